@@ -1,0 +1,3 @@
+"""The executor `uni`: one worker, built and called in the engine's own process."""
+
+from __future__ import annotations

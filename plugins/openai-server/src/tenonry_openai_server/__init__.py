@@ -1,0 +1,3 @@
+"""The command `serve`: an OpenAI-compatible HTTP server; runs in the front end."""
+
+from __future__ import annotations
