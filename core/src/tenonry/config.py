@@ -1,0 +1,194 @@
+"""The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
+
+Precedence of the sources: command-line flag, `TENONRY_<FIELD>`, YAML file, default. Facts learnt after start-up never
+come back here; they live in `EngineInfo`.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from tenonry.errors import ConfigError
+
+ENV_PREFIX = "TENONRY_"
+
+
+class PluginChoice(BaseModel):
+    """A chosen plugin: an entry-point name, `module:Class` or `path.py:Class`, and its options."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    name: str = Field(min_length=1, max_length=512)
+    options: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _from_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+
+class PluginPolicy(BaseModel):
+    """Which hook modules may be active: `allow` unset means all installed ones; `disable` always wins."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    allow: tuple[str, ...] | None = None
+    disable: tuple[str, ...] = ()
+
+
+def _plugin(default: str | None, help: str) -> Any:
+    return Field(default=PluginChoice(name=default) if default else None, description=help)
+
+
+class EngineConfig(BaseModel):
+    """Every setting of an engine. Unknown keys, wrong types and bad bounds are refused by their path."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
+
+    # the model
+    model: str = Field(description="Folder, hub id or registered name of the model.", min_length=1)
+    tokenizer: str | None = Field(None, description="Folder or hub id of the tokenizer; the model's by default.")
+    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Weight and KV data type.")
+    device: str = Field("auto", description="auto, cpu or cuda.", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    seed: int = Field(0, description="Seeds the seeds of requests that bring none, and dummy weights.", ge=0)
+    load_format: Literal["auto", "safetensors", "dummy"] = Field("auto", description="dummy: random weights.")
+    max_model_len: int | None = Field(None, description="Longest sequence in tokens; the model's own by default.", ge=1)
+    skip_model_check: bool = Field(False, description="Skip the packed-against-apart self check at start.")
+    enforce_eager: bool = Field(False, description="Run the model as loaded: no fusion, no graphs.")
+    skip_tokenizer_init: bool = Field(False, description="Load no tokenizer; prompts must be token ids.")
+    served_model_name: tuple[str, ...] = Field((), description="Names in the API; the model's by default.")
+    chat_template: str | None = Field(None, description="Template text or file used instead of the model's own.")
+
+    # the batch and the KV cache
+    max_num_seqs: int = Field(256, description="Most sequences that run at once.", ge=1, le=65536)
+    max_num_batched_tokens: int | None = Field(
+        None, description="Token budget of one step; default max(2048, max_num_seqs).", ge=1, le=1 << 24
+    )
+    block_size: int | None = Field(None, description="Slots in a KV block; the backend's choice by default.", ge=1, le=4096)
+    num_gpu_blocks_override: int | None = Field(None, description="Exactly this many KV blocks.", ge=1)
+    gpu_memory_utilization: float = Field(0.9, description="Share of the device's memory to use.", gt=0, le=1)
+    kv_cache_memory_bytes: int | None = Field(None, description="Exactly this much KV memory, in bytes.", ge=1)
+    enable_prefix_caching: bool = Field(True, description="Reuse the KV blocks of equal prefixes.")
+    enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
+    async_scheduling: bool = Field(True, description="Let the executor keep several steps in flight.")
+    max_num_queued_reqs: int | None = Field(4096, description="Waiting requests above which new ones get 429.", ge=0)
+    validate_scheduler: bool = Field(True, description="Check every step of the scheduler against its contract.")
+
+    # parallelism
+    tensor_parallel_size: int = Field(1, description="Ranks that share each layer.", ge=1, le=1024)
+    pipeline_parallel_size: int = Field(1, description="Ranks that share the stack of layers.", ge=1, le=1024)
+    data_parallel_size: int = Field(1, description="Independent copies of the engine.", ge=1, le=65536)
+
+    # the plugins
+    executor: PluginChoice = _plugin("uni", "Where the ranks of one engine run.")
+    scheduler: PluginChoice = _plugin("batching", "What runs next.")
+    scheduling_policy: PluginChoice = _plugin("fcfs", "Order, admission and victims of the batching scheduler.")
+    worker: PluginChoice = _plugin("torch", "What one rank runs.")
+    launcher: PluginChoice = _plugin("process", "Where engine processes are started.")
+    io_processor: PluginChoice | None = _plugin("text", "Raw prompt to tokens and back.")
+    kv_connector: PluginChoice | None = _plugin(None, "Moves KV blocks in or out of the engine.")
+    stat_loggers: tuple[PluginChoice, ...] = Field((), description="Who hears the numbers; any number of them.")
+    attention_backend: str | None = Field(None, description="Attention backend of the torch worker.")
+    plugins: PluginPolicy = Field(PluginPolicy(), description="Which hook modules may be active (allow, disable).")
+
+    # operations
+    shutdown_timeout: float = Field(30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400)
+    start_timeout: float = Field(600.0, description="Seconds until an engine must be ready.", gt=0, le=86400)
+    log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
+    log_requests: bool = Field(False, description="Log each request as it comes and goes.")
+
+    @model_validator(mode="after")
+    def _check(self) -> EngineConfig:
+        budget = self.max_num_batched_tokens
+        if budget is not None and budget < self.max_num_seqs:
+            raise ValueError(
+                f"max_num_batched_tokens={budget} is below max_num_seqs={self.max_num_seqs}: a full batch could not "
+                "decode; raise the first or lower the second"
+            )
+        if budget is not None and not self.enable_chunked_prefill and self.max_model_len and budget < self.max_model_len:
+            raise ValueError(
+                f"enable_chunked_prefill is off and max_num_batched_tokens={budget} is below "
+                f"max_model_len={self.max_model_len}: the longest prompt would never fit into one step"
+            )
+        return self
+
+    @property
+    def step_token_budget(self) -> int:
+        """`max_num_batched_tokens`, or its default."""
+        return self.max_num_batched_tokens or max(2048, self.max_num_seqs)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks of one engine."""
+        return self.tensor_parallel_size * self.pipeline_parallel_size
+
+
+def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
+    """Build an EngineConfig from flags or keyword arguments over `TENONRY_<FIELD>` over `values["config"]` (YAML).
+
+    Raises ConfigError that names each offending path, its value and the nearest known key.
+    """
+    given = {key: value for key, value in values.items() if value is not None}
+    path = given.pop("config", None)
+    merged: dict[str, Any] = load_yaml(path) if path else {}
+    if use_environment:
+        merged |= environment_values()
+    merged |= given
+    if isinstance(merged.get("served_model_name"), str):
+        merged["served_model_name"] = (merged["served_model_name"],)
+    try:
+        return EngineConfig.model_validate(merged)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+
+
+def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a YAML mapping of field names (dashes or underscores). Raises ConfigError."""
+    import yaml
+
+    try:
+        data = yaml.safe_load(Path(path).read_text("utf-8"))
+    except OSError as error:
+        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"config file {path} is not valid YAML: {error}") from None
+    if data is None:
+        return {}
+    if not isinstance(data, dict):
+        raise ConfigError(f"config file {path} must hold a mapping of settings, not a {type(data).__name__}")
+    return {str(key).replace("-", "_"): value for key, value in data.items()}
+
+
+def environment_values() -> dict[str, Any]:
+    """Fields that `TENONRY_<FIELD>` sets, parsed as YAML scalars (so true, 3 and [a, b] mean what they look like)."""
+    import yaml
+
+    found: dict[str, Any] = {}
+    for field in EngineConfig.model_fields:
+        text = os.environ.get(ENV_PREFIX + field.upper())
+        if text is not None:
+            found[field] = text if field in {"model", "tokenizer", "revision"} else yaml.safe_load(text)
+    return found
+
+
+def explain(error: ValidationError) -> str:
+    """A pydantic error as one line per problem: path, value, bound, and the nearest key for an unknown one."""
+    lines = []
+    for problem in error.errors(include_url=False):
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(path, list(EngineConfig.model_fields), n=1)
+            lines.append(f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+        elif problem["type"] == "missing":
+            lines.append(f"setting '{path}' is missing")
+        elif path:
+            lines.append(f"{path}={problem['input']!r}: {problem['msg']}")
+        else:
+            lines.append(problem["msg"].removeprefix("Value error, "))
+    return "; ".join(lines)

@@ -1,0 +1,89 @@
+"""Every exception that a user, a plugin author or a client can meet. Used in every process.
+
+One base class, so that `except TenonryError` is enough; messages name the thing, the value, the bound and what to
+type instead.
+"""
+
+from __future__ import annotations
+
+
+class TenonryError(Exception):
+    """Base of all errors raised on purpose by the kernel and the first-party plugins."""
+
+
+class ConfigError(TenonryError, ValueError):
+    """A setting is wrong: an unknown key, a value out of bounds, two settings that exclude each other."""
+
+
+class PluginError(TenonryError):
+    """A plugin cannot be used: missing, incompatible, invalid or broken while it was built."""
+
+
+class PluginNotFound(PluginError, LookupError):
+    """No installed plugin of this kind answers to the name."""
+
+
+class PluginIncompatible(PluginError):
+    """The plugin exists but does not fit this kernel: versions, interface or options disagree."""
+
+
+class PluginFault(PluginError):
+    """A plugin raised while the kernel called it. `__cause__` is the original exception.
+
+    Attributes name the culprit: `plugin`, `distribution`, `version`, `call`.
+    """
+
+    def __init__(self, plugin: str, distribution: str, version: str, call: str, cause: BaseException) -> None:
+        self.plugin, self.distribution, self.version, self.call = plugin, distribution, version, call
+        origin = f"{distribution} {version}" if distribution else "no distribution"
+        super().__init__(f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}")
+        self.__cause__ = cause
+
+
+class ContractViolation(PluginError):
+    """A scheduler's step breaks a rule of its contract. Attributes: `plugin`, `step_id`, `rule`."""
+
+    def __init__(self, plugin: str, step_id: int, rule: str, detail: str) -> None:
+        self.plugin, self.step_id, self.rule = plugin, step_id, rule
+        super().__init__(f"scheduler {plugin} broke the rule '{rule}' in step {step_id}: {detail}")
+
+
+class ModelError(TenonryError):
+    """The model cannot be found, read or run; the message says which file or layer and what would work."""
+
+
+class RequestError(TenonryError, ValueError):
+    """One request is invalid; nothing else is affected. `param` names the offending field, where one is known."""
+
+    def __init__(self, message: str, param: str | None = None, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.param = param
+        self.code = code
+
+
+class QueueFullError(TenonryError):
+    """The bounded queue is full. `retry_after_s` is a hint for the client."""
+
+    def __init__(self, message: str, retry_after_s: float = 1.0) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+
+
+class EngineGenerateError(TenonryError):
+    """One request failed inside the engine; others go on."""
+
+
+class EngineDeadError(TenonryError):
+    """The engine is gone; no request can be served any more by this client."""
+
+
+class LaunchError(TenonryError):
+    """A child process could not be started, or died or timed out before it was ready."""
+
+
+class WireError(TenonryError):
+    """A frame from a peer cannot be decoded or does not belong to this protocol version or epoch."""
+
+
+class Unsupported(TenonryError):
+    """The call is known, but the chosen plugin declares that it cannot do it."""

@@ -1,0 +1,112 @@
+"""Executor: where the ranks of one engine run, and how a step reaches them. Engine process."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.worker import Worker
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.model_info import ModelInfo
+from tenonry.step import SchedulerOutput, StepFuture
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class ExecutorContext:
+    """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
+    `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children.
+    """
+
+    __slots__ = (
+        "config", "engine_index", "kv_connector", "max_model_len", "model", "options", "plan_text", "worker_class",
+        "worker_options", "worker_target",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        *,
+        max_model_len: int,
+        worker_class: type[Worker],
+        worker_target: str = "",
+        worker_options: BaseModel | None = None,
+        options: BaseModel | None = None,
+        engine_index: int = 0,
+        plan_text: str = "",
+        kv_connector: Any = None,
+    ) -> None:
+        self.config, self.model, self.options = config, model, options or NoOptions()
+        self.max_model_len = max_model_len
+        self.worker_class, self.worker_target = worker_class, worker_target
+        self.worker_options = worker_options or NoOptions()
+        self.engine_index, self.plan_text, self.kv_connector = engine_index, plan_text, kv_connector
+
+
+class Executor(Plugin, ABC):
+    """Runs the ranks of one engine.
+
+    Order of calls: constructor, `on_failure`, `start`, `kv_cache_groups`, `available_memory`, `initialize`, then
+    `execute_model` once per step in step order, `shutdown` last and once, also after a failed start.
+
+    `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
+    scheduled again before its sampled token is known. `capabilities`: what `call` supports, as its workers declare.
+    """
+
+    feeds_back_tokens: ClassVar[bool] = True
+
+    def __init__(self, context: ExecutorContext) -> None:
+        self.context = context
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        return 1
+
+    @property
+    def capabilities(self) -> frozenset[str]:
+        return self.context.worker_class.capabilities
+
+    @abstractmethod
+    def start(self) -> None:
+        """Start every rank and load the model. Raises with the failing rank's own error text."""
+
+    @abstractmethod
+    def kv_cache_groups(self) -> Sequence[Sequence[KVCacheGroup]]:
+        """KV groups, one entry per rank."""
+
+    @abstractmethod
+    def available_memory(self) -> Sequence[MemoryReport]:
+        """Bytes for the KV cache, one entry per rank."""
+
+    @abstractmethod
+    def initialize(self, kv_cache: KVCacheConfig) -> None:
+        """Allocate the caches on every rank and warm up."""
+
+    @abstractmethod
+    def execute_model(self, output: SchedulerOutput) -> StepFuture:
+        """Launch one step; the future resolves in step order."""
+
+    @abstractmethod
+    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+        """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported."""
+
+    def on_failure(self, callback: Callable[[str], None]) -> None:
+        """Call `callback(reason)`, from any thread, when a rank dies. One-process executors never do."""
+
+    def check_health(self) -> None:
+        """Raise if a rank cannot compute."""
+
+    def resolved_plugins(self) -> dict[str, str]:
+        """What the workers' own extension points resolved to, from the first rank."""
+        return {}
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Stop every rank and leave nothing behind."""

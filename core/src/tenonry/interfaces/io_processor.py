@@ -1,0 +1,100 @@
+"""IO processor: raw prompt to engine input, engine output to text. Front end only; may be called from helper threads."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.model_info import ModelInfo
+from tenonry.outputs import RequestOutput
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import I32
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class IOProcessorContext:
+    """All that an IO processor may know."""
+
+    __slots__ = ("config", "model", "options")
+
+    def __init__(self, config: EngineConfig, model: ModelInfo, options: BaseModel | None = None) -> None:
+        self.config, self.model, self.options = config, model, options or NoOptions()
+
+
+class ProcessedPrompt(msgspec.Struct, kw_only=True):
+    """A prompt ready for the engine: `token_ids` i32[n], the text if there was one, and `bad_words` as token ids."""
+
+    token_ids: I32
+    text: str | None = None
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    features: dict[str, Any] | None = None
+
+
+class Detokenizer(Protocol):
+    """Turns the output tokens of one completion into text, piece by piece; never half a character.
+
+    `stop_reason`: the stop string that was found, or None. `consumed`: of the ids of the last `push`, how many belong to
+    the output (all, unless a stop string ended it before).
+    """
+
+    stop_reason: str | None
+    consumed: int
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        """Text that is certain now: no half characters, nothing that may yet turn out to be a stop string."""
+        ...
+
+    def finish(self) -> str:
+        """What was held back, when the request ends for another reason."""
+        ...
+
+
+class IOProcessor(Plugin, ABC):
+    """Tokenises, renders chats, detokenises. An exception fails the one request; RequestError is the user's fault."""
+
+    def __init__(self, context: IOProcessorContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def process_prompt(self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True) -> ProcessedPrompt:
+        """`prompt` is a text, {"prompt": text}, {"prompt_token_ids": ids} or whatever this processor documents.
+
+        Raises RequestError for what it cannot read.
+        """
+
+    @abstractmethod
+    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Detokenizer | None:
+        """A fresh detokenizer for one completion, or None if there is no text."""
+
+    @abstractmethod
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """Token ids of a text."""
+
+    @abstractmethod
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        """Text of token ids."""
+
+    def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
+        """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
+        from tenonry.errors import RequestError
+
+        raise RequestError(f"io processor {type(self).__name__} cannot render chats; use a plain prompt", "messages")
+
+    def post_process(self, output: RequestOutput) -> RequestOutput:
+        """Last look at an output before the caller gets it."""
+        return output
+
+    def get_tokenizer(self) -> Any:
+        """The underlying tokenizer, for users who know its type. Raises ValueError if there is none."""
+        raise ValueError(f"io processor {type(self).__name__} has no tokenizer")
+
+    def shutdown(self) -> None:
+        """Release everything. Called once."""

@@ -1,0 +1,113 @@
+"""KV connector: moves KV blocks in or out of the engine. One class, two instances: role SCHEDULER in the engine core,
+role WORKER in each worker. Block-granular: loads happen before a step, saves after it.
+
+Only `tenonry-kvcache` calls the scheduler half, so every scheduler that uses it has connectors for nothing.
+"""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Protocol
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.kv_cache import KVCacheConfig
+from tenonry.model_info import ModelInfo
+from tenonry.request import Request
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class KVConnectorRole(enum.Enum):
+    SCHEDULER = "scheduler"
+    WORKER = "worker"
+
+
+class BlockStore(Protocol):
+    """A worker's KV tensors. `tensors`: name → tensor whose first dimension is the block id."""
+
+    tensors: Mapping[str, Any]
+
+    def read(self, block_ids: Sequence[int]) -> list[bytes]:
+        """The bytes of each block over all layers, after all launched steps have ended."""
+        ...
+
+    def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
+        """Overwrite blocks, before the next step is launched."""
+        ...
+
+
+class KVConnectorContext:
+    """All that a connector may know. `engine_id` is unique per data-parallel rank over all nodes."""
+
+    __slots__ = ("config", "engine_id", "kv_cache", "model", "options", "rank", "role")
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        role: KVConnectorRole,
+        *,
+        engine_id: str,
+        kv_cache: KVCacheConfig | None = None,
+        options: BaseModel | None = None,
+        rank: int = 0,
+    ) -> None:
+        self.config, self.model, self.role = config, model, role
+        self.engine_id, self.kv_cache, self.options, self.rank = engine_id, kv_cache, options or NoOptions(), rank
+
+
+class KVConnector(Plugin, ABC):
+    """Base of all connectors; every method has a default that does nothing.
+
+    A step carries what `build_metadata` returned (text, bytes, numbers, lists and dicts of them) from the scheduler
+    half to the worker half.
+    """
+
+    def __init__(self, context: KVConnectorContext) -> None:
+        self.context = context
+
+    # scheduler half
+    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        """(extra tokens that can be loaded beyond `num_computed_tokens`, whether that takes more than one step).
+
+        None asks to be asked again in a later step. Extra tokens are whole blocks and never cover the last token.
+        """
+        return 0, False
+
+    def allocated(self, request: Request, block_ids: Sequence[int], num_external_tokens: int) -> None:
+        """`block_ids` (all of the request's, in order) now hold room for the tokens promised by `match`."""
+
+    def build_metadata(self) -> Any:
+        """What the worker half must do around the next step, or None."""
+        return None
+
+    def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+        """The request ended: (keep its blocks until its transfer is done, parameters for the client)."""
+        return False, None
+
+    def reset(self) -> bool:
+        """Forget what is stored; True if that was possible."""
+        return True
+
+    # worker half
+    def bind(self, blocks: BlockStore) -> None:
+        """The worker's KV tensors exist."""
+
+    def load(self, metadata: Any) -> None:
+        """Before a step: bring blocks in, or start to."""
+
+    def save(self, metadata: Any) -> None:
+        """After a step: take blocks out, or start to."""
+
+    def poll(self) -> tuple[Iterable[int], Iterable[int]]:
+        """Handles whose transfer ended since the last call: (done, failed)."""
+        return (), ()
+
+    def shutdown(self) -> None:
+        """Release everything. Called once per instance."""

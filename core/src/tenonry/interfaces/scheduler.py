@@ -1,0 +1,127 @@
+"""Scheduler: what runs next. Engine process, called by the busy loop only.
+
+Most authors want `tenonry.scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
+lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the conformance
+suite in `tenonry-testkit`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, ClassVar
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.kv_cache import KVCacheConfig
+from tenonry.messages import EngineCoreOutputs
+from tenonry.outputs import FinishReason
+from tenonry.request import Request
+from tenonry.stats import SchedulerStats
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.kv_connector import KVConnector
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class SchedulerContext:
+    """All that a scheduler may know. `clock` is the only clock it may read (seconds, monotonic).
+
+    `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
+    scheduled. `resolve` finds plugins for extension points that the scheduler itself opens: (kind, name) → class.
+    """
+
+    __slots__ = (
+        "clock", "config", "engine_index", "feeds_back_tokens", "kv_cache", "kv_connector", "max_concurrent_steps",
+        "max_model_len", "options", "plugin_name", "resolve",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        kv_cache: KVCacheConfig,
+        *,
+        max_model_len: int,
+        clock: Callable[[], float],
+        options: BaseModel | None = None,
+        plugin_name: str = "",
+        engine_index: int = 0,
+        max_concurrent_steps: int = 1,
+        feeds_back_tokens: bool = True,
+        kv_connector: KVConnector | None = None,
+        resolve: Callable[[str, str], type] | None = None,
+    ) -> None:
+        self.config, self.kv_cache, self.clock = config, kv_cache, clock
+        self.max_model_len, self.options, self.plugin_name = max_model_len, options or NoOptions(), plugin_name
+        self.engine_index, self.max_concurrent_steps = engine_index, max_concurrent_steps
+        self.feeds_back_tokens, self.kv_connector, self.resolve = feeds_back_tokens, kv_connector, resolve
+
+
+class Scheduler(Plugin, ABC):
+    """Decides, step by step, which requests compute how many tokens.
+
+    Contract:
+    - `schedule()` never exceeds max_num_batched_tokens, max_num_seqs or max_model_len; never schedules an unknown,
+      finished or paused request; never gives one block to two writers; every scheduled token has a slot.
+    - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
+      result came back; results come in step order; results for rows that were finished, aborted, preempted or reset
+      meanwhile are dropped.
+    - Every added request reaches exactly one terminal outcome. Unless `starvation_free` is False, a request waits at
+      most for those ahead of it at arrival plus max_num_seqs more.
+    - When all requests have ended, every block is free or a reusable cached block.
+    - The same calls and the same clock give the same decisions.
+
+    Whatever it raises ends the engine, with the plugin named; `add_request` may raise RequestError to refuse one request.
+    """
+
+    starvation_free: ClassVar[bool] = True
+
+    def __init__(self, context: SchedulerContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def add_request(self, request: Request) -> None:
+        """Take over a request. Raises RequestError when it can never run here."""
+
+    @abstractmethod
+    def finish_requests(self, handles: Iterable[int] | None, reason: FinishReason) -> list[Request]:
+        """End requests from outside (abort), None for all; unknown handles are ignored. Returns those that ended.
+
+        No terminal output is emitted for them by `update_from_output`; the caller tells the clients.
+        """
+
+    @abstractmethod
+    def schedule(self) -> SchedulerOutput:
+        """Decide the next step; an output without rows and without `gone` means there is nothing to do now."""
+
+    @abstractmethod
+    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
+        """Take in the result of a step that `schedule` made. Returns the news per client index."""
+
+    @abstractmethod
+    def has_requests(self) -> bool:
+        """True while a request is unfinished or a `gone` row was not sent yet."""
+
+    @abstractmethod
+    def has_unfinished_requests(self) -> bool:
+        """True while a request is unfinished."""
+
+    @abstractmethod
+    def get_request_counts(self) -> tuple[int, int]:
+        """(running, waiting)."""
+
+    @abstractmethod
+    def make_stats(self) -> SchedulerStats:
+        """Numbers since the previous call."""
+
+    @abstractmethod
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget cached blocks; True if all were forgotten. With `reset_running_requests` running ones are preempted first."""
+
+    def shutdown(self) -> None:
+        """Release what the scheduler holds outside the process. Called once."""

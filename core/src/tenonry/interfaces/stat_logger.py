@@ -1,0 +1,54 @@
+"""Stat logger: hears the numbers. One process, one observer thread behind a bounded queue; it never delays a token."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.stats import EngineInfo, StatRecord
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class StatLoggerContext:
+    """All that a stat logger may know."""
+
+    __slots__ = ("config", "options", "plugin_name")
+
+    def __init__(self, config: EngineConfig, options: BaseModel | None = None, plugin_name: str = "") -> None:
+        self.config, self.options, self.plugin_name = config, options or NoOptions(), plugin_name
+
+
+class StatLogger(Plugin, ABC):
+    """One observer of all engines. All calls come from one thread, in order.
+
+    After three consecutive errors a logger is quarantined: named in the log and called no more; serving goes on.
+    """
+
+    interval_s: float = 5.0  # how often `log` is called
+
+    def __init__(self, context: StatLoggerContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def record(self, record: StatRecord) -> None:
+        """Take in one record."""
+
+    def log_engine_initialized(self, info: EngineInfo) -> None:
+        """The engines are ready; called again, with the new facts, when their number changes."""
+
+    def log(self) -> None:
+        """Called every `interval_s` seconds, and once at shutdown."""
+
+    def record_sleep_state(self, sleeping: bool, level: int) -> None:
+        """The engines went to sleep (level 1 or 2) or woke up (False, 0)."""
+
+    def record_rejection(self, reason: str) -> None:
+        """A request was refused at the door; `reason` is from a closed set: "queue_full", "invalid", "draining"."""
+
+    def shutdown(self) -> None:
+        """The last call."""

@@ -1,0 +1,124 @@
+"""Worker: what one rank runs. Built by an executor, in the process the executor chose.
+
+The module that holds a worker class must import quickly; torch and friends are imported in its methods.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, ClassVar
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.model_info import ModelInfo
+from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+
+VERSION = 1
+SUPPORTED = frozenset({1})
+
+
+class WorkerContext:
+    """All that a worker may know; it reads nothing from the environment.
+
+    `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
+    `rendezvous` says where the ranks meet ("" for one rank). `kv_connector` is (target, options) of the worker half,
+    or None.
+    """
+
+    __slots__ = (
+        "config", "engine_index", "kv_connector", "local_rank", "max_model_len", "model", "options", "pp_rank",
+        "rank", "rendezvous", "tp_rank", "world_size",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        *,
+        max_model_len: int,
+        options: BaseModel | None = None,
+        engine_index: int = 0,
+        rank: int = 0,
+        local_rank: int = 0,
+        rendezvous: str = "",
+        kv_connector: Any = None,
+    ) -> None:
+        self.config, self.model, self.options = config, model, options or NoOptions()
+        self.max_model_len = max_model_len
+        self.engine_index, self.rank, self.local_rank = engine_index, rank, local_rank
+        self.world_size = config.world_size
+        self.tp_rank = rank % config.tensor_parallel_size
+        self.pp_rank = rank // config.tensor_parallel_size
+        self.rendezvous, self.kv_connector = rendezvous, kv_connector
+
+
+class Worker(Plugin, ABC):
+    """One rank of one engine.
+
+    Order of calls: constructor, `load`, `kv_cache_groups`, `available_memory`, `initialize_cache`, `warm_up`, then
+    `execute_model` once per step in step order, `call` between steps, `shutdown` last and once, also after a failed
+    start.
+
+    `capabilities` names what `call` supports beyond the start-up sequence: any of "profile", "sleep", "lora", "save",
+    "dummy_batch". `rpc_methods` is the allow-list of `call`. `steps_in_flight` is how many steps may be launched before
+    the first is answered. Whatever it raises from `execute_model` ends the engine; a fault of one row is reported in
+    the result instead.
+    """
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+    rpc_methods: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+
+    @property
+    def steps_in_flight(self) -> int:
+        """Asked after `load`."""
+        return 1
+
+    @abstractmethod
+    def load(self) -> None:
+        """Bring the model to the device. Raises ModelError with the file or layer and what would work."""
+
+    @abstractmethod
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        """The KV groups of this rank's layers."""
+
+    @abstractmethod
+    def available_memory(self) -> MemoryReport:
+        """Bytes that the KV cache may take."""
+
+    @abstractmethod
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        """Allocate the KV cache."""
+
+    def warm_up(self) -> None:
+        """Do now what would make the first request slow."""
+
+    @abstractmethod
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        """Apply the step's changes, compute, sample. All K/V of a layer is written before any row reads it."""
+
+    def call(self, method: str, args: Sequence[Any] = ()) -> Any:
+        """Run a method of `rpc_methods` by name. Raises Unsupported for any other."""
+        from tenonry.errors import Unsupported
+
+        if method not in self.rpc_methods:
+            raise Unsupported(
+                f"worker {type(self).__name__} does not support '{method}'; it supports {sorted(self.rpc_methods) or 'no calls'}"
+            )
+        return getattr(self, method)(*args)
+
+    def resolved_plugins(self) -> dict[str, str]:
+        """What this worker's own extension points resolved to: kind → name with version. Asked after `warm_up`."""
+        return {}
+
+    def check_health(self) -> None:
+        """Raise if the rank cannot compute."""
+
+    def shutdown(self) -> None:
+        """Free the device. Called once."""

@@ -1,0 +1,122 @@
+"""KV cache groups and the arithmetic that turns free memory into a number of blocks. Pure; runs in the engine.
+
+A *group* is a set of layers whose blocks are allocated together. A *block* holds `block_size` slots, one per token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import msgspec
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+
+GroupKind = Literal["full", "sliding", "recurrent"]
+CPU_POOL_BYTES = 4 << 30
+DEFAULT_BLOCK_SIZE = 16
+
+
+class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
+    """Layers that share one block table.
+
+    `bytes_per_token`: K and V of one token over all layers of the group. `block_sizes`: what the attention backend can
+    do, best first; empty means any. `window`: the sliding window in tokens, 0 for none.
+    """
+
+    layers: tuple[str, ...]
+    kind: GroupKind = "full"
+    bytes_per_token: int = 0
+    block_sizes: tuple[int, ...] = ()
+    window: int = 0
+
+
+class MemoryReport(msgspec.Struct, frozen=True):
+    """Bytes a rank can give to its KV cache; `is_host` marks CPU memory, which is shared with everything else."""
+
+    free_bytes: int
+    is_host: bool = False
+
+
+class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` in tokens."""
+
+    num_blocks: int
+    block_size: int
+    groups: tuple[KVCacheGroup, ...]
+
+    @property
+    def num_slots(self) -> int:
+        return self.num_blocks * self.block_size
+
+
+def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int:
+    """The configured block size if every group can do it, else the first that all can do.
+
+    Raises ConfigError when none fits, with what each group offers.
+    """
+    allowed: list[int] | None = None
+    for group in groups:
+        if group.block_sizes:
+            same = [size for size in (allowed or group.block_sizes) if size in group.block_sizes]
+            allowed = same
+    if wanted is not None:
+        if allowed is not None and wanted not in allowed:
+            raise ConfigError(f"block_size={wanted} is not possible with this attention backend; it can do {allowed}")
+        return wanted
+    if allowed is None:
+        return DEFAULT_BLOCK_SIZE
+    if not allowed:
+        raise ConfigError("the model's KV groups have no block size in common; set block_size")
+    return allowed[0]
+
+
+def plan_kv_cache(
+    groups: Sequence[Sequence[KVCacheGroup]], memory: Sequence[MemoryReport], config: EngineConfig, max_model_len: int
+) -> KVCacheConfig:
+    """Size the KV cache: the smallest over all ranks, in blocks.
+
+    `groups` and `memory` hold one entry per rank. On the CPU the default pool is the least of 4 GiB, a quarter of the
+    free memory, and what `max_num_seqs` sequences of `max_model_len` can use.
+    Raises ConfigError when ranks disagree, or when not even one block fits.
+    """
+    if not groups or len(groups) != len(memory):
+        raise ConfigError(f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree")
+    shapes = {tuple((group.kind, len(group.layers), group.window) for group in rank) for rank in groups}
+    if len(shapes) > 1:
+        raise ConfigError(f"ranks report different KV groups: {sorted(map(str, shapes))}")
+    block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
+    blocks = min(
+        _blocks_of_rank(rank, report, config, block_size, max_model_len)
+        for rank, report in zip(groups, memory, strict=True)
+    )
+    if blocks < 1:
+        free = min(report.free_bytes for report in memory)
+        raise ConfigError(
+            f"no memory for the KV cache: {free} bytes are free, one block of {block_size} tokens needs "
+            f"{block_size * max(_bytes_per_token(rank) for rank in groups)}; use a smaller model or a higher "
+            "--gpu-memory-utilization"
+        )
+    return KVCacheConfig(num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]))
+
+
+def _bytes_per_token(groups: Sequence[KVCacheGroup]) -> int:
+    return sum(group.bytes_per_token for group in groups)
+
+
+def _blocks_of_rank(
+    groups: Sequence[KVCacheGroup], report: MemoryReport, config: EngineConfig, block_size: int, max_model_len: int
+) -> int:
+    if config.num_gpu_blocks_override is not None:
+        return config.num_gpu_blocks_override
+    most_useful = config.max_num_seqs * -(-max_model_len // block_size)
+    per_block = block_size * _bytes_per_token(groups)
+    if per_block == 0:  # a worker without a cache (the null worker): as many blocks as could ever be used
+        return most_useful
+    if config.kv_cache_memory_bytes is not None:
+        return config.kv_cache_memory_bytes // per_block
+    if report.is_host:
+        budget = min(CPU_POOL_BYTES, report.free_bytes // 4)
+        return min(budget // per_block, most_useful)
+    return report.free_bytes // per_block

@@ -1,0 +1,170 @@
+"""Everything that crosses between a front end and an engine. Typed msgspec structs; both processes.
+
+A frame is `[type, handle, body, buffer …]` towards the engine and `[body, buffer …]` back. `PROTOCOL_VERSION` is
+checked in the handshake; `epoch` counts restarts of an engine, so that late frames of a dead one are recognised.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tenonry.outputs import FinishReason
+from tenonry.sampling_params import SamplingParams
+from tenonry.stats import SchedulerStats
+from tenonry.step import I32, NO_ROWS, PromptLogprobs, TokenLogprobs
+
+PROTOCOL_VERSION = 1
+MAX_TAGS = 16
+NO_HANDLES = np.empty(0, np.uint64)
+
+
+class RequestType(enum.Enum):
+    """First frame of a message to the engine: one byte."""
+
+    ADD = b"\x00"
+    ABORT = b"\x01"
+    START_DP_WAVE = b"\x02"
+    UTILITY = b"\x03"
+    EXECUTOR_FAILED = b"\x04"  # never on the wire: the engine tells itself
+
+
+class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
+    """A request ready for the engine. `prompt_token_ids` i32[n].
+
+    `output_token_ids` are output tokens already delivered elsewhere: they count as output for penalties, limits,
+    stop conditions and seeds. `stop_token_ids` are all ids that end the request (end-of-sequence ids included unless
+    ignored); `bad_words` token id sequences. `tags` are read by schedulers and stat loggers.
+    """
+
+    handle: int
+    request_id: str
+    prompt_token_ids: I32
+    sampling_params: SamplingParams
+    priority: int = 0
+    output_token_ids: list[int] = []
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    cache_salt: str | None = None
+    tags: dict[str, str | float] = {}
+    adapter: str | None = None
+    features: dict[str, Any] | None = None
+    pooling_params: dict[str, Any] | None = None
+    kv_transfer_params: dict[str, Any] | None = None
+    trace_headers: dict[str, str] | None = None
+    data_parallel_rank: int | None = None
+    current_wave: int = 0
+    epoch: int = 0
+
+
+class FinishedOutput(msgspec.Struct, array_like=True):
+    """The terminal outcome of one request, and the numbers that only the engine knows."""
+
+    handle: int
+    reason: FinishReason
+    stop_token_id: int | None = None
+    error: str | None = None
+    num_preemptions: int = 0
+    kv_transfer_params: dict[str, Any] | None = None
+
+
+class ScheduledOutput(msgspec.Struct, array_like=True):
+    """A request ran for the first time: how long it queued, in seconds, and its prompt tokens found in the cache."""
+
+    handle: int
+    queued_s: float
+    num_cached_tokens: int
+
+
+class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
+    """All that one step tells one client: N requests got tokens.
+
+    `handles` u64[N]; `token_ids` i32[T]; `offsets` i32[N+1], or empty when each request got exactly one token.
+    `finished` requests may or may not be among `handles`; their tokens come first.
+    """
+
+    engine_index: int = 0
+    epoch: int = 0
+    handles: np.ndarray = NO_HANDLES
+    token_ids: I32 = NO_ROWS
+    offsets: I32 = NO_ROWS
+    finished: list[FinishedOutput] = []
+    scheduled: list[ScheduledOutput] = []
+    logprobs: TokenLogprobs | None = None  # `row` indexes `handles`
+    prompt_logprobs: list[PromptLogprobs] = []  # `row` indexes `prompt_logprobs_handles`
+    prompt_logprobs_handles: list[int] = []
+    scheduler_stats: SchedulerStats | None = None
+    utility: UtilityResult | None = None
+    rejected: list[FinishedOutput] = []
+    wave_complete: int | None = None
+    start_wave: int | None = None
+    dead: str | None = None  # the engine is about to end; the reason
+
+
+class UtilityCall(msgspec.Struct, array_like=True):
+    """Call a method of the engine's allow-list by name."""
+
+    call_id: int
+    method: str
+    args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class UtilityResult(msgspec.Struct, array_like=True):
+    """Answer to a UtilityCall: `failure` is None, or text that names the error."""
+
+    call_id: int
+    result: Any = None
+    failure: str | None = None
+
+
+class EngineZmqAddresses(msgspec.Struct, kw_only=True):
+    """Where an engine connects: one input and one output per front-end client, and the coordinator's."""
+
+    inputs: list[str]
+    outputs: list[str]
+    coordinator_input: str | None = None
+    coordinator_output: str | None = None
+    frontend_stats_publish_address: str | None = None
+
+
+class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
+    """Engine to front end: I exist. `versions` are the distributions of the plan as this process finds them."""
+
+    local: bool
+    protocol: int = PROTOCOL_VERSION
+    node: str = ""
+    pid: int = 0
+    versions: dict[str, str] = {}
+
+
+class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
+    """Front end to engine: where to connect, and the parallel facts to apply."""
+
+    addresses: EngineZmqAddresses
+    parallel_config: dict[str, int | str] = {}
+    epoch: int = 0
+
+
+class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
+    """Engine to front end: built. Carries the facts that only a built engine knows."""
+
+    local: bool
+    num_gpu_blocks: int
+    block_size: int
+    max_model_len: int
+    dp_stats_address: str | None = None
+    resolved: dict[str, str] = {}  # what the engine's own extension points resolved to
+
+
+class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):
+    """Engine to front end: could not be built, and why."""
+
+    local: bool
+    error: str
+
+
+EngineHandshakeMessage = HelloMessage | ReadyMessage | FailedMessage

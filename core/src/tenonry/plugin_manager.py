@@ -1,0 +1,217 @@
+"""Chooses plugins: one resolver for every kind, at start-up, in the process that starts the engines.
+
+`module:Class` and `path.py:Class` are taken as written; any other name is asked of the hooks, where the kernel's own
+answer comes last: the entry-point group.
+"""
+
+from __future__ import annotations
+
+import importlib
+import logging
+from collections.abc import Iterable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pluggy
+from pydantic import BaseModel
+
+from tenonry import hookspecs
+from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
+from tenonry.interfaces.plugin import Plugin
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_discovery import (
+    Installed,
+    check_requirements,
+    distribution_of_module,
+    find_entry_point,
+    installed,
+    not_found,
+)
+from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_target
+from tenonry.stats import PluginRecord
+
+logger = logging.getLogger(__name__)
+
+
+class _EntryPointHooks:
+    """The kernel's own answers, asked last: a name is what an entry point says it is."""
+
+
+def _answer_from(kind: str) -> Any:
+    def answer(name: str, config: EngineConfig) -> str | None:
+        entry = find_entry_point(kind, KINDS[kind].group, name)
+        return entry.target if entry else None
+
+    answer.__name__ = KINDS[kind].hook
+    return staticmethod(hookspecs.hookimpl(trylast=True)(answer))
+
+
+for _name in KINDS:
+    setattr(_EntryPointHooks, KINDS[_name].hook, _answer_from(_name))
+
+
+class PluginManager:
+    """Hook modules and the resolver. `discover=False` registers no installed hook module (tests, embedding)."""
+
+    def __init__(self, policy: PluginPolicy | None = None, *, discover: bool = True) -> None:
+        self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
+        self._pluggy.add_hookspecs(hookspecs)
+        self._pluggy.register(_EntryPointHooks, name="tenonry")
+        self.hook_modules: list[PluginRecord] = []
+        if discover:
+            self._load_hook_modules(policy or PluginPolicy())
+
+    @property
+    def hook(self) -> Any:
+        return self._pluggy.hook
+
+    def register(self, module: object, name: str | None = None) -> None:
+        """Add a hook module. Raises PluginError for a misspelt hook or wrong arguments, naming the module."""
+        label = name or getattr(module, "__name__", repr(module))
+        try:
+            self._pluggy.register(module, name=name)
+            self._pluggy.check_pending()
+        except (ValueError, pluggy.PluginValidationError) as error:
+            self._pluggy.unregister(module)
+            raise PluginError(f"hook module {label}: {error}") from error
+
+    def _load_hook_modules(self, policy: PluginPolicy) -> None:
+        entries = installed(HOOK_MODULES)
+        self._check_policy(policy, entries)
+        for entry in entries:
+            if entry.name in policy.disable or (policy.allow is not None and entry.name not in policy.allow):
+                continue
+            check_requirements(entry.distribution)
+            self.register(_import_hook_module(entry), name=entry.name)
+            self.hook_modules.append(
+                PluginRecord("hook_module", entry.name, entry.target, entry.distribution, entry.version)
+            )
+
+    @staticmethod
+    def _check_policy(policy: PluginPolicy, entries: Iterable[Installed]) -> None:
+        names = {entry.name for entry in entries}
+        unknown = sorted({*(policy.allow or ()), *policy.disable} - names)
+        if unknown:
+            raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {sorted(names)}")
+
+    def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
+        """Find the plugin of one of the kernel's kinds and check it: requirements, class, options."""
+        entry = self._find(kind, choice, config)
+        entry.load_options(entry.load())
+        return entry
+
+    def _find(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
+        if ":" in choice.name:
+            return qualified_entry(kind, choice)
+        try:
+            target = getattr(self.hook, KINDS[kind].hook)(name=choice.name, config=config)
+        except PluginError:
+            raise
+        except Exception as error:
+            raise PluginFault(choice.name, "", "", KINDS[kind].hook, error) from error
+        if target is None:
+            raise not_found(kind, KINDS[kind].group, choice.name)
+        return target_entry(kind, choice, target)
+
+    def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
+        """Resolve every kind that the configuration names; raises on the first that fails."""
+        chosen: list[tuple[str, PluginChoice | None]] = [
+            ("executor", config.executor),
+            ("scheduler", config.scheduler),
+            ("worker", config.worker),
+            ("io_processor", config.io_processor),
+            ("kv_connector", config.kv_connector),
+        ]
+        chosen += [("stat_logger", choice) for choice in config.stat_loggers]
+        if launcher:
+            chosen.append(("launcher", config.launcher))
+        entries = tuple(self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None)
+        plan = PluginPlan(entries, tuple(self.hook_modules))
+        self.hook.tenonry_configured(config=config)
+        return plan
+
+    def resolve_model(self, config: EngineConfig) -> ModelInfo:
+        """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
+        info: ModelInfo | None = self.hook.tenonry_resolve_model(config=config)
+        if info is None:
+            known = ", ".join(entry.name for entry in installed(OWNED_GROUPS["model"])) or "none"
+            raise ModelError(
+                f"model '{config.model}' was found by no plugin; registered names: {known}; a folder or hub id needs: "
+                "pip install tenonry-hf-hub"
+            )
+        return info
+
+
+def qualified_entry(kind: str, choice: PluginChoice) -> PlanEntry:
+    """The entry of `module:Class` or `path.py:Class`."""
+    left, _, right = choice.name.rpartition(":")
+    if left.endswith(".py"):
+        return _file_entry(kind, choice, left, right)
+    if left in {"__main__", ""}:
+        raise PluginError(
+            f"{kind} '{choice.name}': a class of __main__ cannot be imported by other processes; give the file as "
+            f"path.py:{right or 'Class'}, or put it into a module"
+        )
+    return target_entry(kind, choice, choice.name)
+
+
+def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> PlanEntry:
+    try:
+        source = Path(path).read_text("utf-8")
+    except OSError as error:
+        raise PluginError(f"{kind} '{choice.name}': file {path} cannot be read: {error.strerror}") from None
+    return PlanEntry(
+        kind=kind,
+        name=choice.name,
+        target=f"{file_module_name(source)}:{attribute}",
+        source=source,
+        path=str(Path(path).resolve()),
+        options=choice.options,
+    )
+
+
+def target_entry(kind: str, choice: PluginChoice, target: str) -> PlanEntry:
+    """The entry of an importable target; its distribution's requirements are checked before any import."""
+    distribution, version = distribution_of_module(target.partition(":")[0])
+    check_requirements(distribution)
+    return PlanEntry(
+        kind=kind, name=choice.name, target=target, distribution=distribution, version=version, options=choice.options
+    )
+
+
+def resolve_owned(kind: str, name: str, options: dict[str, Any] | None = None) -> tuple[Any, PlanEntry]:
+    """The resolver for points that an owner opens (`tenonry.plugin_kinds.OWNED_GROUPS`): same names, checks and errors.
+
+    Called in the owner's process. Returns the imported object, whose type the owner checks, and where it came from.
+    """
+    choice = PluginChoice(name=name, options=options or {})
+    if ":" in name:
+        entry = qualified_entry(kind, choice)
+    else:
+        found = find_entry_point(kind, OWNED_GROUPS[kind], name)
+        if found is None:
+            raise not_found(kind, OWNED_GROUPS[kind], name)
+        entry = target_entry(kind, choice, found.target)
+    return import_target(entry), entry
+
+
+def _import_hook_module(entry: Installed) -> ModuleType | object:
+    module_name, _, attribute = entry.target.partition(":")
+    try:
+        module: Any = importlib.import_module(module_name)
+        return getattr(module, attribute) if attribute else module
+    except Exception as error:
+        raise PluginError(
+            f"hook module '{entry.name}' ({entry.distribution} {entry.version}) cannot be imported: "
+            f"{type(error).__name__}: {error}; uninstall it or disable it with plugins.disable"
+        ) from error
+
+
+def load_plugin(plan: PluginPlan, kind: str) -> tuple[type[Plugin], BaseModel, PlanEntry]:
+    """Class, options and entry of the one plugin of a kind, in whatever process needs it."""
+    entry = plan.get(kind)
+    cls = entry.load()
+    return cls, entry.load_options(cls), entry

@@ -1,0 +1,181 @@
+"""The plugin plan: which class was chosen for each kind. Made once in the front end, sent as text to every process,
+which imports by name and never rediscovers.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.abc
+import importlib.util
+import sys
+from types import ModuleType
+from typing import Any
+
+import msgspec
+from pydantic import BaseModel, ValidationError
+
+from tenonry.errors import PluginError, PluginIncompatible
+from tenonry.interfaces.plugin import Plugin
+from tenonry.plugin_discovery import distribution_of_module
+from tenonry.plugin_kinds import KINDS, Kind
+from tenonry.stats import PluginRecord
+
+FILE_PREFIX = "tenonry_file_"
+
+
+class PlanEntry(msgspec.Struct, frozen=True, kw_only=True):
+    """One chosen plugin. `target` is "module:Class"; for a plugin in a loose file `source` and `path` hold its text
+    and where it was read, and the module is named after the text's sha256.
+    """
+
+    kind: str
+    name: str
+    target: str
+    distribution: str = ""
+    version: str = ""
+    source: str = ""
+    path: str = ""
+    options: dict[str, Any] = {}
+
+    def label(self) -> str:
+        origin = f"{self.distribution} {self.version}" if self.distribution else self.path or "no distribution"
+        return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.target}, {origin})"
+
+    def load(self) -> type[Plugin]:
+        """Import the class and check it against its interface. Raises PluginError with the plugin and its origin."""
+        cls = import_target(self)
+        kind = KINDS.get(self.kind)
+        if kind is not None:
+            check_class(cls, kind, self)
+        return cls
+
+    def load_options(self, cls: type[Plugin]) -> BaseModel:
+        """The validated options. Raises PluginError naming each bad key."""
+        try:
+            return cls.parse_options(self.options)
+        except ValidationError as error:
+            problems = "; ".join(
+                f"{'.'.join(map(str, item['loc'])) or 'options'}: {item['msg']} (got {item['input']!r})"
+                for item in error.errors(include_url=False)
+            )
+            known = ", ".join(cls.Options.model_fields) or "none"
+            raise PluginError(f"options of {self.label()} are not valid: {problems}; known options: {known}") from None
+
+
+class PluginPlan(msgspec.Struct, frozen=True):
+    """All chosen plugins, and the hook modules that were active while choosing."""
+
+    entries: tuple[PlanEntry, ...] = ()
+    hook_modules: tuple[PluginRecord, ...] = ()
+
+    def find(self, kind: str) -> PlanEntry | None:
+        return next((entry for entry in self.entries if entry.kind == kind), None)
+
+    def get(self, kind: str) -> PlanEntry:
+        entry = self.find(kind)
+        if entry is None:
+            raise PluginError(f"the plan has no {kind}; it names {[entry.kind for entry in self.entries]}")
+        return entry
+
+    def all(self, kind: str) -> list[PlanEntry]:
+        return [entry for entry in self.entries if entry.kind == kind]
+
+    def encode(self) -> str:
+        return msgspec.json.encode(self).decode()
+
+    @staticmethod
+    def decode(text: str) -> PluginPlan:
+        return msgspec.json.decode(text, type=PluginPlan)
+
+    def records(self) -> tuple[PluginRecord, ...]:
+        chosen = tuple(
+            PluginRecord(entry.kind, entry.name, entry.target, entry.distribution, entry.version) for entry in self.entries
+        )
+        return chosen + self.hook_modules
+
+    def versions(self) -> dict[str, str]:
+        """Distribution → version, as the process that made the plan found them."""
+        return {entry.distribution: entry.version for entry in self.entries if entry.distribution}
+
+    def versions_here(self) -> dict[str, str]:
+        """Distribution → version, as this process finds them ("missing" if it does not)."""
+        import importlib.metadata
+
+        found = {}
+        for name in self.versions():
+            try:
+                found[name] = importlib.metadata.version(name)
+            except importlib.metadata.PackageNotFoundError:
+                found[name] = "missing"
+        return found
+
+
+class _TextLoader(importlib.abc.SourceLoader):
+    """Loads a module from text that travelled in the plan, so that tracebacks still show its lines."""
+
+    def __init__(self, source: str, path: str) -> None:
+        self._source, self._path = source, path
+
+    def get_filename(self, fullname: str) -> str:
+        return self._path
+
+    def get_data(self, path: str | bytes) -> bytes:
+        return self._source.encode()
+
+
+def file_module_name(source: str) -> str:
+    return FILE_PREFIX + hashlib.sha256(source.encode()).hexdigest()[:16]
+
+
+def _import_text(name: str, source: str, path: str) -> ModuleType:
+    if name in sys.modules:
+        return sys.modules[name]
+    spec = importlib.util.spec_from_loader(name, _TextLoader(source, path))
+    if spec is None or spec.loader is None:
+        raise PluginError(f"{path} cannot be loaded as a module")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    return module
+
+
+def import_target(entry: PlanEntry) -> Any:
+    """Import "module:Class" of an entry. Raises PluginError that names the plugin and the cause."""
+    module_name, _, attribute = entry.target.partition(":")
+    try:
+        module = (
+            _import_text(module_name, entry.source, entry.path) if entry.source else importlib.import_module(module_name)
+        )
+    except Exception as error:
+        raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error
+    found: Any = module
+    for part in attribute.split("."):
+        found = getattr(found, part, None)
+        if found is None:
+            public = sorted(name for name, value in vars(module).items() if isinstance(value, type))
+            raise PluginError(f"{entry.label()}: module {module_name} has no '{attribute}'; its classes: {public}")
+    return found
+
+
+def check_class(cls: Any, kind: Kind, entry: PlanEntry) -> None:
+    """The class must subclass its interface, implement all of it, and speak a version that the kernel can drive."""
+    interface, supported = kind.load_interface()
+    if not (isinstance(cls, type) and issubclass(cls, interface)):
+        raise PluginIncompatible(f"{entry.label()} is not a subclass of {kind.interface.replace(':', '.')}")
+    missing = sorted(getattr(cls, "__abstractmethods__", ()))
+    if missing:
+        raise PluginIncompatible(f"{entry.label()} does not implement {', '.join(missing)} of {interface.__name__}")
+    if cls.interface_version not in supported:
+        raise PluginIncompatible(
+            f"{entry.label()} speaks version {cls.interface_version} of the {kind.name} interface; this kernel can "
+            f"drive {sorted(supported)}"
+        )
+
+
+def module_origin(module: str) -> tuple[str, str]:
+    return distribution_of_module(module)

@@ -1,0 +1,88 @@
+"""A request as the scheduler sees it. Engine process; the engine builds it, schedulers read it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import numpy as np
+
+from tenonry.messages import EngineCoreRequest
+from tenonry.outputs import FinishReason
+
+CLIENT_SHIFT = 48  # a handle is (client index, counter): the counter has 48 bits
+
+
+class RequestStatus(enum.IntEnum):
+    """Where a request stands; everything from FINISHED on is terminal."""
+
+    WAITING = 0
+    WAITING_FOR_KV = 1
+    WAITING_FOR_GRAMMAR = 2
+    PREEMPTED = 3
+    RUNNING = 4
+    FINISHED = 5
+
+
+class Request:
+    """One request inside the engine. Columns of running requests live in the scheduler; this holds what rarely changes.
+
+    `token_ids` i32[n] are the prompt and the output tokens known when the request last left a row (or arrived);
+    `num_prompt_tokens` of them are prompt. `arrival` counts requests in order of arrival; `arrival_time` is the
+    engine's monotonic clock in seconds. `row` is −1 unless running.
+    """
+
+    __slots__ = (
+        "arrival", "arrival_time", "finish_reason", "handle", "key", "max_total_tokens", "num_cached_tokens", "num_output_tokens",
+        "num_preemptions", "num_prompt_tokens", "row", "source", "status", "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, source: EngineCoreRequest, arrival: int, arrival_time: float, max_model_len: int) -> None:
+        self.source = source
+        self.handle = source.handle
+        self.arrival = arrival
+        self.arrival_time = arrival_time
+        self.num_prompt_tokens = len(source.prompt_token_ids)
+        self.num_output_tokens = len(source.output_token_ids)
+        self.token_ids = source.prompt_token_ids
+        if self.num_output_tokens:
+            self.token_ids = np.concatenate([source.prompt_token_ids, np.asarray(source.output_token_ids, np.int32)])
+        max_tokens = source.sampling_params.max_tokens
+        longest = max_model_len if max_tokens is None else self.num_prompt_tokens + max_tokens
+        self.max_total_tokens = min(max_model_len, longest)
+        self.status = RequestStatus.WAITING
+        self.row = -1
+        self.num_cached_tokens = -1  # −1 until first scheduled
+        self.num_preemptions = 0
+        self.finish_reason: FinishReason | None = None
+        self.key: object = None  # set by a scheduling policy: its place in the queue
+
+    @property
+    def request_id(self) -> str:
+        """The caller's id."""
+        return self.source.request_id
+
+    @property
+    def client_index(self) -> int:
+        return self.handle >> CLIENT_SHIFT
+
+    @property
+    def priority(self) -> int:
+        """Lower runs first."""
+        return self.source.priority
+
+    @property
+    def tags(self) -> Mapping[str, str | float]:
+        return self.source.tags
+
+    @property
+    def num_tokens(self) -> int:
+        """Tokens known when the request last left a row, or arrived."""
+        return len(self.token_ids)
+
+    @property
+    def is_finished(self) -> bool:
+        return self.status >= RequestStatus.FINISHED
+
+    def __repr__(self) -> str:
+        return f"Request({self.request_id!r}, {self.status.name}, row={self.row}, tokens={self.num_tokens})"

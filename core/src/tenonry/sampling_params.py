@@ -1,0 +1,154 @@
+"""How one request samples. Built by users and servers, checked at once, and carried unchanged to the worker.
+
+A frozen msgspec struct: it is the public object and the wire form in one. Every field is bounded; a bad value is
+refused with the field, the value and the bound, here and again when the engine decodes it.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from typing import Any
+
+import msgspec
+
+from tenonry.errors import RequestError
+
+MAX_N = 128
+MAX_LOGPROBS = 64
+MAX_STOP_STRINGS = 64
+MAX_STOP_STRING_CHARS = 1024
+MAX_STOP_TOKEN_IDS = 128
+MAX_LOGIT_BIAS = 1024
+MAX_BAD_WORDS = 256
+MAX_ALLOWED_TOKEN_IDS = 262_144
+MAX_TOKENS = 2**31 - 1
+
+
+class OutputKind(enum.IntEnum):
+    """What each output of a stream holds: all so far, only what is new, or nothing until the end."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL = 2
+
+
+class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Sampling parameters of one request; vLLM's names and meanings where the field exists there.
+
+    `temperature` 0 is greedy; `top_k` 0 or -1 keeps the whole vocabulary. Penalties follow OpenAI (presence,
+    frequency: over output tokens) and CTRL, arXiv:1909.05858 (repetition: over prompt and output tokens).
+    Raises RequestError when a value is out of bounds.
+    """
+
+    n: int = 1
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_k: int = 0
+    min_p: float = 0.0
+    seed: int | None = None
+    max_tokens: int | None = 16
+    min_tokens: int = 0
+    stop: tuple[str, ...] | list[str] | str | None = None
+    stop_token_ids: tuple[int, ...] | list[int] | None = None
+    ignore_eos: bool = False
+    include_stop_str_in_output: bool = False
+    skip_special_tokens: bool = True
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    logit_bias: dict[int, float] | None = None
+    bad_words: tuple[str, ...] | list[str] | None = None
+    allowed_token_ids: tuple[int, ...] | list[int] | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+    detokenize: bool = True
+    structured_output: dict[str, Any] | None = None
+    output_kind: OutputKind = OutputKind.CUMULATIVE
+    extra_args: dict[str, Any] | None = None
+
+    def __post_init__(self) -> None:
+        for field, low, high in _BOUNDS:
+            _check_bound(field, getattr(self, field), low, high)
+        for field, length in _LENGTHS:
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, str) and len(value) > length:
+                raise RequestError(f"{field} has {len(value)} entries; at most {length} are allowed", field)
+        if self.max_tokens is not None and self.min_tokens > self.max_tokens:
+            raise RequestError(
+                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
+            )
+        self._check_stop()
+        self._check_ids()
+
+    def _check_stop(self) -> None:
+        for text in self.stop_strings:
+            if not text:
+                raise RequestError("stop holds an empty string; give at least one character", "stop")
+            if len(text) > MAX_STOP_STRING_CHARS:
+                raise RequestError(
+                    f"a stop string has {len(text)} characters; at most {MAX_STOP_STRING_CHARS} are allowed", "stop"
+                )
+        if self.stop_strings and not self.detokenize:
+            raise RequestError("stop strings need detokenize=True; use stop_token_ids without text", "stop")
+
+    def _check_ids(self) -> None:
+        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            for token_id in getattr(self, field) or ():
+                if not 0 <= token_id < 2**31:
+                    raise RequestError(f"{field} holds {token_id}; a token id is 0 or more", field)
+        if self.allowed_token_ids is not None and not self.allowed_token_ids:
+            raise RequestError("allowed_token_ids is empty; leave it out to allow every token", "allowed_token_ids")
+        for token_id, bias in (self.logit_bias or {}).items():
+            if not -100 <= bias <= 100:
+                raise RequestError(f"logit_bias[{token_id}]={bias} is outside -100..100", "logit_bias")
+        for word in self.bad_words or ():
+            if not word:
+                raise RequestError("bad_words holds an empty string", "bad_words")
+
+    @property
+    def stop_strings(self) -> tuple[str, ...]:
+        """`stop` as a tuple, whatever form it was given in."""
+        if self.stop is None:
+            return ()
+        return (self.stop,) if isinstance(self.stop, str) else tuple(self.stop)
+
+    @property
+    def is_greedy(self) -> bool:
+        return self.temperature == 0.0
+
+
+_BOUNDS: tuple[tuple[str, float, float], ...] = (
+    ("n", 1, MAX_N),
+    ("temperature", 0.0, 100.0),
+    ("top_p", 0.0, 1.0),
+    ("top_k", -1, 2**31 - 1),
+    ("min_p", 0.0, 1.0),
+    ("seed", -(2**63), 2**63 - 1),
+    ("max_tokens", 1, MAX_TOKENS),
+    ("min_tokens", 0, MAX_TOKENS),
+    ("presence_penalty", -2.0, 2.0),
+    ("frequency_penalty", -2.0, 2.0),
+    ("repetition_penalty", 0.01, 100.0),
+    ("logprobs", 0, MAX_LOGPROBS),
+    ("prompt_logprobs", 0, MAX_LOGPROBS),
+)
+_LENGTHS = (
+    ("stop", MAX_STOP_STRINGS),
+    ("stop_token_ids", MAX_STOP_TOKEN_IDS),
+    ("logit_bias", MAX_LOGIT_BIAS),
+    ("bad_words", MAX_BAD_WORDS),
+    ("allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
+)
+_EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all
+
+
+def _check_bound(field: str, value: float | None, low: float, high: float) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise RequestError(f"{field}={value!r} is not a number", field)
+    below = value <= low if field in _EXCLUSIVE_LOW else value < low
+    if not math.isfinite(value) or below or value > high:
+        above = "above" if field in _EXCLUSIVE_LOW else "at least"
+        raise RequestError(f"{field}={value} is out of bounds: it must be {above} {low} and at most {high}", field)

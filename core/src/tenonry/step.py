@@ -1,0 +1,243 @@
+"""One step on the wire, and the columns it changes. Engine and worker processes.
+
+A *row* is the index of a running request, stable while it runs. A `SchedulerOutput` says what changed and what to
+compute; `BatchState.apply` is the only code that turns it into columns, for the validator, the fake worker and every
+real one alike.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.sampling_params import SamplingParams
+
+I32 = NDArray[np.int32]
+NO_ROWS: I32 = np.empty(0, np.int32)
+NO_ROWS.setflags(write=False)
+KNOWN_TO_WORKER = -1  # in `next_token`: the ids were sent with the row, or sampled by the worker itself
+
+
+class NewRow(msgspec.Struct, array_like=True, kw_only=True):
+    """A request that starts running in `row`, or comes back after preemption.
+
+    `token_ids` i32[n]: prompt and, after them, `num_output` output tokens known so far. `num_computed` of them have
+    K/V already (prefix cache or connector). `block_ids`: one i32 array per KV group, the row's blocks so far in order.
+    `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id sequences.
+    """
+
+    row: int
+    handle: int
+    token_ids: I32
+    num_computed: int
+    num_output: int
+    block_ids: tuple[I32, ...]
+    sampling: SamplingParams
+    stop_token_ids: tuple[int, ...] = ()
+    bad_words: tuple[tuple[int, ...], ...] = ()
+    adapter: str | None = None
+    features: dict[str, Any] | None = None
+
+
+class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
+    """What one step computes. R rows are scheduled, B blocks are added to rows that already run.
+
+    `gone` rows leave before the step, then `new` rows enter, then `new_block_*` extend block tables in order. For each
+    i: `row[i]` computes `num_tokens[i]` tokens from its first uncomputed position on; `next_token[i]` is the id at that
+    position, or −1 when the worker has it; `samples[i]` says whether the last position samples a token. `generation`
+    is the scheduler's own stamp of each row, given back untouched with the result.
+    """
+
+    step_id: int
+    gone: I32 = NO_ROWS
+    new: list[NewRow] = []
+    row: I32 = NO_ROWS
+    num_tokens: I32 = NO_ROWS
+    next_token: I32 = NO_ROWS
+    samples: NDArray[np.bool_] = np.empty(0, np.bool_)
+    new_block_row: I32 = NO_ROWS
+    new_block_group: I32 = NO_ROWS
+    new_block_id: I32 = NO_ROWS
+    draft_offsets: I32 | None = None
+    draft_token_ids: I32 | None = None
+    generation: I32 = NO_ROWS
+    total_tokens: int = 0
+    connector_metadata: Any = None
+
+
+class TokenLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities of sampled tokens of L rows: column 0 is the sampled token, then the K most likely ones.
+
+    row i32[L], token_ids i32[L, K+1], logprobs f32[L, K+1], rank i32[L] (of the sampled token, 1 is best).
+    """
+
+    row: I32
+    token_ids: I32
+    logprobs: NDArray[np.float32]
+    rank: I32
+
+
+class PromptLogprobs(msgspec.Struct, array_like=True):
+    """Log-probabilities of `len(rank)` prompt tokens of one row, the first at prompt position `start` (≥ 1)."""
+
+    row: int
+    start: int
+    token_ids: I32
+    logprobs: NDArray[np.float32]
+    rank: I32
+
+
+class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
+    """The answer to one step: S rows sampled T tokens (ragged: row i owns `token_ids[offsets[i]:offsets[i+1]]`).
+
+    `failed_row` / `failed_code` name rows that cannot go on (see `RowFailure`). `transfers_*` are handles whose KV
+    connector transfer ended.
+    """
+
+    step_id: int
+    row: I32 = NO_ROWS
+    offsets: I32 = np.zeros(1, np.int32)
+    token_ids: I32 = NO_ROWS
+    logprobs: TokenLogprobs | None = None
+    prompt_logprobs: list[PromptLogprobs] = []
+    failed_row: I32 = NO_ROWS
+    failed_code: I32 = NO_ROWS
+    transfers_done: list[int] = []
+    transfers_failed: list[int] = []
+
+
+class RowFailure:
+    """Codes of `ModelRunnerOutput.failed_code`."""
+
+    NUMERICAL = 1  # the row's logits hold NaN
+    SAMPLING = 2  # the row's parameters leave no token to sample
+    MEMORY = 3
+
+    TEXT = {
+        NUMERICAL: "the model produced NaN logits for this request",
+        SAMPLING: "no token is left to sample under these sampling parameters",
+        MEMORY: "the device ran out of memory on this request",
+    }
+
+
+class StepFuture(Protocol):
+    """What `Executor.execute_model` returns: the result of one step, now or later."""
+
+    def done(self) -> bool: ...
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput: ...
+
+
+class DoneFuture:
+    """A StepFuture that is already there."""
+
+    __slots__ = ("_output",)
+
+    def __init__(self, output: ModelRunnerOutput) -> None:
+        self._output = output
+
+    def done(self) -> bool:
+        return True
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        return self._output
+
+
+class StepInputs:
+    """The flattened batch of one step, T tokens over R rows: what a model runner needs besides its caches.
+
+    row i32[R], start i32[R] (first position), num_tokens i32[R], samples bool[R], query_start_loc i32[R+1],
+    seq_lens i32[R] (KV length after the step), positions i32[T], token_ids i32[T] (−1 where only the worker's own last
+    sample knows), token_row i32[T] (row of each token).
+    """
+
+    __slots__ = (
+        "num_tokens", "positions", "query_start_loc", "row", "samples", "seq_lens", "start", "token_ids", "token_row",
+    )  # fmt: skip
+
+    def __init__(self, state: BatchState, output: SchedulerOutput) -> None:
+        self.row, self.num_tokens, self.samples = output.row, output.num_tokens, output.samples
+        self.start = state.num_computed[output.row]
+        self.seq_lens = self.start + output.num_tokens
+        self.query_start_loc = np.zeros(len(output.row) + 1, np.int32)
+        np.cumsum(output.num_tokens, out=self.query_start_loc[1:])
+        if self.query_start_loc[-1] == len(output.row):  # every row computes exactly one token
+            self.positions, self.token_row = self.start, output.row
+        else:
+            shift = np.repeat(self.start - self.query_start_loc[:-1], output.num_tokens)
+            self.positions = np.arange(self.query_start_loc[-1], dtype=np.int32) + shift
+            self.token_row = np.repeat(output.row, output.num_tokens)
+        self.token_ids = state.token_ids[self.token_row, self.positions]
+
+
+class BatchState:
+    """Columns of all rows on the side that executes steps.
+
+    token_ids i32[max_num_seqs, max_model_len] (−1 unknown), num_computed i32[max_num_seqs], num_output
+    i32[max_num_seqs], num_prompt i32[max_num_seqs], handle u64[max_num_seqs] (0 free), block_table[g]
+    i32[max_num_seqs, max_blocks], num_blocks i32[groups, max_num_seqs].
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
+        max_blocks = -(-max_model_len // block_size)
+        self.block_size = block_size
+        self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        self.num_computed = np.zeros(max_num_seqs, np.int32)
+        self.num_output = np.zeros(max_num_seqs, np.int32)
+        self.num_prompt = np.zeros(max_num_seqs, np.int32)
+        self.handle = np.zeros(max_num_seqs, np.uint64)
+        self.block_table = [np.zeros((max_num_seqs, max_blocks), np.int32) for _ in range(num_groups)]
+        self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int32)
+
+    def apply(self, output: SchedulerOutput) -> StepInputs:
+        """Bring the columns to the start of the step, and return its inputs; `num_computed` moves to its end."""
+        if len(output.gone):
+            self.handle[output.gone] = 0
+            self.num_blocks[:, output.gone] = 0
+        for new in output.new:
+            self._enter(new)
+        if len(output.new_block_row):
+            self._extend(output.new_block_row, output.new_block_group, output.new_block_id)
+        known = output.next_token >= 0
+        if known.any():
+            rows = output.row[known]
+            self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
+        inputs = StepInputs(self, output)
+        self.num_computed[output.row] = inputs.seq_lens
+        self.num_output[output.row] += output.samples
+        return inputs
+
+    def record_sampled(self, rows: I32, token_ids: I32) -> None:
+        """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may say −1."""
+        self.token_ids[rows, self.num_computed[rows]] = token_ids
+
+    def _enter(self, new: NewRow) -> None:
+        row, length = new.row, len(new.token_ids)
+        self.handle[row] = new.handle
+        self.token_ids[row, :length] = new.token_ids
+        self.token_ids[row, length] = KNOWN_TO_WORKER
+        self.num_computed[row] = new.num_computed
+        self.num_output[row] = new.num_output
+        self.num_prompt[row] = length - new.num_output
+        for group, ids in enumerate(new.block_ids):
+            self.block_table[group][row, : len(ids)] = ids
+            self.num_blocks[group, row] = len(ids)
+
+    def _extend(self, rows: I32, groups: I32, ids: I32) -> None:
+        for group, table in enumerate(self.block_table):
+            mine = slice(None) if len(self.block_table) == 1 else groups == group
+            self._extend_group(group, table, rows[mine], ids[mine])
+
+    def _extend_group(self, group: int, table: I32, rows: I32, ids: I32) -> None:
+        """Append block `ids[i]` to `rows[i]`; the blocks of one row are neighbours, in order."""
+        if len(rows) == 0:
+            return
+        counts = self.num_blocks[group]
+        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
+        lengths = np.diff(np.r_[starts, len(rows)])
+        place = np.arange(len(rows)) - np.repeat(starts, lengths)
+        table[rows, counts[rows] + place] = ids
+        counts[rows[starts]] += lengths.astype(np.int32)
