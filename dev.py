@@ -1,0 +1,301 @@
+#!/usr/bin/env python3
+"""Set up this repository and work with it. Needs Python 3.11, 3.12 or 3.13 and nothing else.
+
+    python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
+    python3 dev.py test [PYTEST ARGUMENTS]     all tests, or those that the arguments choose
+    python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
+    python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
+    python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
+
+Everything lives in .venv, which is made on first use and brought up to date when requirements.txt,
+constraints.txt or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name
+(tenonry-scheduler-static); without any, every distribution has its turn.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any, NoReturn
+
+ROOT = Path(__file__).resolve().parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+STAMP = VENV / "tenonry-installed"
+BACKEND = ("hatchling", "editables")  # in the environment first, so that no sibling needs a build of its own
+SUPPORTED = ((3, 11), (3, 12), (3, 13))
+
+
+def say(text: str) -> None:
+    """Tell the person at the terminal; standard output belongs to the program that is run."""
+    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+
+
+def stop(text: str) -> NoReturn:
+    """End with a message and exit status 1."""
+    sys.exit(f"dev.py: {text}")
+
+
+def need_python() -> None:
+    """Go on under a Python that tenonry supports, or say which one is missing."""
+    if sys.version_info[:2] in SUPPORTED:
+        return
+    for major, minor in reversed(SUPPORTED):
+        if other := shutil.which(f"python{major}.{minor}"):
+            os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
+    stop(
+        f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
+        f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
+    )
+
+
+# ------------------------------------------------------------------------------------------------- the tree
+
+
+def distributions() -> dict[str, Path]:
+    """Name to folder of every distribution in this tree, in order of folders."""
+    files = [*ROOT.glob("core/pyproject.toml"), *ROOT.glob("[!.]*/*/pyproject.toml")]
+    return {metadata(file.parent)["name"]: file.parent for file in sorted(files)}
+
+
+def metadata(folder: Path) -> dict[str, Any]:
+    """Return the `[project]` table of the distribution in `folder`."""
+    import tomllib  # not there before Python 3.11, where need_python() still has something to say
+
+    return dict(tomllib.loads((folder / "pyproject.toml").read_text(encoding="utf-8"))["project"])
+
+
+def choose(words: list[str]) -> list[str]:
+    """Return the names of the distributions that `words` mean, by folder or by name; all without words."""
+    known = distributions()
+    by_folder = {str(folder.relative_to(ROOT)): name for name, folder in known.items()}
+    chosen = [by_folder.get(word.removeprefix("./").rstrip("/"), word) for word in words]
+    for name in chosen:
+        if name not in known:
+            stop(f"no distribution {name!r}; there are:\n  " + "\n  ".join(by_folder))
+    return chosen or list(known)
+
+
+def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
+    """Add to distributions of this tree, name to extras, those that they declare, and theirs."""
+    known = distributions()
+    found: dict[str, set[str]] = {}
+    todo = list(wanted.items())
+    while todo:
+        name, extras = todo.pop()
+        if name not in known or (name in found and extras <= found[name]):
+            continue
+        found.setdefault(name, set()).update(extras)
+        project = metadata(known[name])
+        optional = project.get("optional-dependencies", {})
+        for line in [*project["dependencies"], *(line for key in extras for line in optional.get(key, []))]:
+            requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
+            todo.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
+    return found
+
+
+# ------------------------------------------------------------------------------------------ the environment
+
+
+def fingerprint() -> str:
+    """Hash all that an installation follows from, the place of the tree included: installs are editable."""
+    digest = hashlib.sha256(str(ROOT).encode())
+    pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
+    for file in [ROOT / "requirements.txt", ROOT / "constraints.txt", ROOT / "pyproject.toml", *pyprojects]:
+        digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
+    return digest.hexdigest()
+
+
+def installed() -> str:
+    """Return the fingerprint of the last installation that ended well, or an empty string."""
+    return STAMP.read_text(encoding="utf-8") if STAMP.exists() and PYTHON.exists() else ""
+
+
+def ensure_environment() -> None:
+    """Make `.venv` and install into it, if what is installed is not what the tree asks for."""
+    wanted = fingerprint()
+    if installed() == wanted:
+        return
+    VENV.mkdir(exist_ok=True)
+    with (VENV / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another dev.py is installing; waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        if installed() == wanted:
+            return
+        first = not STAMP.exists()
+        say("setting up .venv, which takes some minutes" if first else "bringing .venv up to date")
+        STAMP.unlink(missing_ok=True)
+        make_venv(VENV)
+        disable_stevedore_cache()
+        pip(PYTHON, *BACKEND, quiet=True)
+        pip(PYTHON, "-r", "requirements.txt", "--no-build-isolation", quiet=not first)
+        STAMP.write_text(wanted, encoding="utf-8")
+
+
+def make_venv(folder: Path) -> None:
+    """Make a virtual environment in `folder` unless a working one is there."""
+    if (folder / "bin" / "python").exists():
+        return
+    done = subprocess.run([sys.executable, "-m", "venv", str(folder)], check=False)
+    if done.returncode:
+        stop(
+            f"{sys.executable} cannot make a virtual environment in {folder}. On Debian and Ubuntu the "
+            f"module is a package: apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+        )
+
+
+def disable_stevedore_cache() -> None:
+    """Keep stevedore from remembering entry points.
+
+    Its cache cannot tell times apart that are less than 128 seconds apart, so that a plugin installed just
+    now could stay unseen. The file `.disable` is its own switch.
+    """
+    if sys.platform == "darwin":
+        folder = Path.home() / "Library" / "Caches" / "Python Entry Points"
+    else:
+        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "python-entrypoints"
+    with contextlib.suppress(OSError):  # a home that cannot be written to cannot hold a cache either
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".disable").touch()
+
+
+def pip(python: Path, *words: str, quiet: bool) -> None:
+    """Run `pip install WORDS` under the constraints, in the root: paths in requirements.txt start there."""
+    options = ["--disable-pip-version-check", "-c", "constraints.txt", *["--quiet"] * quiet]
+    command = [str(python), "-m", "pip", "install", *options, *words]
+    done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
+    if done.returncode:
+        stop(f"pip ended with status {done.returncode}; its lines above say why")
+
+
+def test_env() -> dict[str, str]:
+    """Return the environment for tests: small tensors are fastest on one thread, and cores are shared."""
+    return {"OMP_NUM_THREADS": "1", **os.environ}
+
+
+def become(*command: object, env: dict[str, str] | None = None) -> NoReturn:
+    """Turn into `command`: signals and exit statuses are its own."""
+    words = [str(word) for word in command]
+    os.execve(words[0], words, env or dict(os.environ))
+
+
+# ---------------------------------------------------------------------------------------------------- verbs
+
+
+def run(words: list[str]) -> NoReturn:
+    """`tenonry WORDS`, in the folder where the person is."""
+    ensure_environment()
+    become(PYTHON, VENV / "bin" / "tenonry", *(words or ["serve", "demo"]))
+
+
+def bench(words: list[str]) -> NoReturn:
+    """`tenonry bench WORDS`."""
+    ensure_environment()
+    become(PYTHON, VENV / "bin" / "tenonry", "bench", *words)
+
+
+def test(words: list[str]) -> int:
+    """All tests in `.venv`, or each distribution's in an environment of its own."""
+    if words[:1] == ["--isolated"]:
+        return test_isolated(words[1:])
+    ensure_environment()
+    os.chdir(ROOT)
+    become(PYTHON, "-m", "pytest", *words, env=test_env())
+
+
+def test_isolated(words: list[str]) -> int:
+    """Test distributions one by one, each with the kernel, the testkit and what it declares, and no more.
+
+    What is installed are built wheels, no links into the tree: a file that a wheel lacks is missed here. An
+    extra called `test` may declare what only the tests need.
+    """
+    results = {}
+    for name in choose(words):
+        start = time.monotonic()
+        results[name] = isolate(name)
+        say(f"isolated {name}: {outcome(results[name])}, {time.monotonic() - start:.0f} s")
+    return summary("isolated", results)
+
+
+def isolate(name: str) -> int:
+    """Build the environment of one distribution, run its tests there, remove it; return pytest's status."""
+    known = distributions()
+    folder = ROOT / ".isolated" / name
+    python = folder / "bin" / "python"
+    wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
+    extras = {dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()}
+    paths = [f"./{known[dist].relative_to(ROOT)}{extras[dist]}" for dist in wanted]
+    env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        make_venv(folder)
+        pip(python, *BACKEND, quiet=True)
+        pip(python, *paths, "pytest-timeout", "--no-build-isolation", quiet=True)
+        command = [str(python), "-m", "pytest", "-q", "-c", "pyproject.toml", str(known[name] / "tests")]
+        return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def check(words: list[str]) -> int:
+    """Run the static checks, all of them even when one fails."""
+    ensure_environment()
+    fix = "--fix" in words
+    checks: dict[str, list[str | Path]] = {
+        "ruff": ["-m", "ruff", "check", *["--fix"] * fix, "."],
+        "format": ["-m", "ruff", "format", *["--check"] * (not fix), "."],
+        "mypy": ["-m", "mypy"],
+        "layers": [VENV / "bin" / "lint-imports"],
+        "declared": ["tests/architecture/declared_imports.py"],
+    }
+    chosen = [word for word in words if word != "--fix"] or list(checks)
+    results = {}
+    for name in chosen:
+        if name not in checks:
+            stop(f"no check {name!r}; there are: {', '.join(checks)}")
+        say(f"check {name}")
+        results[name] = subprocess.run([PYTHON, *checks[name]], cwd=ROOT, check=False).returncode
+    return summary("check", results)
+
+
+def outcome(status: int) -> str:
+    """Return what an exit status says, in a word."""
+    return "ok" if status == 0 else f"FAILED ({status})"
+
+
+def summary(what: str, results: dict[str, int]) -> int:
+    """Say how each part ended; return the exit status of the whole."""
+    say(f"{what}: " + ", ".join(f"{name} {outcome(status)}" for name, status in results.items()))
+    return int(any(results.values()))
+
+
+VERBS = {"run": run, "test": test, "check": check, "bench": bench}
+
+
+def main(words: list[str]) -> int:
+    """Run one verb; return the exit status."""
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(__doc__)
+        return 0 if words else 2
+    if words[0] not in VERBS:
+        stop(f"no verb {words[0]!r}; there are: {', '.join(VERBS)} (python3 dev.py --help)")
+    try:
+        return VERBS[words[0]](words[1:])
+    except KeyboardInterrupt:
+        return 130
+
+
+if __name__ == "__main__":
+    need_python()
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,162 @@
+"""`dev.py` knows when to install and which distributions are meant, and says why it cannot go on."""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from house import ROOT, distributions
+
+
+@pytest.fixture
+def dev() -> ModuleType:
+    """`dev.py`, imported anew for each test."""
+    spec = importlib.util.spec_from_file_location("dev_under_test", ROOT / "dev.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.fixture
+def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A tree with what an installation follows from, in place of the real one."""
+    for dist in distributions():
+        target = tmp_path / dist.folder.relative_to(ROOT)
+        target.mkdir(parents=True)
+        shutil.copy(dist.folder / "pyproject.toml", target)
+    for name in ("pyproject.toml", "requirements.txt", "constraints.txt"):
+        shutil.copy(ROOT / name, tmp_path)
+    venv = tmp_path / ".venv"
+    monkeypatch.setattr(dev, "ROOT", tmp_path)
+    monkeypatch.setattr(dev, "VENV", venv)
+    monkeypatch.setattr(dev, "PYTHON", venv / "bin" / "python")
+    monkeypatch.setattr(dev, "STAMP", venv / "tenonry-installed")
+    monkeypatch.setattr(dev, "disable_stevedore_cache", lambda: None)
+    return tmp_path
+
+
+@pytest.fixture
+def pips(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, ...]]:
+    """What pip was asked for, instead of pip; environments are made of one file."""
+    calls: list[tuple[str, ...]] = []
+
+    def make_venv(folder: Path) -> None:
+        (folder / "bin").mkdir(parents=True, exist_ok=True)
+        (folder / "bin" / "python").touch()
+
+    monkeypatch.setattr(dev, "make_venv", make_venv)
+    monkeypatch.setattr(dev, "pip", lambda _python, *words, **_options: calls.append(words))
+    return calls
+
+
+def test_distributions_are_those_of_the_tree(dev: ModuleType):
+    assert dev.distributions() == {dist.name: dist.folder for dist in distributions()}
+
+
+def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleType, pips: list):
+    dev.ensure_environment()
+    dev.ensure_environment()
+    assert pips == [("hatchling", "editables"), ("-r", "requirements.txt", "--no-build-isolation")]
+
+
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "constraints.txt", "pyproject.toml", "core/pyproject.toml"]
+)
+def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Path, pips: list):
+    dev.ensure_environment()
+    with (copy / name).open("a") as file:
+        file.write("# changed\n")
+    dev.ensure_environment()
+    assert len(pips) == 4
+
+
+def test_installs_again_when_the_last_installation_failed(
+    dev: ModuleType, pips: list, monkeypatch: pytest.MonkeyPatch
+):
+    pip = dev.pip
+
+    def failing(*words: object, **options: object) -> None:
+        pip(*words, **options)
+        dev.stop("pip ended with status 1")
+
+    monkeypatch.setattr(dev, "pip", failing)
+    with pytest.raises(SystemExit, match="status 1"):
+        dev.ensure_environment()
+    monkeypatch.setattr(dev, "pip", pip)
+    dev.ensure_environment()
+    assert len(pips) == 3
+
+
+def test_moved_tree_installs_again(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch):
+    before = dev.fingerprint()
+    moved = copy.parent / "moved"
+    shutil.copytree(copy, moved)
+    monkeypatch.setattr(dev, "ROOT", moved)
+    assert dev.fingerprint() != before
+
+
+def test_closure_holds_declared_siblings_and_theirs(dev: ModuleType):
+    assert set(dev.closure({"tenonry-scheduler-batching": {"test"}})) >= {
+        "tenonry",
+        "tenonry-kvcache",
+        "tenonry-scheduler-batching",
+    }
+    assert "tenonry-worker-torch" not in dev.closure({"tenonry-scheduler-batching": {"test"}})
+
+
+def test_closure_follows_extras(dev: ModuleType):
+    assert dev.closure({"tenonry": set()}) == {"tenonry": set()}
+    names = {dist.name for dist in distributions()} - {"tenonry-testkit"}
+    assert set(dev.closure({"tenonry": {"standard"}})) == names
+
+
+@pytest.mark.parametrize("word", ["schedulers/static", "./schedulers/static/", "tenonry-scheduler-static"])
+def test_distribution_is_chosen_by_folder_or_name(word: str, dev: ModuleType):
+    assert dev.choose([word]) == ["tenonry-scheduler-static"]
+
+
+def test_unknown_distribution_is_refused_with_the_known_ones(dev: ModuleType):
+    with pytest.raises(SystemExit, match=r"(?s)no distribution 'schedulers/fast'.*schedulers/static"):
+        dev.choose(["schedulers/fast"])
+
+
+def test_unsupported_python_is_refused_by_name(dev: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(sys, "version_info", (3, 10, 4))
+    monkeypatch.setattr(dev.shutil, "which", lambda _name: None)
+    with pytest.raises(SystemExit, match=r"needs Python 3\.11, 3\.12 or 3\.13; this is 3\.10"):
+        dev.need_python()
+
+
+def test_unsupported_python_hands_over_to_a_supported_one(dev: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    calls = []
+    monkeypatch.setattr(sys, "version_info", (3, 14, 0))
+    monkeypatch.setattr(dev.shutil, "which", lambda name: f"/opt/{name}" if name != "python3.13" else None)
+    monkeypatch.setattr(dev.os, "execv", lambda path, words: calls.append((path, words)) or sys.exit(0))
+    with pytest.raises(SystemExit):
+        dev.need_python()
+    assert calls[0][0] == "/opt/python3.12"
+    assert calls[0][1][1] == str(ROOT / "dev.py")
+
+
+@pytest.mark.parametrize(("words", "status"), [([], 2), (["--help"], 0), (["bild"], 1)])
+def test_usage_is_printed(words: list[str], status: int):
+    done = subprocess.run(
+        [sys.executable, ROOT / "dev.py", *words], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == status
+    assert (
+        "run, test, check, bench" in done.stderr if status == 1 else "dev.py test --isolated" in done.stdout
+    )
+
+
+def test_unknown_check_is_refused_with_the_known_ones(dev: ModuleType, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(dev, "ensure_environment", lambda: None)
+    with pytest.raises(
+        SystemExit, match="no check 'pylint'; there are: ruff, format, mypy, layers, declared"
+    ):
+        dev.check(["pylint"])
