@@ -1,8 +1,8 @@
 """Import targets one after the other in this interpreter, and say what each of them loaded; run as a script.
 
 `python import_probe.py TARGET …`, a target being `module`, `module:attribute` or `package.*` (the package
-and all its modules). Prints a JSON object: target to `{"error": text or null, "loaded": [top-level modules]}`,
-the modules being those that came with it and are not of the standard library.
+and all its modules). Prints a JSON object, target to `{"error": text or null, "loaded": [top-level names]}`:
+the modules that came with the target and are not of the standard library.
 """
 
 from __future__ import annotations
