@@ -7,9 +7,8 @@
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
 
-Everything lives in .venv, which is made on first use and brought up to date when requirements.txt,
-constraints.txt or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name
-(tenonry-scheduler-static); without any, every distribution has its turn.
+Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt or a
+pyproject.toml changed. DIST is a folder (schedulers/static) or a name; without any, all have their turn.
 """
 
 from __future__ import annotations
@@ -93,9 +92,10 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
         name, extras = todo.pop()
         if name not in known or (name in found and extras <= found[name]):
             continue
-        found.setdefault(name, set()).update(extras)
         project = metadata(known[name])
         optional = project.get("optional-dependencies", {})
+        extras = extras.intersection(optional)
+        found.setdefault(name, set()).update(extras)
         for line in [*project["dependencies"], *(line for key in extras for line in optional.get(key, []))]:
             requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
             todo.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
@@ -115,7 +115,7 @@ def fingerprint() -> str:
 
 
 def installed() -> str:
-    """Return the fingerprint of the last installation that ended well, or an empty string."""
+    """Return the fingerprint of the last installation that ended well, or nothing."""
     return STAMP.read_text(encoding="utf-8") if STAMP.exists() and PYTHON.exists() else ""
 
 
@@ -180,14 +180,13 @@ def pip(python: Path, *words: str, quiet: bool) -> None:
 
 
 def test_env() -> dict[str, str]:
-    """Return the environment for tests: small tensors are fastest on one thread, and cores are shared."""
+    """Return the environment for tests: small tensors want one thread, and cores are shared."""
     return {"OMP_NUM_THREADS": "1", **os.environ}
 
 
 def become(*command: object, env: dict[str, str] | None = None) -> NoReturn:
     """Turn into `command`: signals and exit statuses are its own."""
-    words = [str(word) for word in command]
-    os.execve(words[0], words, env or dict(os.environ))
+    os.execve(str(command[0]), [str(word) for word in command], env or dict(os.environ))
 
 
 # ---------------------------------------------------------------------------------------------------- verbs

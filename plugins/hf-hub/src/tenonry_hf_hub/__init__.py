@@ -1,3 +1,3 @@
-"""A model's files and facts: a library for plugins and the hook module `hf-hub`; runs in the front end and in workers."""
+"""A model's files and facts: a library and the hook module `hf-hub`; runs in the front end and in workers."""
 
 from __future__ import annotations
