@@ -7,8 +7,8 @@
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
 
-Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt or a
-pyproject.toml changed. DIST is a folder (schedulers/static) or a name; without any, all have their turn.
+Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt
+or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name; without any, all have their turn.
 """
 
 from __future__ import annotations
