@@ -70,7 +70,9 @@ class EngineConfig(BaseModel):
     max_num_batched_tokens: int | None = Field(
         None, description="Token budget of one step; default max(2048, max_num_seqs).", ge=1, le=1 << 24
     )
-    block_size: int | None = Field(None, description="Slots in a KV block; the backend's choice by default.", ge=1, le=4096)
+    block_size: int | None = Field(
+        None, description="Slots in a KV block; the backend's choice by default.", ge=1, le=4096
+    )
     num_gpu_blocks_override: int | None = Field(None, description="Exactly this many KV blocks.", ge=1)
     gpu_memory_utilization: float = Field(0.9, description="Share of the device's memory to use.", gt=0, le=1)
     kv_cache_memory_bytes: int | None = Field(None, description="Exactly this much KV memory, in bytes.", ge=1)
@@ -98,7 +100,9 @@ class EngineConfig(BaseModel):
     plugins: PluginPolicy = Field(PluginPolicy(), description="Which hook modules may be active (allow, disable).")
 
     # operations
-    shutdown_timeout: float = Field(30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400)
+    shutdown_timeout: float = Field(
+        30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400
+    )
     start_timeout: float = Field(600.0, description="Seconds until an engine must be ready.", gt=0, le=86400)
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
@@ -111,7 +115,12 @@ class EngineConfig(BaseModel):
                 f"max_num_batched_tokens={budget} is below max_num_seqs={self.max_num_seqs}: a full batch could not "
                 "decode; raise the first or lower the second"
             )
-        if budget is not None and not self.enable_chunked_prefill and self.max_model_len and budget < self.max_model_len:
+        if (
+            budget is not None
+            and not self.enable_chunked_prefill
+            and self.max_model_len
+            and budget < self.max_model_len
+        ):
             raise ValueError(
                 f"enable_chunked_prefill is off and max_num_batched_tokens={budget} is below "
                 f"max_model_len={self.max_model_len}: the longest prompt would never fit into one step"

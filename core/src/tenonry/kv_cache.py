@@ -73,7 +73,10 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
 
 
 def plan_kv_cache(
-    groups: Sequence[Sequence[KVCacheGroup]], memory: Sequence[MemoryReport], config: EngineConfig, max_model_len: int
+    groups: Sequence[Sequence[KVCacheGroup]],
+    memory: Sequence[MemoryReport],
+    config: EngineConfig,
+    max_model_len: int,
 ) -> KVCacheConfig:
     """Size the KV cache: the smallest over all ranks, in blocks.
 
@@ -106,7 +109,11 @@ def _bytes_per_token(groups: Sequence[KVCacheGroup]) -> int:
 
 
 def _blocks_of_rank(
-    groups: Sequence[KVCacheGroup], report: MemoryReport, config: EngineConfig, block_size: int, max_model_len: int
+    groups: Sequence[KVCacheGroup],
+    report: MemoryReport,
+    config: EngineConfig,
+    block_size: int,
+    max_model_len: int,
 ) -> int:
     if config.num_gpu_blocks_override is not None:
         return config.num_gpu_blocks_override

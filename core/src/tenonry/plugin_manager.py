@@ -95,7 +95,9 @@ class PluginManager:
         names = {entry.name for entry in entries}
         unknown = sorted({*(policy.allow or ()), *policy.disable} - names)
         if unknown:
-            raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {sorted(names)}")
+            raise ConfigError(
+                f"plugins.allow/disable name {unknown}, which are not installed; installed: {sorted(names)}"
+            )
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
         """Find the plugin of one of the kernel's kinds and check it: requirements, class, options."""
@@ -178,7 +180,12 @@ def target_entry(kind: str, choice: PluginChoice, target: str) -> PlanEntry:
     distribution, version = distribution_of_module(target.partition(":")[0])
     check_requirements(distribution)
     return PlanEntry(
-        kind=kind, name=choice.name, target=target, distribution=distribution, version=version, options=choice.options
+        kind=kind,
+        name=choice.name,
+        target=target,
+        distribution=distribution,
+        version=version,
+        options=choice.options,
     )
 
 

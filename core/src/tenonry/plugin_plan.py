@@ -90,7 +90,8 @@ class PluginPlan(msgspec.Struct, frozen=True):
 
     def records(self) -> tuple[PluginRecord, ...]:
         chosen = tuple(
-            PluginRecord(entry.kind, entry.name, entry.target, entry.distribution, entry.version) for entry in self.entries
+            PluginRecord(entry.kind, entry.name, entry.target, entry.distribution, entry.version)
+            for entry in self.entries
         )
         return chosen + self.hook_modules
 
@@ -149,7 +150,9 @@ def import_target(entry: PlanEntry) -> Any:
     module_name, _, attribute = entry.target.partition(":")
     try:
         module = (
-            _import_text(module_name, entry.source, entry.path) if entry.source else importlib.import_module(module_name)
+            _import_text(module_name, entry.source, entry.path)
+            if entry.source
+            else importlib.import_module(module_name)
         )
     except Exception as error:
         raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error

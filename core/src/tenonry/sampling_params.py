@@ -75,9 +75,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if value is not None and not isinstance(value, str) and len(value) > length:
                 raise RequestError(f"{field} has {len(value)} entries; at most {length} are allowed", field)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(
-                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
-            )
+            raise RequestError(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens")
         self._check_stop()
         self._check_ids()
 
@@ -87,7 +85,8 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
                 raise RequestError("stop holds an empty string; give at least one character", "stop")
             if len(text) > MAX_STOP_STRING_CHARS:
                 raise RequestError(
-                    f"a stop string has {len(text)} characters; at most {MAX_STOP_STRING_CHARS} are allowed", "stop"
+                    f"a stop string has {len(text)} characters; at most {MAX_STOP_STRING_CHARS} are allowed",
+                    "stop",
                 )
         if self.stop_strings and not self.detokenize:
             raise RequestError("stop strings need detokenize=True; use stop_token_ids without text", "stop")

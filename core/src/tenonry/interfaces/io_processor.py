@@ -64,7 +64,9 @@ class IOProcessor(Plugin, ABC):
         self.context = context
 
     @abstractmethod
-    def process_prompt(self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True) -> ProcessedPrompt:
+    def process_prompt(
+        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> ProcessedPrompt:
         """`prompt` is a text, {"prompt": text}, {"prompt_token_ids": ids} or whatever this processor documents.
 
         Raises RequestError for what it cannot read.

@@ -59,7 +59,12 @@ class KVConnectorContext:
         rank: int = 0,
     ) -> None:
         self.config, self.model, self.role = config, model, role
-        self.engine_id, self.kv_cache, self.options, self.rank = engine_id, kv_cache, options or NoOptions(), rank
+        self.engine_id, self.kv_cache, self.options, self.rank = (
+            engine_id,
+            kv_cache,
+            options or NoOptions(),
+            rank,
+        )
 
 
 class KVConnector(Plugin, ABC):

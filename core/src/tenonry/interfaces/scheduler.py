@@ -57,7 +57,11 @@ class SchedulerContext:
         resolve: Callable[[str, str], type] | None = None,
     ) -> None:
         self.config, self.kv_cache, self.clock = config, kv_cache, clock
-        self.max_model_len, self.options, self.plugin_name = max_model_len, options or NoOptions(), plugin_name
+        self.max_model_len, self.options, self.plugin_name = (
+            max_model_len,
+            options or NoOptions(),
+            plugin_name,
+        )
         self.engine_index, self.max_concurrent_steps = engine_index, max_concurrent_steps
         self.feeds_back_tokens, self.kv_connector, self.resolve = feeds_back_tokens, kv_connector, resolve
 

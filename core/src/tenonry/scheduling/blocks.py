@@ -1,0 +1,91 @@
+"""What a scheduler needs from whoever hands out KV blocks. Engine process; `tenonry-kvcache` implements it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tenonry.request import Request
+from tenonry.scheduling.rows import Rows
+from tenonry.step import I32
+
+
+class Match(NamedTuple):
+    """What is already there for a request: tokens with K/V (`num_computed`), and whether they can be used now."""
+
+    num_computed: int
+    ready: bool = True
+
+
+class NewBlocks(NamedTuple):
+    """Blocks added to rows, neighbours for one row: row i32[B], group i32[B], block id i32[B]."""
+
+    row: I32
+    group: I32
+    block_id: I32
+
+
+class BlockManager(ABC):
+    """Blocks by row. Every method leaves the books balanced, also when it answers no."""
+
+    @abstractmethod
+    def attach(self, rows: Rows) -> None:
+        """Called once, before anything else: the scheduler's columns."""
+
+    @abstractmethod
+    def match(self, request: Request, row: int) -> Match | None:
+        """Give the row the cached blocks of its longest known prefix, never covering the last token.
+
+        None: ask again in a later step (nothing was attached). `ready=False`: blocks are attached but their contents
+        are still on the way; `transfers` will name the row.
+        """
+
+    @abstractmethod
+    def grow(self, rows: I32, num_tokens: I32) -> NewBlocks | None:
+        """Make room for `num_tokens[i]` tokens in all of `rows`, or change nothing and return None."""
+
+    @abstractmethod
+    def register(self, rows: I32, num_known: I32) -> None:
+        """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks."""
+
+    @abstractmethod
+    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+        """Take the row's blocks back, registering what is full. `drop`: forget what the row itself registered.
+
+        Returns the KV connector's parameters for the client, if the request is finished and there are any.
+        """
+
+    @abstractmethod
+    def table(self, row: int) -> tuple[I32, ...]:
+        """The row's block ids per group, in order (a copy)."""
+
+    @abstractmethod
+    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> list[tuple[int, int]]:
+        """KV transfers of these handles ended: [(row that waited, tokens it now has)]."""
+
+    @abstractmethod
+    def connector_metadata(self) -> Any:
+        """What the KV connector tells its worker half with the next step, or None."""
+
+    @abstractmethod
+    def reset(self) -> bool:
+        """Forget cached contents; True if no block was in use and all were forgotten."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> bool:
+        """True while a transfer is on the way, so that empty steps are worth sending."""
+
+    @property
+    @abstractmethod
+    def num_free(self) -> int:
+        """Blocks that can be handed out now."""
+
+    @property
+    @abstractmethod
+    def num_total(self) -> int: ...
+
+    @abstractmethod
+    def take_counts(self) -> tuple[int, int]:
+        """(prefix cache queries, hits) in tokens since the last call."""

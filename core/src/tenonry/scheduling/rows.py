@@ -1,0 +1,129 @@
+"""Columns of the running requests, on the scheduler's side. Engine process.
+
+A row is entered when a request starts to run and left when it ends or is preempted. Leaving raises the row's
+generation, so that results of steps launched before are recognised and dropped.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from tenonry.request import Request
+from tenonry.step import I32, NO_ROWS
+
+UNKNOWN = -1
+
+
+class Rows:
+    """Numpy columns over `max_num_seqs` rows (S).
+
+    token_ids i32[S, max_model_len+1]; num_tokens i32[S] counts pending tokens too; num_computed i32[S] is optimistic:
+    it counts what was scheduled; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet; limit i32[S]
+    total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count; stop_ids i32[S, W]
+    (−1 fills); handle u64[S]; generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; active
+    bool[S] may be scheduled; announced bool[S] the workers know it.
+    """
+
+    def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
+        self.size = max_num_seqs
+        self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
+        (
+            self.num_tokens,
+            self.num_computed,
+            self.pending,
+            self.num_prompt,
+            self.limit,
+            self.stop_from,
+            self.generation,
+        ) = (np.zeros(max_num_seqs, np.int32) for _ in range(7))
+        self.handle = np.zeros(max_num_seqs, np.uint64)
+        self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
+        self.active = np.zeros(max_num_seqs, np.bool_)
+        self.announced = np.zeros(max_num_seqs, np.bool_)
+        self.scheduled_in = np.full(max_num_seqs, -1, np.int64)
+        self.gone: list[int] = []
+        self.requests: list[Request | None] = [None] * max_num_seqs
+        self._free = list(range(max_num_seqs - 1, -1, -1))
+        self._order = np.empty(0, np.int32)
+        self._entered: list[int] = []
+        self._left = False
+
+    @property
+    def num_free(self) -> int:
+        return len(self._free)
+
+    @property
+    def num_used(self) -> int:
+        return self.size - len(self._free)
+
+    def running(self) -> I32:
+        """Active rows, in the order in which they were activated."""
+        if self._left:
+            self._order = self._order[self.active[self._order]]
+            self._entered = [row for row in self._entered if self.active[row]]
+            self._left = False
+        if self._entered:
+            self._order = np.concatenate([self._order, np.array(self._entered, np.int32)])
+            self._entered = []
+        return self._order
+
+    def enter(self, request: Request) -> int:
+        """Give `request` a row and fill its columns; it is not active yet."""
+        row = self._free.pop()
+        length, params = request.num_tokens, request.source.sampling_params
+        self.token_ids[row, :length] = request.token_ids
+        self.num_tokens[row] = length
+        self.num_computed[row] = 0
+        self.pending[row] = 0
+        self.num_prompt[row] = request.num_prompt_tokens
+        self.limit[row] = request.max_total_tokens
+        self.stop_from[row] = request.num_prompt_tokens + params.min_tokens
+        self.handle[row] = request.handle
+        self._set_stop_ids(row, request.source.stop_token_ids)
+        self.requests[row] = request
+        request.row = row
+        return row
+
+    def activate(self, row: int) -> None:
+        """From now on the row may be scheduled."""
+        self.active[row] = True
+        self._entered.append(row)
+
+    def leave(self, row: int) -> None:
+        """Free the row; its request keeps all token ids known so far."""
+        request = self.request(row)
+        known = int(self.num_tokens[row] - self.pending[row])
+        request.token_ids = self.token_ids[row, :known].copy()
+        request.num_output_tokens = known - request.num_prompt_tokens
+        request.row = -1
+        self.generation[row] += 1
+        if self.announced[row]:
+            self.announced[row] = False
+            self.gone.append(row)
+        self._left |= bool(self.active[row])
+        self.active[row] = False
+        self.requests[row] = None
+        self._free.append(row)
+        if self._left:
+            self.running()  # before the row can be entered again: it would look active at its old place
+
+    def take_gone(self) -> I32:
+        """Announced rows that left since the last call."""
+        if not self.gone:
+            return NO_ROWS
+        gone, self.gone = np.array(self.gone, np.int32), []
+        return gone
+
+    def request(self, row: int) -> Request:
+        request = self.requests[row]
+        if request is None:
+            raise LookupError(f"row {row} holds no request")
+        return request
+
+    def _set_stop_ids(self, row: int, ids: tuple[int, ...]) -> None:
+        if len(ids) > self.stop_ids.shape[1]:
+            wider = np.full((self.size, len(ids)), UNKNOWN, np.int32)
+            wider[:, : self.stop_ids.shape[1]] = self.stop_ids
+            self.stop_ids = wider
+        self.stop_ids[row] = UNKNOWN
+        self.stop_ids[row, : len(ids)] = ids
