@@ -1,8 +1,15 @@
-"""Settings for every test of the repository: tests marked `gpu` are skipped where there is no CUDA device."""
+"""Settings for every test here: no deadlines for hypothesis, no `gpu` tests without a CUDA device."""
 
 from __future__ import annotations
 
+import hypothesis
 import pytest
+
+# How long an example takes says something about the machine, which may be busy, and nothing about the code.
+hypothesis.settings.register_profile(
+    "tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
+hypothesis.settings.load_profile("tenonry")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

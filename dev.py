@@ -47,9 +47,9 @@ def need_python() -> None:
     """Go on under a Python that tenonry supports, or say which one is missing."""
     if sys.version_info[:2] in SUPPORTED:
         return
-    for major, minor in reversed(SUPPORTED):
-        if other := shutil.which(f"python{major}.{minor}"):
-            os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
+    others = [shutil.which(f"python{major}.{minor}") for major, minor in reversed(SUPPORTED)]
+    for other in filter(None, others):
+        os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
     stop(
         f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
         f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
