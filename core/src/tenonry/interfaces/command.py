@@ -1,0 +1,25 @@
+"""Command: a verb of the `tenonry` command line, named in the entry-point group `tenonry.commands`.
+
+`tenonry --help` lists verbs from metadata; only the chosen verb's module is imported, and it imports what it needs in
+`run`, after the flags are known to be right.
+"""
+
+from __future__ import annotations
+
+import argparse
+from abc import ABC, abstractmethod
+from typing import ClassVar
+
+
+class Command(ABC):
+    """One verb. `summary` is the line under its own `--help`."""
+
+    summary: ClassVar[str] = ""
+
+    @abstractmethod
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare flags; imports nothing heavy."""
+
+    @abstractmethod
+    def run(self, args: argparse.Namespace) -> int:
+        """Do it; returns the exit status. TenonryError becomes one line on standard error and status 1."""
