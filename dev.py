@@ -49,7 +49,8 @@ def need_python() -> None:
         return
     others = [shutil.which(f"python{major}.{minor}") for major, minor in reversed(SUPPORTED)]
     for other in filter(None, others):
-        os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
+        if subprocess.run([other, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])  # not a launcher without its Python
     stop(
         f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
         f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
@@ -61,8 +62,8 @@ def need_python() -> None:
 
 def distributions() -> dict[str, Path]:
     """Name to folder of every distribution in this tree, in order of folders."""
-    files = [*ROOT.glob("core/pyproject.toml"), *ROOT.glob("[!.]*/*/pyproject.toml")]
-    return {metadata(file.parent)["name"]: file.parent for file in sorted(files)}
+    files = sorted([*ROOT.glob("core/pyproject.toml"), *ROOT.glob("[!.]*/*/pyproject.toml")])
+    return {metadata(file.parent)["name"]: file.parent for file in files}
 
 
 def metadata(folder: Path) -> dict[str, Any]:
@@ -106,7 +107,7 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
 
 
 def fingerprint() -> str:
-    """Hash all that an installation follows from, the place of the tree included: installs are editable."""
+    """Hash all that an installation follows from, the place of the tree included (installs are editable)."""
     digest = hashlib.sha256(str(ROOT).encode())
     pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
     for file in [ROOT / "requirements.txt", ROOT / "constraints.txt", ROOT / "pyproject.toml", *pyprojects]:
@@ -185,7 +186,7 @@ def test_env() -> dict[str, str]:
 
 
 def become(*command: object, env: dict[str, str] | None = None) -> NoReturn:
-    """Turn into `command`: signals and exit statuses are its own."""
+    """Turn into `command`; signals and exit statuses are its own."""
     os.execve(str(command[0]), [str(word) for word in command], env or dict(os.environ))
 
 
@@ -233,8 +234,7 @@ def isolate(name: str) -> int:
     folder = ROOT / ".isolated" / name
     python = folder / "bin" / "python"
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
-    extras = {dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()}
-    paths = [f"./{known[dist].relative_to(ROOT)}{extras[dist]}" for dist in wanted]
+    paths = [f"./{known[dist].relative_to(ROOT)}[{','.join(sorted(extras))}]" for dist, extras in wanted.items()]
     env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -275,7 +275,7 @@ def outcome(status: int) -> str:
 
 def summary(what: str, results: dict[str, int]) -> int:
     """Say how each part ended; return the exit status of the whole."""
-    say(f"{what}: " + ", ".join(f"{name} {outcome(status)}" for name, status in results.items()))
+    say(", ".join([what, *(f"{name} {outcome(status)}" for name, status in results.items())]))
     return int(any(results.values()))
 
 

@@ -80,9 +80,7 @@ def test_installed_metadata_is_that_of_the_tree(dist: Distribution):
 @each
 def test_tools_know_it(dist: Distribution):
     requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    assert re.search(
-        rf"^-e \./{re.escape(str(dist.folder.relative_to(ROOT)))}(\[\w+\])?$", requirements, re.MULTILINE
-    )
+    assert re.search(rf"^-e \./{re.escape(str(dist.folder.relative_to(ROOT)))}(\[\w+\])?$", requirements, re.MULTILINE)
     assert dist.import_name in WORKSPACE["tool"]["importlinter"]["root_packages"]
 
 
@@ -92,10 +90,7 @@ def test_contracts_name_every_distribution():
     libraries = {"tenonry_hf_hub", "tenonry_kvcache"}
     kernel = contracts["The kernel knows no plugin, no torch and no transformers"]
     assert set(kernel["forbidden_modules"]) == plugins | {"torch", "transformers"}
-    assert (
-        set(contracts["Plugins know the kernel and libraries, never each other"]["modules"])
-        == plugins - libraries
-    )
+    assert set(contracts["Plugins know the kernel and libraries, never each other"]["modules"]) == plugins - libraries
     known_to_libraries = contracts["Libraries know the kernel only"]
     assert set(known_to_libraries["forbidden_modules"]) == (plugins - libraries) | {"torch", "transformers"}
 
@@ -103,17 +98,13 @@ def test_contracts_name_every_distribution():
 def test_the_extra_standard_names_every_plugin():
     core = next(dist for dist in DISTS if dist.name == "tenonry")
     standard = core.project["optional-dependencies"]["standard"]
-    assert sorted(standard) == sorted(
-        f"{name}{SIBLING_RANGE}" for name in NAMES - {"tenonry", "tenonry-testkit"}
-    )
+    assert sorted(standard) == sorted(f"{name}{SIBLING_RANGE}" for name in NAMES - {"tenonry", "tenonry-testkit"})
 
 
 def test_version_is_in_the_changelog_and_in_the_kernel():
     import tenonry
 
-    assert re.search(
-        rf"^## {re.escape(VERSION)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE
-    )
+    assert re.search(rf"^## {re.escape(VERSION)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
     assert tenonry.__version__ == VERSION
 
 

@@ -27,9 +27,7 @@ def code_lines(source: str) -> int:
     strings = {
         (node.lineno, node.col_offset)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
     }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -76,7 +74,5 @@ def test_kernel_has_at_most_3500_lines_of_code():
 
 
 def test_no_kernel_file_has_more_than_300_lines():
-    sizes = {
-        str(f.relative_to(CORE)): len(f.read_text(encoding="utf-8").splitlines()) for f in CORE.rglob("*.py")
-    }
+    sizes = {str(f.relative_to(CORE)): len(f.read_text(encoding="utf-8").splitlines()) for f in CORE.rglob("*.py")}
     assert {name: size for name, size in sizes.items() if size > MAX_FILE_LINES} == {}
