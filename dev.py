@@ -234,7 +234,8 @@ def isolate(name: str) -> int:
     folder = ROOT / ".isolated" / name
     python = folder / "bin" / "python"
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
-    paths = [f"./{known[dist].relative_to(ROOT)}[{','.join(sorted(extras))}]" for dist, extras in wanted.items()]
+    extras = {dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()}
+    paths = [f"./{known[dist].relative_to(ROOT)}{extras[dist]}" for dist in wanted]
     env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
     shutil.rmtree(folder, ignore_errors=True)
     try:
@@ -269,7 +270,6 @@ def check(words: list[str]) -> int:
 
 
 def outcome(status: int) -> str:
-    """Return what an exit status says, in a word."""
     return "ok" if status == 0 else f"FAILED ({status})"
 
 

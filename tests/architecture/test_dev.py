@@ -111,6 +111,38 @@ def test_closure_follows_extras(dev: ModuleType):
     assert set(dev.closure({"tenonry": {"standard"}})) == names
 
 
+def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
+    dev: ModuleType, copy: Path, pips: list, monkeypatch: pytest.MonkeyPatch
+):
+    commands = []
+
+    def run(command: list[str], **_options: object) -> subprocess.CompletedProcess:
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 5)
+
+    folder = copy / "schedulers" / "thing"
+    folder.mkdir()
+    (folder / "pyproject.toml").write_text(
+        '[project]\nname = "tenonry-thing"\ndependencies = ["tenonry>=0.1", "tenonry-kvcache>=0.1", "numpy"]\n'
+        '[project.optional-dependencies]\ntest = ["tenonry-demo-model>=0.1"]\nfast = ["tenonry-worker-torch"]\n'
+    )
+    monkeypatch.setattr(dev.subprocess, "run", run)
+    assert dev.main(["test", "--isolated", "schedulers/thing"]) == 1
+    backend, everything = pips
+    assert backend == ("hatchling", "editables")
+    assert sorted(everything) == [
+        "--no-build-isolation",
+        "./core",
+        "./plugins/demo-model",
+        "./schedulers/kvcache",
+        "./schedulers/thing[test]",
+        "./tests/testkit",
+        "pytest-timeout",
+    ]
+    assert commands[0][-1] == str(folder / "tests")
+    assert not (copy / ".isolated" / "tenonry-thing").exists()
+
+
 @pytest.mark.parametrize("word", ["schedulers/static", "./schedulers/static/", "tenonry-scheduler-static"])
 def test_distribution_is_chosen_by_folder_or_name(word: str, dev: ModuleType):
     assert dev.choose([word]) == ["tenonry-scheduler-static"]
