@@ -275,7 +275,7 @@ def outcome(status: int) -> str:
 
 def summary(what: str, results: dict[str, int]) -> int:
     """Say how each part ended; return the exit status of the whole."""
-    say(", ".join([what, *(f"{name} {outcome(status)}" for name, status in results.items())]))
+    say(f"{what}: " + ", ".join(f"{name} {outcome(status)}" for name, status in results.items()))
     return int(any(results.values()))
 
 
