@@ -12,8 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.plugin_manager import PluginManager
 from tenonry.stats import EngineInfo, IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_console import ConsoleOptions, ConsoleStatLogger
 
@@ -49,9 +50,7 @@ class Bench:
 
     def feed(self, engine=0, scheduler=None, **iteration) -> None:
         stats = IterationStats(**iteration) if iteration else None
-        self.console.record(
-            StatRecord(engine_index=engine, time=self.clock.now, scheduler=scheduler, iteration=stats)
-        )
+        self.console.record(StatRecord(engine_index=engine, time=self.clock.now, scheduler=scheduler, iteration=stats))
 
     def tick(self, seconds=5.0) -> list[str]:
         self.clock.now += seconds
@@ -104,9 +103,7 @@ class TestLine:
     def test_line_leaves_out_what_did_not_happen(self):
         bench = Bench()
         bench.feed(num_generation_tokens=10, scheduler=SchedulerStats(num_running=1))
-        assert bench.tick() == [
-            "prompt 0.0 tok/s, generation 2.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
-        ]
+        assert bench.tick() == ["prompt 0.0 tok/s, generation 2.0 tok/s, running 1, waiting 0, KV cache 0.0 %"]
 
     def test_interval_counts_only_its_own_events(self):
         bench = Bench()
@@ -114,9 +111,7 @@ class TestLine:
         bench.feed(scheduler=state, num_generation_tokens=50)
         assert "prefix cache hits 50.0 %, preempted 1" in bench.tick()[0]
         bench.feed(scheduler=SchedulerStats(num_running=1), num_generation_tokens=5)
-        assert bench.tick() == [
-            "prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
-        ]
+        assert bench.tick() == ["prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"]
 
     def test_many_extras_are_cut(self):
         bench = Bench()
@@ -192,9 +187,7 @@ class TestEngines:
     def test_engines_are_summed_by_default(self):
         bench = Bench()
         self.feed_two(bench)
-        assert bench.tick() == [
-            "prompt 0.0 tok/s, generation 6.0 tok/s, running 4, waiting 2, KV cache 30.0 %, x 2"
-        ]
+        assert bench.tick() == ["prompt 0.0 tok/s, generation 6.0 tok/s, running 4, waiting 2, KV cache 30.0 %, x 2"]
 
     def test_per_engine_gives_a_line_to_each_busy_engine(self):
         bench = Bench(per_engine=True)
@@ -227,6 +220,12 @@ class TestInterface:
         for bad in ({"interval_s": 0}, {"interval_s": 3601}, {"intervall": 1}):
             with pytest.raises(ValidationError):
                 ConsoleStatLogger.parse_options(bad)
+
+    def test_kernel_finds_it_by_name(self):
+        choice = PluginChoice(name="console", options={"interval_s": "2.5"})
+        entry = PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
+        assert entry.load() is ConsoleStatLogger
+        assert entry.load_options(ConsoleStatLogger) == ConsoleOptions(interval_s=2.5)
 
     def test_interval_is_what_the_kernel_reads(self):
         assert Bench(interval_s=0.5).console.interval_s == 0.5

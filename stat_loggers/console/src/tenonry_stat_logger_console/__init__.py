@@ -1,5 +1,5 @@
-"""The stat logger `console`: one readable line every few seconds while there is work, none while the engines are
-idle. Runs on the observer thread of one process; it counts, and writes through the standard library's logging.
+"""The stat logger `console`: one readable line every few seconds while there is work, none while the engines
+are idle. Runs on the observer thread of one process; it counts, and writes through the standard logging module.
 """
 
 from __future__ import annotations
@@ -109,12 +109,10 @@ class ConsoleStatLogger(StatLogger):
 
 
 def describe(windows: Iterable[_Window], elapsed: float) -> str:
-    """Put the numbers of `elapsed` seconds into words. Of several engines: sums of counts, means of shares."""
+    """Put the numbers of `elapsed` seconds into words; of several engines, sums of counts, means of shares."""
     chosen = list(windows)
     states = [window.latest for window in chosen]
-    queries, preemptions = (
-        sum(getattr(window, name) for window in chosen) for name in ("queries", "preemptions")
-    )
+    queries, preemptions = (sum(getattr(window, name) for window in chosen) for name in ("queries", "preemptions"))
     parts = [
         f"prompt {_rate(sum(window.prompt_tokens for window in chosen) / elapsed)} tok/s",
         f"generation {_rate(sum(window.generation_tokens for window in chosen) / elapsed)} tok/s",

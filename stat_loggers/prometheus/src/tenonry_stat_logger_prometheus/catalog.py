@@ -1,0 +1,173 @@
+"""What is measured: every metric with its type, labels, buckets, help and the names it has in other dashboards. Data
+only, imported wherever the metrics are kept, exposed or documented.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, NamedTuple
+
+from tenonry.outputs import FinishReason
+
+PREFIX = "tenonry:"
+VLLM_PREFIX = "vllm:"
+
+# Label values come from these sets, from the operator's configuration or from the code of installed plugins; never
+# from a request.
+OTHER = "other"
+FINISH_REASONS = (*(str(reason) for reason in FinishReason), OTHER)
+REJECTION_REASONS = ("queue_full", "invalid", "draining", OTHER)
+SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level: 0, 1, 2
+MAX_EXTRAS = 64  # names of a scheduler author's own numbers
+
+ENGINE = ("model_name", "engine")
+
+# Upper bounds, inclusive; the exposition adds +Inf. Time in seconds.
+REQUEST_SECONDS = (
+    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0),
+    *(60.0, 120.0, 300.0, 600.0, 1800.0),
+)
+FIRST_TOKEN_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(20.0, 40.0, 80.0, 160.0, 640.0),
+)
+TOKEN_SECONDS = (
+    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
+    *(0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
+)
+BLOCK_SECONDS = (
+    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+    *(600.0, 1800.0),
+)
+TOKENS = (*(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5)), 1e6)
+STEP_TOKENS = tuple(float(2**power) for power in range(17))
+SAMPLES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
+
+
+class MetricDef(NamedTuple):
+    """One metric. `name` has no prefix and, for a counter, no `_total`; `vllm` lists its names for vLLM's dashboards.
+
+    `labels` includes `model_name` where the metric has it, always first. `buckets` are upper bounds, inclusive.
+    """
+
+    name: str
+    type: Literal["counter", "gauge", "histogram"]
+    help: str
+    labels: tuple[str, ...] = ENGINE
+    buckets: tuple[float, ...] = ()
+    vllm: tuple[str, ...] = ()
+
+
+def _gauge(name: str, text: str, *more: str, vllm: tuple[str, ...] | None = None) -> MetricDef:
+    return MetricDef(name, "gauge", text, (*ENGINE, *more), (), (name,) if vllm is None else vllm)
+
+
+def _counter(name: str, text: str, *more: str, vllm: tuple[str, ...] | None = None) -> MetricDef:
+    return MetricDef(name, "counter", text, (*ENGINE, *more), (), (name,) if vllm is None else vllm)
+
+
+def _histogram(name: str, buckets: tuple[float, ...], text: str, *, vllm: tuple[str, ...] | None = None) -> MetricDef:
+    return MetricDef(name, "histogram", text, ENGINE, buckets, (name,) if vllm is None else vllm)
+
+
+def _info(name: str, text: str, *labels: str, vllm: tuple[str, ...] = ()) -> MetricDef:
+    return MetricDef(name, "gauge", f"{text} Always 1; the facts are in the labels.", labels, (), vllm)
+
+
+METRICS: tuple[MetricDef, ...] = (
+    # the state at an engine's last step
+    _gauge("num_requests_running", "Requests in the running batch."),
+    _gauge("num_requests_waiting", "Requests that wait to be scheduled."),
+    _gauge(
+        "kv_cache_usage_perc",
+        "Share of the KV cache in use, 0 to 1.",
+        vllm=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
+    ),
+    _gauge("engine_sleep_state", "1 for the state that the engine is in, 0 for the others.", "sleep_state"),
+    _gauge("scheduler_extra", "The scheduler's own numbers, by their names.", "name", vllm=()),
+    # what engines did
+    _counter("prompt_tokens", "Prompt tokens taken in, those from the prefix cache included."),
+    _counter("prompt_tokens_cached", "Prompt tokens whose KV came from the prefix cache."),
+    _counter("generation_tokens", "Tokens generated."),
+    _counter("request_success", "Requests that ended, by reason.", "finished_reason"),
+    _counter("num_preemptions", "Times that a running request was preempted."),
+    _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
+    _counter("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    _counter("steps", "Steps that the engine executed.", vllm=()),
+    _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
+    MetricDef(
+        "request_rejections",
+        "counter",
+        "Requests refused before any engine saw them, by reason.",
+        ("model_name", "reason"),
+    ),
+    # how long it took
+    _histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."),
+    _histogram(
+        "inter_token_latency_seconds",
+        TOKEN_SECONDS,
+        "Between two tokens of a request.",
+        vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
+    ),
+    _histogram(
+        "request_time_per_output_token_seconds", TOKEN_SECONDS, "Mean time per token of a request after its first."
+    ),
+    _histogram("e2e_request_latency_seconds", REQUEST_SECONDS, "From arrival to the end of a request."),
+    _histogram("request_queue_time_seconds", REQUEST_SECONDS, "Time that a request waited to be scheduled."),
+    _histogram("request_prefill_time_seconds", REQUEST_SECONDS, "From first being scheduled to the first token."),
+    _histogram("request_decode_time_seconds", REQUEST_SECONDS, "From the first token to the last."),
+    _histogram("request_inference_time_seconds", REQUEST_SECONDS, "Prefill and decode time together."),
+    # how large it was
+    _histogram("request_prompt_tokens", TOKENS, "Prompt tokens of a request."),
+    _histogram("request_generation_tokens", TOKENS, "Tokens generated for a request."),
+    _histogram(
+        "request_max_num_generation_tokens", TOKENS, "Tokens generated for a request that asked for one sample."
+    ),
+    _histogram("request_params_max_tokens", TOKENS, "max_tokens of a request that set it."),
+    _histogram("request_params_n", SAMPLES, "Samples that a request asked for."),
+    _histogram(
+        "iteration_tokens",
+        STEP_TOKENS,
+        "Prompt and generated tokens of one step, as one front end saw it.",
+        vllm=("iteration_tokens_total",),
+    ),
+    # samples that a scheduler may report, one per step, under the same names in SchedulerStats.extra
+    _histogram("kv_block_lifetime_seconds", BLOCK_SECONDS, "From a KV block's allocation to its eviction; sampled."),
+    _histogram(
+        "kv_block_idle_before_evict_seconds", BLOCK_SECONDS, "From a KV block's last use to its eviction; sampled."
+    ),
+    _histogram("kv_block_reuse_gap_seconds", BLOCK_SECONDS, "Between two uses of a cached KV block; sampled."),
+    # facts
+    _info("plugin_info", "A plugin in use.", "kind", "name", "distribution", "version"),
+    _info(
+        "cache_config_info",
+        "The KV cache of all engines together.",
+        *("model_name", "block_size", "num_gpu_blocks", "gpu_memory_utilization", "enable_prefix_caching"),
+        "kv_cache_bytes",
+        vllm=("cache_config_info",),
+    ),
+    _info(
+        "engine_info",
+        "The configuration in use.",
+        *("model_name", "architecture", "dtype", "quantization", "max_model_len", "enable_lora", "enforce_eager"),
+        *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "kv_connector", "context"),
+    ),
+)
+
+BY_NAME = {metric.name: metric for metric in METRICS}
+SAMPLED = tuple(metric.name for metric in METRICS if metric.name.startswith("kv_block_"))
+
+
+def exposed_names(metric: MetricDef, *, vllm_names: bool) -> tuple[str, ...]:
+    """Full names of a metric, without the `_total` that the format appends to a counter's samples; ours first."""
+    return (PREFIX + metric.name, *(VLLM_PREFIX + name for name in metric.vllm if vllm_names))
+
+
+def metric_table(*, vllm_names: bool = False) -> list[tuple[str, str, tuple[str, ...], str]]:
+    """Name as a query writes it, type, labels and help of every metric; with `vllm_names`, of the aliases too."""
+    rows: list[tuple[str, str, tuple[str, ...], str]] = []
+    for metric in METRICS:
+        names = exposed_names(metric, vllm_names=vllm_names)
+        for name in names:
+            text = metric.help if name is names[0] else f"The same samples as {names[0]}."
+            rows.append((name + "_total" * (metric.type == "counter"), metric.type, metric.labels, text))
+    return rows

@@ -1,0 +1,116 @@
+"""The series of one engine, found once so that a record costs no look-up by label. Observer thread."""
+
+from __future__ import annotations
+
+from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats
+from tenonry_stat_logger_prometheus.catalog import (
+    FINISH_REASONS,
+    MAX_EXTRAS,
+    OTHER,
+    SAMPLED,
+    SLEEP_STATES,
+)
+from tenonry_stat_logger_prometheus.storage import Storage
+
+GAUGES = (
+    "num_requests_running",
+    "num_requests_waiting",
+    "kv_cache_usage_perc",
+    "engine_sleep_state",
+    "scheduler_extra",
+)
+
+
+class EngineSeries:
+    """Takes in what one engine reports. `extra_names` is shared by all engines and bounds the names of extras."""
+
+    def __init__(self, storage: Storage, engine_index: int, extra_names: set[str]) -> None:
+        self._storage, self._engine, self._extra_names = storage, str(engine_index), extra_names
+        cell, histogram = storage.cell, storage.histogram
+        engine = self._engine
+        self.running, self.waiting = cell("num_requests_running", engine), cell("num_requests_waiting", engine)
+        self.kv_usage = cell("kv_cache_usage_perc", engine)
+        self.prompt_tokens, self.cached_tokens = cell("prompt_tokens", engine), cell("prompt_tokens_cached", engine)
+        self.generation_tokens = cell("generation_tokens", engine)
+        self.finished = {reason: cell("request_success", engine, reason) for reason in FINISH_REASONS}
+        self.preemptions = cell("num_preemptions", engine)
+        self.queries, self.hits = cell("prefix_cache_queries", engine), cell("prefix_cache_hits", engine)
+        self.steps, self.frames_dropped = cell("steps", engine), cell("frames_dropped", engine)
+        self.ttft = histogram("time_to_first_token_seconds", engine)
+        self.itl = histogram("inter_token_latency_seconds", engine)
+        self.tpot = histogram("request_time_per_output_token_seconds", engine)
+        self.e2e = histogram("e2e_request_latency_seconds", engine)
+        self.queue = histogram("request_queue_time_seconds", engine)
+        self.prefill = histogram("request_prefill_time_seconds", engine)
+        self.decode = histogram("request_decode_time_seconds", engine)
+        self.inference = histogram("request_inference_time_seconds", engine)
+        self.request_prompt = histogram("request_prompt_tokens", engine)
+        self.request_generation = histogram("request_generation_tokens", engine)
+        self.request_max_generation = histogram("request_max_num_generation_tokens", engine)
+        self.max_tokens = histogram("request_params_max_tokens", engine)
+        self.n = histogram("request_params_n", engine)
+        self.iteration_tokens = histogram("iteration_tokens", engine)
+        self.sampled = {name: histogram(name, engine) for name in SAMPLED}
+
+    def add_scheduler(self, stats: SchedulerStats) -> None:
+        """Take in the state after a step, and what happened since the engine's previous record."""
+        self.running.value, self.waiting.value = stats.num_running, stats.num_waiting
+        self.kv_usage.value = stats.kv_cache_usage
+        self.queries.value += stats.prefix_cache_queries
+        self.hits.value += stats.prefix_cache_hits
+        self.preemptions.value += stats.num_preemptions
+        self.steps.value += stats.num_steps
+        self.frames_dropped.value += stats.frames_dropped
+        if stats.extra:
+            self._add_extra(stats.extra)
+
+    def _add_extra(self, extra: dict[str, float]) -> None:
+        for name, value in extra.items():
+            if name in self.sampled:
+                self.sampled[name].observe(value)
+            elif name in self._extra_names or len(self._extra_names) < MAX_EXTRAS:
+                self._extra_names.add(name)
+                self._storage.cell("scheduler_extra", self._engine, name).value = value
+
+    def add_iteration(self, stats: IterationStats) -> None:
+        """Take in what one engine frame brought to a front end."""
+        self.prompt_tokens.value += stats.num_prompt_tokens
+        self.cached_tokens.value += stats.num_cached_tokens
+        self.generation_tokens.value += stats.num_generation_tokens
+        if tokens := stats.num_prompt_tokens + stats.num_generation_tokens:
+            self.iteration_tokens.observe(tokens)
+        if stats.ttft_s:
+            self.ttft.observe_many(stats.ttft_s)
+        if stats.inter_token_latency_s:
+            self.itl.observe_many(stats.inter_token_latency_s)
+        for request in stats.finished:
+            self._add_finished(request)
+
+    def _add_finished(self, request: FinishedRequestStats) -> None:
+        reason = request.finish_reason
+        self.finished[reason if reason in self.finished else OTHER].value += 1
+        self.e2e.observe(request.e2e_latency_s)
+        self.queue.observe(request.queued_s)
+        self.request_prompt.observe(request.num_prompt_tokens)
+        self.request_generation.observe(request.num_generation_tokens)
+        self.n.observe(request.n)
+        if request.n == 1:
+            self.request_max_generation.observe(request.num_generation_tokens)
+        if request.max_tokens is not None:
+            self.max_tokens.observe(request.max_tokens)
+        if request.ttft_s is not None:  # a request that never got a token had no prefill to time
+            self.prefill.observe(request.prefill_s)
+            self.decode.observe(request.decode_s)
+            self.inference.observe(request.prefill_s + request.decode_s)
+        if request.num_generation_tokens > 1:
+            self.tpot.observe(request.decode_s / (request.num_generation_tokens - 1))
+
+    def set_sleep_state(self, level: int) -> None:
+        """Mark the state of a level: 0 awake, 1 weights offloaded, 2 everything discarded."""
+        for index, state in enumerate(SLEEP_STATES):
+            self._storage.cell("engine_sleep_state", self._engine, state).value = float(index == level)
+
+    def forget_state(self) -> None:
+        """Remove what only a living engine has; its counters stay, so that sums over time stay right."""
+        for name in GAUGES:
+            self._storage.remove(name, self._engine)
