@@ -6,6 +6,7 @@ import logging
 import re
 import subprocess
 import sys
+from importlib.metadata import entry_points
 
 import pytest
 from hypothesis import given
@@ -222,7 +223,8 @@ class TestInterface:
                 ConsoleStatLogger.parse_options(bad)
 
     def test_kernel_finds_it_by_name(self):
-        choice = PluginChoice(name="console", options={"interval_s": "2.5"})
+        (point,) = entry_points(group="tenonry.stat_loggers", name="console")
+        choice = PluginChoice(name=point.value, options={"interval_s": "2.5"})
         entry = PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
         assert entry.load() is ConsoleStatLogger
         assert entry.load_options(ConsoleStatLogger) == ConsoleOptions(interval_s=2.5)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from importlib.metadata import entry_points
 
 import pytest
 from prometheus_client import CollectorRegistry, Counter
@@ -188,12 +189,13 @@ class TestInterface:
 
     def test_kernel_finds_it_by_name_and_checks_its_options(self):
         manager, config = PluginManager(discover=False), EngineConfig(model="demo")
-        choice = PluginChoice(name="prometheus", options={"vllm_names": "false"})
+        (point,) = entry_points(group="tenonry.stat_loggers", name="prometheus")
+        choice = PluginChoice(name=point.value, options={"vllm_names": "false"})
         entry = manager.resolve("stat_logger", choice, config)
         assert entry.load() is PrometheusStatLogger
         assert entry.load_options(PrometheusStatLogger) == PrometheusOptions(vllm_names=False)
-        with pytest.raises(TenonryError, match="prometheus.*vlm_names"):
-            manager.resolve("stat_logger", PluginChoice(name="prometheus", options={"vlm_names": True}), config)
+        with pytest.raises(TenonryError, match=r"prometheus.*vlm_names"):
+            manager.resolve("stat_logger", PluginChoice(name=point.value, options={"vlm_names": True}), config)
 
     def test_context_without_options_means_defaults(self, scrape):
         logger = PrometheusStatLogger(StatLoggerContext(EngineConfig(model="demo")))
