@@ -1,3 +1,24 @@
-"""A model's files and facts: a library and the hook module `hf-hub`; runs in the front end and in workers."""
+"""A model's files and facts: a library for plugins and the hook module `hf-hub`; runs in the front end and in workers.
+
+The functions here are the one door to a model's files. All are light: nothing heavier than msgspec is imported before a
+hub id must be looked up.
+"""
 
 from __future__ import annotations
+
+from tenonry_hf_hub.files import read_json, read_text
+from tenonry_hf_hub.locate import Located, locate_model, locate_tokenizer
+from tenonry_hf_hub.remote_code import remote_code_note
+from tenonry_hf_hub.weights import WeightFiles, list_weights, tensor_shapes
+
+__all__ = [
+    "Located",
+    "WeightFiles",
+    "list_weights",
+    "locate_model",
+    "locate_tokenizer",
+    "read_json",
+    "read_text",
+    "remote_code_note",
+    "tensor_shapes",
+]

@@ -1,0 +1,165 @@
+"""Reads a model's facts out of its JSON files: length, vocabulary, end tokens, defaults. Front end, at start-up.
+
+Every rule here is about how the field writes config.json; none needs torch or transformers.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tenonry.errors import ModelError, RequestError
+from tenonry.sampling_params import SamplingParams
+from tenonry_hf_hub.remote_code import remote_code_note
+from tenonry_hf_hub.rope import scaled_length
+from tenonry_hf_hub.weights import list_weights, tensor_shapes
+
+logger = logging.getLogger(__name__)
+
+NESTED = ("text_config", "llm_config", "language_config", "text_model_config", "decoder")
+LENGTH_KEYS = (
+    "max_position_embeddings",
+    "n_positions",
+    "max_seq_len",
+    "max_sequence_length",
+    "max_seq_length",
+    "seq_length",
+    "seq_len",
+    "model_max_length",
+    "max_target_positions",
+    "n_ctx",
+)
+# Models whose published config.json leaves the length to the default of their class.
+KNOWN_LENGTHS = {"gemma3": 131_072, "gemma3_text": 131_072}
+FALLBACK_LENGTH = 2048
+EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight")
+SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+
+
+def architecture(config: dict[str, Any], path: Path) -> str:
+    """The first of `architectures`, or the model type. Raises ModelError if config.json names neither."""
+    names = config.get("architectures")
+    if isinstance(names, list) and names and isinstance(names[0], str):
+        return names[0]
+    model_type = config.get("model_type")
+    if isinstance(model_type, str) and model_type and not config.get("auto_map"):
+        return model_type
+    note = remote_code_note(config)
+    raise ModelError(
+        f"{path} does not say which architecture the model has (no 'architectures'"
+        + (f"; {note})" if note else " and no 'model_type'); is this the model's main folder?")
+    )
+
+
+def text_config(config: dict[str, Any]) -> dict[str, Any]:
+    """The part of config.json that describes the language model: nested in models that also see or hear."""
+    for key in NESTED:
+        if isinstance(config.get(key), dict):
+            return dict(config[key])
+    return config
+
+
+def _first(key: str, *places: dict[str, Any]) -> Any:
+    return next((place[key] for place in places if place.get(key) is not None), None)
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < 2**31
+
+
+def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> int:
+    """The longest sequence the model was made for, in tokens: the smallest length that config.json gives, rope scaling
+    applied; else what the tokenizer says; else 2048, with a warning.
+    """
+    text = text_config(config)
+    lengths = [place[key] for place in (text, config) for key in LENGTH_KEYS if _is_count(place.get(key))]
+    if lengths:
+        return scaled_length(min(lengths), text)
+    known = KNOWN_LENGTHS.get(str(config.get("model_type"))) or tokenizer_config.get("model_max_length")
+    # tokenizers without a limit say 1e30
+    if known is not None and _is_count(known) and known < 1 << 28:
+        return int(known)
+    logger.warning(
+        "config.json does not say how long a sequence may be; assuming %d tokens. Set max_model_len.", FALLBACK_LENGTH
+    )
+    return FALLBACK_LENGTH
+
+
+def vocab_size(config: dict[str, Any], folder: Path) -> int:
+    """Rows of the embedding: from config.json, else from the header of the weights. Raises ModelError."""
+    text = text_config(config)
+    for key in ("vocab_size", "padded_vocab_size", "n_vocab"):
+        found = _first(key, text, config)
+        if _is_count(found):
+            return int(found)
+    return _embedding_rows(folder)
+
+
+def _embedding_rows(folder: Path) -> int:
+    try:
+        files = list_weights(folder).files
+    except ModelError:
+        files = ()
+    for path in files:
+        for name, shape in tensor_shapes(path).items():
+            if name.endswith(EMBEDDINGS) and len(shape) == 2:
+                return shape[0]
+    raise ModelError(f"{folder / 'config.json'} has no vocab_size, and the weights show no embedding to count; add it")
+
+
+def eos_token_ids(
+    config: dict[str, Any], generation: dict[str, Any], tokenizer_config: dict[str, Any], vocab: int
+) -> tuple[int, ...]:
+    """All tokens that end a generation: those of generation_config.json first, then config.json, then the tokenizer's.
+
+    The union, because chat models often name the end of a turn in one of the three files only.
+    """
+    named = [
+        generation.get("eos_token_id"),
+        _first("eos_token_id", config, text_config(config)),
+        _tokenizer_eos(tokenizer_config),
+    ]
+    found = dict.fromkeys(token_id for value in named for token_id in _ids(value))
+    return tuple(token_id for token_id in found if 0 <= token_id < vocab)
+
+
+def _ids(value: object) -> Iterator[int]:
+    values: Iterable[object] = value if isinstance(value, list) else (value,)
+    yield from (item for item in values if isinstance(item, int) and not isinstance(item, bool))
+
+
+def _tokenizer_eos(tokenizer_config: dict[str, Any]) -> int | None:
+    token = tokenizer_config.get("eos_token")
+    text = token.get("content") if isinstance(token, dict) else token
+    added = tokenizer_config.get("added_tokens_decoder")
+    if not text or not isinstance(added, dict):
+        return None
+    for key, entry in added.items():
+        if isinstance(entry, dict) and entry.get("content") == text and key.isdecimal():
+            return int(key)
+    return None
+
+
+def dtype(config: dict[str, Any]) -> str:
+    """The data type of the saved weights, as torch names it; float32 when config.json is silent."""
+    found = _first("dtype", config, text_config(config)) or _first("torch_dtype", config, text_config(config))
+    return found.removeprefix("torch.") if isinstance(found, str) else "float32"
+
+
+def default_sampling(generation: dict[str, Any]) -> dict[str, Any]:
+    """Fields of SamplingParams that generation_config.json recommends; none for a model that wants greedy decoding."""
+    if generation.get("do_sample") is not True:
+        return {}
+    found: dict[str, Any] = {}
+    for key in SAMPLING_KEYS:
+        if generation.get(key) is None:
+            continue
+        try:
+            SamplingParams(**{key: generation[key]})
+        except RequestError as error:
+            logger.warning("generation_config.json: %s; this default is left out.", error)
+        else:
+            found[key] = generation[key]
+    return found

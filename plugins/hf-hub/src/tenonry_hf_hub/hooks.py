@@ -1,0 +1,55 @@
+"""The hook module `hf-hub`: answers the kernel's question about the model. Front end, once, before anything is started.
+
+Light: msgspec and the standard library, until a hub id has to be looked up.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ModelError
+from tenonry.hookspecs import hookimpl
+from tenonry.model_info import ModelInfo
+from tenonry_hf_hub import facts
+from tenonry_hf_hub.files import read_json, read_json_if_there
+from tenonry_hf_hub.locate import Located, locate_model, locate_tokenizer
+from tenonry_hf_hub.weights import list_weights
+
+
+# Asked last: another plugin may know names of its own; this one answers for every name, if only with an error.
+@hookimpl(trylast=True)
+def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
+    """Facts of a registered name, a folder or a hub id. Raises ModelError that says what would work."""
+    located = locate_model(config)
+    folder = located.path
+    if not (folder / "config.json").exists():
+        raise ModelError(f"model '{config.model}': {folder} has no config.json; it holds a tokenizer, but no model")
+    if config.load_format != "dummy":
+        list_weights(folder)
+    return read_facts(config, located, _tokenizer_folder(config, located))
+
+
+def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -> ModelInfo:
+    """The facts in the JSON files of a folder. Raises ModelError for what is missing or malformed."""
+    folder = located.path
+    model = read_json(folder / "config.json")
+    generation = read_json_if_there(folder / "generation_config.json")
+    tokenizer_config = read_json_if_there((tokenizer or folder) / "tokenizer_config.json")
+    vocab = facts.vocab_size(model, folder)
+    return ModelInfo(
+        name=config.model,
+        path=str(folder),
+        commit=located.commit,
+        tokenizer_path=str(tokenizer or ""),
+        architecture=facts.architecture(model, folder / "config.json"),
+        max_model_len=facts.max_model_len(model, tokenizer_config),
+        vocab_size=vocab,
+        eos_token_ids=facts.eos_token_ids(model, generation, tokenizer_config, vocab),
+        default_sampling=facts.default_sampling(generation),
+        dtype=facts.dtype(model),
+    )
+
+
+def _tokenizer_folder(config: EngineConfig, model: Located) -> Path | None:
+    return None if config.skip_tokenizer_init else locate_tokenizer(config, model).path

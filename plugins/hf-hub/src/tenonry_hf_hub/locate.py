@@ -1,0 +1,111 @@
+"""From the name that a user gave to a local folder: registered names, folders, hub ids. Front end, at start-up."""
+
+from __future__ import annotations
+
+import difflib
+import logging
+import os
+import re
+from pathlib import Path
+from typing import NamedTuple
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ModelError
+from tenonry.plugin_discovery import installed
+from tenonry.plugin_kinds import FIRST_PARTY, OWNED_GROUPS
+from tenonry.plugin_manager import resolve_owned
+
+logger = logging.getLogger(__name__)
+
+# What the hub accepts as a repository name: one or two parts of word characters, dots and dashes.
+HUB_ID = re.compile(r"^[\w][\w.-]{0,95}(/[\w][\w.-]{0,95})?$", re.ASCII)
+
+
+class Located(NamedTuple):
+    """Where a model is: its folder, and the resolved commit of a hub model ("" otherwise)."""
+
+    path: Path
+    commit: str = ""
+
+
+def locate_model(config: EngineConfig) -> Located:
+    """The folder of `config.model`, downloaded first if need be. Raises ModelError that says what would work."""
+    return locate(config.model, config.revision, weights=config.load_format != "dummy")
+
+
+def locate_tokenizer(config: EngineConfig, model: Located) -> Located:
+    """The folder of the tokenizer: `config.tokenizer`, or the model's own."""
+    if config.tokenizer is None or config.tokenizer == config.model:
+        return model
+    return locate(config.tokenizer, None, weights=False)
+
+
+def locate(name: str, revision: str | None = None, *, weights: bool = True) -> Located:
+    """`name` as a registered name, a folder or a hub id, in this order; `./name` always means the folder."""
+    if name in registered_names() or (":" in name and "/" not in name):
+        return Located(_registered_folder(name))
+    folder = Path(name).expanduser()
+    if folder.exists() or _looks_like_path(name):
+        return Located(_checked_folder(folder, name))
+    if HUB_ID.match(name):
+        from tenonry_hf_hub.hub import fetch
+
+        return fetch(name, revision, weights=weights)
+    raise ModelError(
+        f"model '{name}' is no registered name, no folder (looked at {folder.absolute()}) and not written like a hub "
+        f"id (ORGANISATION/NAME){nearest(name)}"
+    )
+
+
+def registered_names() -> list[str]:
+    """Model names that installed distributions register in the group `tenonry.models`."""
+    return [entry.name for entry in installed(OWNED_GROUPS["model"])]
+
+
+def nearest(name: str) -> str:
+    """The end of a "not found" error: the registered name that was probably meant, or the ones there are."""
+    names = registered_names()
+    near = difflib.get_close_matches(name, names, n=1)
+    package = FIRST_PARTY.get(("model", name))
+    if near:
+        return f"; did you mean the registered name '{near[0]}'?"
+    if package:
+        return f"; the model '{name}' comes with: pip install {package}"
+    return f"; registered names: {', '.join(names) or 'none'}"
+
+
+def _registered_folder(name: str) -> Path:
+    function, entry = resolve_owned("model", name)
+    found = function() if callable(function) else function
+    if not isinstance(found, str | os.PathLike):
+        raise ModelError(f"{entry.label()} answered with a {type(found).__name__}; it must return the path of a folder")
+    return _checked_folder(Path(found), name)
+
+
+def _looks_like_path(name: str) -> bool:
+    return name.startswith((".", "/", "~")) or name.endswith("/") or "\\" in name or name.count("/") > 1
+
+
+def _checked_folder(folder: Path, name: str) -> Path:
+    folder = folder.absolute()
+    if not folder.exists():
+        raise ModelError(
+            f"model '{name}': the folder {folder} does not exist; give a folder that holds config.json, or a hub id "
+            f"(ORGANISATION/NAME){nearest(name)}"
+        )
+    if not folder.is_dir():
+        raise ModelError(
+            f"model '{name}': {folder} is a file; give the folder that holds config.json and *.safetensors (formats "
+            "in a single file, such as GGUF, cannot be loaded)"
+        )
+    if not (folder / "config.json").exists() and not _is_tokenizer_folder(folder):
+        held = sorted(path.name for path in folder.iterdir())[:6]
+        raise ModelError(
+            f"model '{name}': {folder} has no config.json (it holds: {', '.join(held) or 'nothing'}); give the folder "
+            "that was written by save_pretrained or downloaded from the hub"
+        )
+    return folder
+
+
+def _is_tokenizer_folder(folder: Path) -> bool:
+    return any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"))

@@ -1,0 +1,110 @@
+"""Lists a model's safetensors files, without opening a tensor. Front end (is there anything to load?) and workers.
+
+Other formats are refused: a .bin or .pt file is a pickle, and unpickling somebody else's file runs their code.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub.files import read_json
+
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
+MAX_INDEX_BYTES = 256 << 20
+MAX_HEADER_BYTES = 100 << 20
+OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5")
+
+
+class WeightFiles(NamedTuple):
+    """`files`: the safetensors files, in a fixed order. `weight_map`: tensor name → file name, if there is an index."""
+
+    files: tuple[Path, ...]
+    weight_map: dict[str, str] | None
+
+
+def list_weights(folder: str | Path) -> WeightFiles:
+    """The files that hold the weights of the model in `folder`.
+
+    Raises ModelError: none there (naming what is there instead), a file of the index is missing, or the index points
+    out of the folder.
+    """
+    folder = Path(folder)
+    if (folder / INDEX).exists():
+        return _from_index(folder)
+    if (folder / SINGLE).is_file():
+        return WeightFiles((folder / SINGLE,), None)
+    found = sorted(path for path in folder.glob("*.safetensors") if path.is_file())
+    # An adapter is no model, and "consolidated" files repeat the weights under other names.
+    plain = [path for path in found if not path.name.startswith(("adapter_", "consolidated"))]
+    if not plain:
+        raise ModelError(_nothing_to_load(folder, [path.name for path in found]))
+    return WeightFiles(tuple(plain), None)
+
+
+def _from_index(folder: Path) -> WeightFiles:
+    index = folder / INDEX
+    weight_map = read_json(index, max_bytes=MAX_INDEX_BYTES).get("weight_map")
+    if not isinstance(weight_map, dict) or not weight_map:
+        raise ModelError(f"{index} has no weight_map; download or save the model again")
+    names = sorted({_safe_name(index, name) for name in weight_map.values()})
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        some = ", ".join(missing[:3]) + (", …" if len(missing) > 3 else "")
+        raise ModelError(
+            f"{folder} lacks {len(missing)} of the {len(names)} weight files that {INDEX} names ({some}); download the "
+            "model again, or use load_format=dummy"
+        )
+    return WeightFiles(tuple(folder / name for name in names), weight_map)
+
+
+def _safe_name(index: Path, name: object) -> str:
+    """A file name of the index, if it is one. Only its text is checked: in the hub's cache, files are links."""
+    if not isinstance(name, str) or not name.endswith(".safetensors"):
+        raise ModelError(f"{index} names {name!r}, which is not a .safetensors file")
+    if "/" in name or "\\" in name or "\0" in name or name.startswith("."):
+        raise ModelError(f"{index} names {name!r}, which is not a file of this folder")
+    return name
+
+
+def _nothing_to_load(folder: Path, passed_over: list[str]) -> str:
+    others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMATS)
+    there = (passed_over + others)[:4]
+    found = f"only {', '.join(there)}, which cannot be loaded" if there else "no weights of any kind"
+    return (
+        f"{folder} holds {found}: weights must be *.safetensors; load the model with transformers once and save it "
+        "with save_pretrained(FOLDER), choose a safetensors revision, or use load_format=dummy for random weights"
+    )
+
+
+def tensor_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape, from the header of one safetensors file. Raises ModelError if it is not one.
+
+    The format: 8 bytes little-endian header size, then that much JSON (https://github.com/huggingface/safetensors).
+    """
+    try:
+        with Path(path).open("rb") as file:
+            size = int.from_bytes(file.read(8), "little")
+            header = _header(path, file.read(size) if size <= MAX_HEADER_BYTES else b"")
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    return {name: entry.shape for name, entry in header.items()}
+
+
+class _Tensor(msgspec.Struct):
+    shape: tuple[int, ...]
+
+
+def _header(path: str | Path, data: bytes) -> dict[str, _Tensor]:
+    try:
+        header: dict[str, Any] = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        header.pop("__metadata__", None)
+        return {name: msgspec.json.decode(entry, type=_Tensor) for name, entry in header.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ModelError(
+            f"{path} is not a safetensors file, or only a part of one; download or save the model again"
+        ) from None

@@ -1,0 +1,163 @@
+"""From what the user typed to the model's facts, or to an error that says what would work."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ModelError, PluginError
+from tenonry.plugin_manager import PluginManager
+from tenonry_hf_hub import hooks
+
+
+@pytest.fixture(autouse=True)
+def offline(monkeypatch):
+    """No test of this file may look at the network."""
+    from huggingface_hub import constants
+
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+
+def resolve(model, **fields):
+    return hooks.tenonry_resolve_model(EngineConfig(model=str(model), **fields))
+
+
+def test_facts_of_a_folder(model_folder):
+    info = resolve(model_folder)
+    assert info.path == info.tokenizer_path == str(model_folder)
+    assert (info.architecture, info.max_model_len, info.vocab_size) == ("LlamaForCausalLM", 256, 100)
+    assert (info.eos_token_ids, info.default_sampling, info.dtype) == ((2, 3), {"top_k": 5}, "bfloat16")
+    assert (info.commit, info.name, info.needs_lockstep) == ("", str(model_folder), False)
+
+
+def test_the_kernel_finds_the_hook(model_folder):
+    manager = PluginManager(discover=False)
+    manager.register(hooks, "hf-hub")
+    assert manager.resolve_model(EngineConfig(model=str(model_folder))).vocab_size == 100
+
+
+def test_another_hook_module_is_asked_first(model_folder):
+    class Other:
+        @staticmethod
+        @hooks.hookimpl
+        def tenonry_resolve_model(config):
+            return hooks.ModelInfo(name="x", path="", architecture="X", max_model_len=1, vocab_size=1)
+
+    manager = PluginManager(discover=False)
+    manager.register(Other, "other")
+    manager.register(hooks, "hf-hub")
+    assert manager.resolve_model(EngineConfig(model="x")).architecture == "X"
+
+
+def test_relative_folder_and_home(model_folder, monkeypatch):
+    monkeypatch.chdir(model_folder.parent)
+    assert resolve("tiny").path == str(model_folder)
+    assert resolve("./tiny/").path == str(model_folder)
+    monkeypatch.setenv("HOME", str(model_folder.parent))
+    assert resolve("~/tiny").path == str(model_folder)
+
+
+def test_registered_name(registered):
+    assert resolve("storyteller").path == str(registered)
+    assert resolve("storyteller:path").path == str(registered)
+
+
+def test_registered_name_that_answers_nonsense(registered):
+    with pytest.raises(ModelError, match=r"storyteller 1\.0\) answered with a int"):
+        resolve("broken")
+
+
+def test_unknown_module(registered):
+    with pytest.raises(PluginError, match="cannot be imported"):
+        resolve("no_such_module_here:path")
+
+
+def test_nearest_registered_name_is_proposed(registered):
+    with pytest.raises(ModelError, match="did you mean the registered name 'storyteller'"):
+        resolve("storyteler")
+
+
+def test_hub_id_while_offline(registered, tmp_path, monkeypatch):
+    with pytest.raises(ModelError) as caught:
+        resolve("some-org/some-model-that-nobody-has")
+    text = str(caught.value)
+    assert "some-org/some-model-that-nobody-has" in text
+    assert "HF_HUB_OFFLINE" in text
+    assert "local folder" in text
+    assert "storyteller" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("/no/such/folder", "folder /no/such/folder does not exist"),
+        ("./nowhere", "does not exist"),
+        ("a/b/c", "does not exist"),
+        ("https://example.org/model", "does not exist"),
+        ("what is this?", "not written like a hub id"),
+    ],
+)
+def test_no_such_model(name, words):
+    with pytest.raises(ModelError, match=words):
+        resolve(name)
+
+
+def test_a_file_is_not_a_model(tmp_path):
+    (tmp_path / "model.gguf").touch()
+    with pytest.raises(ModelError, match=r"model\.gguf is a file; give the folder"):
+        resolve(tmp_path / "model.gguf")
+
+
+def test_folder_without_config(tmp_path):
+    (tmp_path / "readme.md").touch()
+    with pytest.raises(ModelError, match=r"has no config\.json \(it holds: readme\.md\)"):
+        resolve(tmp_path)
+
+
+def test_folder_with_only_a_tokenizer(tmp_path):
+    (tmp_path / "tokenizer.json").touch()
+    with pytest.raises(ModelError, match="holds a tokenizer, but no model"):
+        resolve(tmp_path)
+
+
+def test_only_pickled_weights(model_folder):
+    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match=r"only pytorch_model\.bin"):
+        resolve(model_folder)
+    assert resolve(model_folder, load_format="dummy").vocab_size == 100
+
+
+def test_broken_config(model_folder):
+    (model_folder / "config.json").write_text("{")
+    with pytest.raises(ModelError, match=r"config\.json is not valid JSON"):
+        resolve(model_folder)
+
+
+def test_tokenizer_override(model_folder, tmp_path):
+    other = tmp_path / "tok"
+    other.mkdir()
+    (other / "tokenizer.json").write_text("{}")
+    token = {"eos_token": "<end>", "added_tokens_decoder": {"9": {"content": "<end>"}}}
+    (other / "tokenizer_config.json").write_text(json.dumps(token))
+    info = resolve(model_folder, tokenizer=str(other))
+    assert info.tokenizer_path == str(other)
+    assert info.eos_token_ids == (2, 3, 9)
+    assert resolve(model_folder, tokenizer=str(other), skip_tokenizer_init=True).tokenizer_path == ""
+
+
+def test_hook_module_is_light():
+    """Neither torch nor a library of the hub may be loaded before a hub id is looked up."""
+    code = (
+        "import sys, tenonry_hf_hub.hooks, tenonry_hf_hub;"
+        "heavy = ('torch', 'transformers', 'tokenizers', 'huggingface_hub', 'safetensors');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=os.environ
+    )
+    assert done.stdout.strip() == "[]"

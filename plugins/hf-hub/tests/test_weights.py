@@ -1,0 +1,118 @@
+"""Which files hold the weights; other formats and paths out of the folder are refused."""
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import list_weights, tensor_shapes
+
+
+def write_index(folder, weight_map):
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+
+
+def test_index_lists_each_file_once(tmp_path):
+    for name in ("model-00001.safetensors", "model-00002.safetensors", "other.safetensors"):
+        (tmp_path / name).touch()
+    weight_map = {"a": "model-00002.safetensors", "b": "model-00001.safetensors", "c": "model-00002.safetensors"}
+    write_index(tmp_path, weight_map)
+    found = list_weights(tmp_path)
+    assert [path.name for path in found.files] == ["model-00001.safetensors", "model-00002.safetensors"]
+    assert found.weight_map == weight_map
+
+
+def test_missing_shard_is_named(tmp_path):
+    (tmp_path / "a.safetensors").touch()
+    write_index(tmp_path, {"a": "a.safetensors", "b": "b.safetensors"})
+    with pytest.raises(ModelError, match=r"lacks 1 of the 2 weight files .*b\.safetensors"):
+        list_weights(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../x.safetensors",
+        "/etc/x.safetensors",
+        "a/b.safetensors",
+        "..\\x.safetensors",
+        ".x.safetensors",
+        "x.bin",
+        3,
+        "a\0.safetensors",
+    ],
+)
+def test_index_cannot_point_elsewhere(tmp_path, name):
+    """Class K of the reliability rules: a weight map is data, not a path to follow."""
+    write_index(tmp_path, {"a": name})
+    with pytest.raises(ModelError, match="which is not a"):
+        list_weights(tmp_path)
+
+
+@pytest.mark.parametrize("weight_map", [{}, [], None])
+def test_index_without_a_map_is_refused(tmp_path, weight_map):
+    write_index(tmp_path, weight_map)
+    with pytest.raises(ModelError, match="no weight_map"):
+        list_weights(tmp_path)
+
+
+def test_single_file_wins_over_strays(tmp_path):
+    for name in ("model.safetensors", "adapter_model.safetensors", "consolidated.safetensors"):
+        (tmp_path / name).touch()
+    assert [path.name for path in list_weights(tmp_path).files] == ["model.safetensors"]
+
+
+def test_without_index_all_plain_files_count(tmp_path):
+    for name in ("b.safetensors", "a.safetensors", "consolidated.00.safetensors"):
+        (tmp_path / name).touch()
+    assert [path.name for path in list_weights(tmp_path).files] == ["a.safetensors", "b.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [
+        (["pytorch_model.bin"], "only pytorch_model.bin, which cannot be loaded"),
+        (["model.gguf", "adapter_model.safetensors"], "only adapter_model.safetensors, model.gguf"),
+        (["notes.txt"], "no weights of any kind"),
+    ],
+)
+def test_other_formats_are_named_with_the_remedy(tmp_path, names, words):
+    for name in names:
+        (tmp_path / name).touch()
+    with pytest.raises(ModelError, match=words) as caught:
+        list_weights(tmp_path)
+    assert "save_pretrained" in str(caught.value)
+    assert "dummy" in str(caught.value)
+
+
+def write_header(path, header, size=None):
+    data = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(struct.pack("<Q", len(data) if size is None else size) + data)
+
+
+def test_tensor_shapes_reads_the_header_only(tmp_path):
+    path = tmp_path / "model.safetensors"
+    entry = {"dtype": "F32", "shape": [7, 3], "data_offsets": [0, 84]}
+    write_header(path, {"__metadata__": {"format": "pt"}, "embed.weight": entry})
+    assert tensor_shapes(path) == {"embed.weight": (7, 3)}
+
+
+@pytest.mark.parametrize(
+    ("header", "size"),
+    [
+        (b"{", None),
+        (b"[]", None),
+        (b'{"a": {}}', None),
+        (b'{"a": {"shape": "x"}}', None),
+        (b"{}", 1 << 60),
+        (b"\xff", None),
+    ],
+)
+def test_tensor_shapes_refuses_a_broken_header(tmp_path, header, size):
+    path = tmp_path / "model.safetensors"
+    write_header(path, header, size)
+    with pytest.raises(ModelError, match="not a safetensors file"):
+        tensor_shapes(path)
