@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tenonry.stats import EngineInfo, FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
@@ -120,6 +121,12 @@ class TestNumbers:
             assert found.value(f"tenonry:request_{name}_count") == 0
         assert found.value("tenonry:request_params_max_tokens_count") == 0
         assert found.value("tenonry:request_max_num_generation_tokens_count") == 0  # n = 2
+
+    def test_time_per_token_of_several_samples(self, make_logger, scrape):
+        """Two samples of five tokens each, side by side for two seconds: half a second per token, as for one."""
+        logger = make_logger()
+        logger.record(finished(msgspec.structs.replace(FINISHED, n=2, num_generation_tokens=10)))
+        assert scrape(logger).value("tenonry:request_time_per_output_token_seconds_sum") == 0.5
 
     def test_sampled_extras_are_histograms(self, make_logger, scrape):
         logger = make_logger()

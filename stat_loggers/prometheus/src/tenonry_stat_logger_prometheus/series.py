@@ -102,8 +102,9 @@ class EngineSeries:
             self.prefill.observe(request.prefill_s)
             self.decode.observe(request.decode_s)
             self.inference.observe(request.prefill_s + request.decode_s)
-        if request.num_generation_tokens > 1:
-            self.tpot.observe(request.decode_s / (request.num_generation_tokens - 1))
+        after_first = request.num_generation_tokens - request.n  # over all samples, which decode side by side
+        if after_first > 0:
+            self.tpot.observe(request.decode_s * request.n / after_first)
 
     def set_sleep_state(self, level: int) -> None:
         """Mark the state of a level: 0 awake, 1 weights offloaded, 2 everything discarded."""
