@@ -134,7 +134,10 @@ def _merge_options(values: dict[str, Any], given: dict[str, Any]) -> None:
             raise ConfigError(f"--stat-logger-option {key}: no --stat-logger is called '{key.partition('.')[0]}'")
     if loggers:
         values["stat_loggers"] = [
-            {"name": name, "options": {k.partition(".")[2]: v for k, v in loggers.items() if k.partition(".")[0] == name}}
+            {
+                "name": name,
+                "options": {k.partition(".")[2]: v for k, v in loggers.items() if k.partition(".")[0] == name},
+            }
             for name in names
         ]
 

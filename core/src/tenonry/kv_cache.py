@@ -40,11 +40,12 @@ class MemoryReport(msgspec.Struct, frozen=True):
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` in tokens."""
+    """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` and `max_model_len` in tokens."""
 
     num_blocks: int
     block_size: int
     groups: tuple[KVCacheGroup, ...]
+    max_model_len: int = 1
 
     @property
     def num_slots(self) -> int:
@@ -101,7 +102,21 @@ def plan_kv_cache(
             f"{block_size * max(_bytes_per_token(rank) for rank in groups)}; use a smaller model or a higher "
             "--gpu-memory-utilization"
         )
-    return KVCacheConfig(num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]))
+    longest = fit_model_len(blocks * block_size, config.max_model_len, max_model_len)
+    return KVCacheConfig(num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]), max_model_len=longest)
+
+
+def fit_model_len(num_slots: int, wanted: int | None, default: int) -> int:
+    """The longest sequence that both the model and the pool allow, in tokens.
+
+    A length that the user asked for is refused when the pool cannot hold it (ConfigError); the model's own is cut.
+    """
+    if wanted is not None and wanted > num_slots:
+        raise ConfigError(
+            f"max_model_len={wanted} does not fit: the KV cache holds {num_slots} tokens; lower max_model_len to "
+            f"{num_slots}, or raise gpu_memory_utilization, kv_cache_memory_bytes or num_gpu_blocks_override"
+        )
+    return min(default, num_slots)
 
 
 def _bytes_per_token(groups: Sequence[KVCacheGroup]) -> int:

@@ -46,11 +46,15 @@ def _owners(group: str) -> dict[tuple[str, str], list[tuple[str, str, str]]]:
     for point in importlib.metadata.entry_points(group=group):
         dist = point.dist
         if dist is not None:
-            owner = (dist.name, dist.version, dist.metadata.get("Summary", ""))
+            owner = (dist.name, dist.version, _summary(dist))
             entries = owners.setdefault((point.name, point.value), [])
             if owner not in entries:
                 entries.append(owner)
     return owners
+
+
+def _summary(dist: importlib.metadata.Distribution) -> str:
+    return dist.metadata["Summary"] if "Summary" in dist.metadata else ""
 
 
 def find_entry_point(kind: str, group: str, name: str) -> Installed | None:

@@ -209,7 +209,8 @@ def _import_hook_module(entry: Installed) -> ModuleType | object:
     module_name, _, attribute = entry.target.partition(":")
     try:
         module: Any = importlib.import_module(module_name)
-        return getattr(module, attribute) if attribute else module
+        found: ModuleType | object = getattr(module, attribute) if attribute else module
+        return found
     except Exception as error:
         raise PluginError(
             f"hook module '{entry.name}' ({entry.distribution} {entry.version}) cannot be imported: "

@@ -44,7 +44,7 @@ class PlanEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     def load(self) -> type[Plugin]:
         """Import the class and check it against its interface. Raises PluginError with the plugin and its origin."""
-        cls = import_target(self)
+        cls: type[Plugin] = import_target(self)
         kind = KINDS.get(self.kind)
         if kind is not None:
             check_class(cls, kind, self)

@@ -1,0 +1,128 @@
+"""Turns what a caller gives into requests for the engine. Front end.
+
+One caller request becomes `n` engine requests with handles of their own; the caller's id is only for people.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from tenonry.config import EngineConfig
+from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.messages import EngineCoreRequest
+from tenonry.model_info import ModelInfo
+from tenonry.request import CLIENT_SHIFT
+from tenonry.request_limits import RequestLimits, check_request
+from tenonry.sampling_params import SamplingParams
+
+LONG_TEXT_CHARS = 8192  # texts above this are tokenised off the event loop
+
+
+class InputProcessor:
+    """Makes handles, seeds and stop ids; checks every request against the engine's limits."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        io_processor: IOProcessor | None,
+        limits: RequestLimits,
+        client_index: int = 0,
+    ) -> None:
+        self._model, self._io, self._limits = model, io_processor, limits
+        self._base = client_index << CLIENT_SHIFT
+        self._count = 0
+        self._seeds = random.Random(config.seed)
+
+    def process(
+        self, prompt: Any, params: SamplingParams, request_id: str, *, add_special_tokens: bool = True, **fields: Any
+    ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
+        """The processed prompt, and one engine request per completion. Raises RequestError.
+
+        `fields` are fields of EngineCoreRequest (priority, tags, cache_salt, …). `prompt` may be an EngineCoreRequest,
+        whose fields are kept but for the handle.
+        """
+        if isinstance(prompt, EngineCoreRequest):
+            processed = ProcessedPrompt(token_ids=prompt.prompt_token_ids)
+            request = msgspec.structs.replace(prompt, sampling_params=self._seeded(params, 0), request_id=request_id)
+            request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
+        else:
+            processed = self._process_prompt(prompt, params, add_special_tokens)
+            request = EngineCoreRequest(
+                handle=0,
+                request_id=request_id,
+                prompt_token_ids=processed.token_ids,
+                sampling_params=self._seeded(params, 0),
+                stop_token_ids=self._stop_token_ids(params),
+                bad_words=processed.bad_words,
+                features=processed.features,
+                **{key: value for key, value in fields.items() if value is not None},
+            )
+        if params.structured_output is not None:
+            raise RequestError("structured output is not available in this engine", "structured_output")
+        check_request(request, self._limits)
+        request.handle = self._next_handle()
+        seed = request.sampling_params
+        more = [
+            msgspec.structs.replace(request, handle=self._next_handle(), sampling_params=self._seeded(seed, index))
+            for index in range(1, params.n)
+        ]
+        return processed, [request, *more]
+
+    def _process_prompt(self, prompt: Any, params: SamplingParams, add_special_tokens: bool) -> ProcessedPrompt:
+        ids = _plain_token_ids(prompt)
+        if ids is not None and not params.bad_words:
+            return ProcessedPrompt(token_ids=ids)
+        if self._io is None:
+            if ids is not None:
+                raise RequestError("bad_words needs a tokenizer, but none is loaded", "bad_words")
+            raise RequestError("no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt")
+        return self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+
+    def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
+        own = tuple(params.stop_token_ids or ())
+        return own if params.ignore_eos else tuple(dict.fromkeys(self._model.eos_token_ids + own))
+
+    def _seeded(self, params: SamplingParams, index: int) -> SamplingParams:
+        """A request without a seed gets one here, so that sampling never depends on where it runs."""
+        if params.is_greedy:
+            return params
+        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed + index
+        return msgspec.structs.replace(params, seed=((seed + 2**63) % 2**64) - 2**63)
+
+    def _next_handle(self) -> int:
+        self._count += 1
+        return self._base + self._count
+
+
+def _plain_token_ids(prompt: Any) -> np.ndarray | None:
+    """Token ids, if the prompt is nothing but those. Raises RequestError for ids that are not 32-bit integers."""
+    if isinstance(prompt, Mapping) and set(prompt) == {"prompt_token_ids"}:
+        prompt = prompt["prompt_token_ids"]
+    elif not isinstance(prompt, list | np.ndarray):
+        return None
+    try:
+        ids = np.asarray(prompt)
+        if ids.size == 0:
+            return np.empty(0, np.int32)
+        if ids.ndim != 1 or ids.dtype.kind not in "iu":
+            raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
+        if ids.min() < 0 or ids.max() >= 2**31:
+            raise RequestError("prompt_token_ids must be between 0 and 2147483647", "prompt")
+        return ids.astype(np.int32)
+    except (TypeError, ValueError, OverflowError) as error:
+        if isinstance(error, RequestError):
+            raise
+        raise RequestError("prompt_token_ids must be a flat list of integers", "prompt") from None
+
+
+def is_long_text(prompt: Any) -> bool:
+    """True for prompts that take long enough to tokenise to be worth a thread."""
+    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+    return isinstance(text, str) and len(text) > LONG_TEXT_CHARS

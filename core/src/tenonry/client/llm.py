@@ -1,0 +1,214 @@
+"""`LLM`: a blocking batch interface. One engine in the user's own process: no children, no signal handlers."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from tenonry.client.input_processor import InputProcessor
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.parts import build_front_end, engine_info
+from tenonry.client.stat_manager import StatManager
+from tenonry.client.stream import Stream
+from tenonry.config import EngineConfig, make_config
+from tenonry.engine.core import EngineCore
+from tenonry.errors import ConfigError, EngineDeadError
+from tenonry.messages import EngineCoreOutputs
+from tenonry.outputs import RequestOutput
+from tenonry.request_limits import RequestLimits
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry.stats import StatRecord
+
+import msgspec  # isort: skip
+
+
+class LLM:
+    """Generates text for many prompts at once.
+
+    `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
+    call `shutdown()`. Not for use by two threads at once.
+    """
+
+    def __init__(self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any) -> None:
+        if config is None:
+            config = make_config({"model": model, **settings})
+        elif model is not None or settings:
+            raise ConfigError("give either config= or single settings, not both")
+        if config.data_parallel_size != 1:
+            raise ConfigError("LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`")
+        self.config = config
+        parts = build_front_end(config, launcher=False)
+        self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
+        self.engine_core = EngineCore(config, parts.model, parts.plan)
+        kv_cache = self.engine_core.kv_cache
+        limits = RequestLimits(kv_cache.max_model_len, parts.model.vocab_size)
+        self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
+        self._stats = StatManager(config, parts.plan)
+        self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
+        self._ids = itertools.count()
+        self._dead: str | None = None
+        self.info = engine_info(
+            config, parts.model, parts.plan, num_gpu_blocks=kv_cache.num_blocks, block_size=kv_cache.block_size,
+            max_model_len=kv_cache.max_model_len,
+        )  # fmt: skip
+        self._stats.initialized(self.info)
+        parts.manager.hook.tenonry_engine_ready(info=self.info)
+
+    # ------------------------------------------------------------------ generation
+    def generate(
+        self,
+        prompts: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        *,
+        use_tqdm: bool | None = None,
+        priority: Sequence[int] | None = None,
+        tags: dict[str, str | float] | None = None,
+    ) -> list[RequestOutput]:
+        """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
+
+        A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
+        prompt or parameter raises RequestError before anything runs. `use_tqdm`: a progress line; by default on a terminal.
+        """
+        if isinstance(prompts, str | dict) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
+            prompts = [prompts]
+        params = self._params_list(sampling_params, len(prompts))
+        if priority is not None and len(priority) != len(prompts):
+            raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
+        prepared = [
+            self._inputs.process(
+                prompt, msgspec.structs.replace(one, output_kind=OutputKind.FINAL), str(next(self._ids)),
+                priority=priority[i] if priority else 0, tags=tags,
+            )
+            for i, (prompt, one) in enumerate(zip(prompts, params, strict=True))
+        ]  # fmt: skip
+        streams = [self._outputs.add(processed, requests) for processed, requests in prepared]
+        return self._run(streams, prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
+
+    def chat(
+        self, messages: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, **kwargs: Any
+    ) -> list[RequestOutput]:
+        """Answer one conversation (a list of messages) or several (a list of those)."""
+        if self.io_processor is None:
+            raise ConfigError("chat needs an IO processor, and none is loaded")
+        chats = [messages] if messages and isinstance(messages[0], dict) else messages
+        prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
+        return self.generate(prompts, sampling_params)
+
+    def default_sampling_params(self) -> SamplingParams:
+        """What the model's authors recommend."""
+        return SamplingParams(**self.model.default_sampling)
+
+    def _params_list(self, params: Any, count: int) -> list[SamplingParams]:
+        if params is None:
+            params = self.default_sampling_params()
+        if isinstance(params, SamplingParams):
+            return [params] * count
+        if len(params) != count:
+            raise ConfigError(f"{len(params)} sampling params for {count} prompts; give one, or one each")
+        return list(params)
+
+    def _run(self, streams: list[Stream], prepared: list[Any], show: bool) -> list[RequestOutput]:
+        progress = _Progress(len(streams)) if show else None
+        try:
+            for _, requests in prepared:
+                for request in requests:
+                    refused = self.engine_core.add_request(request)
+                    if refused is not None:
+                        self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
+            while not all(stream.finished for stream in streams):
+                self._step()
+                if progress is not None:
+                    progress.show(sum(stream.finished for stream in streams))
+        except BaseException:
+            handles = self._outputs.abort([stream.request_id for stream in streams])
+            if self._dead is None:
+                self.engine_core.abort_requests(handles)
+            raise
+        finally:
+            if progress is not None:
+                progress.close()
+        self._settle()
+        outputs = [stream.take() for stream in streams]
+        return [output for output in outputs if output is not None]
+
+    def _step(self) -> None:
+        if self._dead is not None:
+            raise EngineDeadError(f"the engine died: {self._dead}")
+        try:
+            news, worked = self.engine_core.step()
+        except Exception as error:
+            self._dead = str(error)
+            self._outputs.fail_all(EngineDeadError(self._dead))
+            raise
+        if self._stats.enabled:
+            self.engine_core.attach_stats(news, idle=not worked)
+        aborts: list[int] = []
+        for outputs in news.values():
+            self._outputs.absorb(outputs)
+            aborts += self._outputs.flush()
+            if self._stats.enabled:
+                iteration = self._outputs.take_iteration()
+                record = StatRecord(
+                    engine_index=0, time=time.monotonic(), scheduler=outputs.scheduler_stats, iteration=iteration
+                )
+                self._stats.record(record)
+        if aborts:
+            self.engine_core.abort_requests(aborts)
+        if not worked and self.engine_core.kv_connector is not None:
+            time.sleep(0.001)  # a transfer is on the way
+
+    def _settle(self) -> None:
+        """Tell the workers about rows that left, so that nothing is held between calls."""
+        while self.engine_core.has_work():
+            self._step()
+
+    # ------------------------------------------------------------------ the rest
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return self.engine_core.scheduler.reset_prefix_cache()
+
+    def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+        """Call a method of the workers' allow-list; one result per rank."""
+        return self.engine_core.call_workers(method, list(args), timeout)
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError if none is loaded."""
+        if self.io_processor is None:
+            raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
+        return self.io_processor.get_tokenizer()
+
+    def shutdown(self) -> None:
+        """Release the model and the threads. Idempotent."""
+        if self._dead is None:
+            self._dead = "it was shut down"
+            self.engine_core.shutdown()
+            self._stats.shutdown()
+            if self.io_processor is not None:
+                self.io_processor.shutdown()
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.shutdown()
+
+
+class _Progress:
+    """One line on standard error, at most ten times a second."""
+
+    def __init__(self, total: int) -> None:
+        self._total, self._started, self._last = total, time.monotonic(), 0.0
+
+    def show(self, done: int) -> None:
+        now = time.monotonic()
+        if now - self._last > 0.1 or done == self._total:
+            self._last = now
+            rate = done / max(1e-9, now - self._started)
+            sys.stderr.write(f"\r{done}/{self._total} requests, {rate:.1f} per second")
+            sys.stderr.flush()
+
+    def close(self) -> None:
+        sys.stderr.write("\n")

@@ -1,0 +1,244 @@
+"""Turns engine outputs into streams: detokenises, applies stop strings, ends requests, counts. Front end.
+
+`absorb` takes frames in as they come, cheaply; `flush` then does the work that is per request, once for all the tokens
+that arrived meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from tenonry.client.logprobs import attach_logprobs, attach_prompt_logprobs
+from tenonry.client.stream import Completion, Stream
+from tenonry.errors import EngineGenerateError, RequestError
+from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.outputs import FinishReason
+from tenonry.stats import FinishedRequestStats, IterationStats
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class OutputProcessor:
+    """All open requests of one front end. `clock` is the front end's monotonic clock."""
+
+    def __init__(
+        self, io_processor: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False
+    ) -> None:
+        self._io, self._clock, self._log_stats = io_processor, clock, log_stats
+        self._completions: dict[int, Completion] = {}
+        self._streams: dict[str, Stream] = {}
+        self._touched: list[Completion] = []
+        self.iteration = IterationStats()
+
+    def __len__(self) -> int:
+        return len(self._streams)
+
+    # ------------------------------------------------------------------ requests
+    def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
+        """Open a stream. Raises RequestError when the id is in use."""
+        first = requests[0]
+        if first.request_id in self._streams:
+            raise RequestError(
+                f"request id '{first.request_id}' is in use; ids of running requests must differ", "request_id"
+            )
+        stream = Stream(first, processed, self._clock())
+        for index, request in enumerate(requests):
+            params = request.sampling_params
+            detokenizer = None
+            if self._io is not None and params.detokenize:
+                detokenizer = self._io.make_detokenizer(stream.prompt_token_ids, params)
+            completion = Completion(request.handle, index, stream, detokenizer)
+            stream.completions.append(completion)
+            self._completions[request.handle] = completion
+        self._streams[first.request_id] = stream
+        return stream
+
+    def get(self, request_id: str) -> Stream | None:
+        return self._streams.get(request_id)
+
+    def request_ids(self) -> list[str]:
+        return list(self._streams)
+
+    def abort(self, request_ids: Iterable[str]) -> list[int]:
+        """End streams with `abort`; returns the handles that the engine still runs."""
+        handles = []
+        for request_id in request_ids:
+            stream = self._streams.get(request_id)
+            if stream is None:
+                continue
+            for completion in stream.completions:
+                if completion.finish_reason is None:
+                    if not completion.engine_done:
+                        handles.append(completion.handle)
+                    self._push_fresh(completion)
+                    self._finish(completion, FinishReason.ABORT, None)
+            stream.notify()
+        return handles
+
+    def fail_all(self, error: Exception) -> None:
+        """Every open stream ends with this error."""
+        for stream in list(self._streams.values()):
+            stream.fail(error)
+            self._forget(stream)
+
+    def _forget(self, stream: Stream) -> None:
+        self._streams.pop(stream.request_id, None)
+        for completion in stream.completions:
+            self._completions.pop(completion.handle, None)
+
+    # ------------------------------------------------------------------ outputs
+    def absorb(self, outputs: EngineCoreOutputs) -> None:
+        """Take in one frame; nothing is visible to callers before `flush`."""
+        completions, touched = self._completions, self._touched
+        handles = outputs.handles.tolist()
+        token_ids = outputs.token_ids.tolist()
+        if len(outputs.offsets):
+            self._absorb_ragged(handles, token_ids, outputs.offsets.tolist())
+        else:
+            for handle, token_id in zip(handles, token_ids, strict=True):
+                completion = completions.get(handle)
+                if completion is not None:
+                    if not completion.fresh:
+                        touched.append(completion)
+                    completion.fresh.append(token_id)
+        if outputs.logprobs is not None:
+            attach_logprobs(completions, handles, outputs.logprobs, self._io)
+        if outputs.prompt_logprobs:
+            attach_prompt_logprobs(completions, outputs, self._io)
+        for event in outputs.scheduled:
+            self._on_scheduled(event.handle, event.queued_s, event.num_cached_tokens)
+        for finished in outputs.finished:
+            self._on_finished(finished)
+
+    def _absorb_ragged(self, handles: list[int], token_ids: list[int], offsets: list[int]) -> None:
+        for i, handle in enumerate(handles):
+            completion = self._completions.get(handle)
+            if completion is not None:
+                if not completion.fresh:
+                    self._touched.append(completion)
+                completion.fresh += token_ids[offsets[i] : offsets[i + 1]]
+
+    def _on_scheduled(self, handle: int, queued_s: float, num_cached_tokens: int) -> None:
+        completion = self._completions.get(handle)
+        if completion is not None:
+            stream = completion.stream
+            stream.metrics.queued_s = queued_s
+            stream.num_cached_tokens = num_cached_tokens
+            self.iteration.num_prompt_tokens += len(stream.prompt_token_ids)
+            self.iteration.num_cached_tokens += num_cached_tokens
+
+    def _on_finished(self, finished: FinishedOutput) -> None:
+        completion = self._completions.get(finished.handle)
+        if completion is None:
+            return
+        completion.engine_done = True
+        stream = completion.stream
+        stream.metrics.num_preemptions += finished.num_preemptions
+        stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
+        self._push_fresh(completion)
+        if completion.finish_reason is None:
+            if finished.reason is FinishReason.ERROR:
+                stream.error = stream.error or EngineGenerateError(
+                    f"request {stream.request_id} failed: {finished.error or 'the engine gave no reason'}"
+                )
+            reason = finished.stop_token_id
+            user_ids = stream.request.sampling_params.stop_token_ids or ()
+            self._finish(completion, finished.reason, reason if reason in user_ids else None)
+        stream.notify()
+
+    def flush(self, touched: list[Completion] | None = None) -> list[int]:
+        """Detokenise and wake callers; returns handles to abort in the engine, because a stop string ended them."""
+        aborts = []
+        for completion in self._touched if touched is None else touched:
+            if completion.fresh and self._push_fresh(completion) and not completion.engine_done:
+                aborts.append(completion.handle)
+            completion.stream.notify()
+        if touched is None:
+            self._touched = []
+        return aborts
+
+    def take_touched(self) -> list[Completion]:
+        """Requests with new tokens since the last call, for `flush` in parts."""
+        touched, self._touched = self._touched, []
+        return touched
+
+    def _push_fresh(self, completion: Completion) -> bool:
+        """Text for the ids that arrived; True if a stop string ended the request."""
+        ids = completion.fresh
+        if not ids:
+            return False
+        completion.fresh = []
+        if completion.finish_reason is not None:
+            return False
+        stream = completion.stream
+        if not completion.new_ids and (not stream.ready or stream.ready[-1] is not completion):
+            stream.ready.append(completion)
+        detokenizer = completion.detokenizer
+        if detokenizer is not None:
+            completion.new_text += detokenizer.push(ids)
+            if detokenizer.stop_reason is not None:
+                self._count(completion, ids[: detokenizer.consumed])
+                self._finish(completion, FinishReason.STOP, detokenizer.stop_reason)
+                return True
+        self._count(completion, ids)
+        return False
+
+    def _count(self, completion: Completion, ids: list[int]) -> None:
+        completion.new_ids += ids
+        now = self._clock()
+        if self._log_stats:
+            self.iteration.num_generation_tokens += len(ids)
+            if completion.num_generated == 0:
+                self.iteration.ttft_s.append(now - completion.stream.metrics.arrival_time)
+            else:
+                self.iteration.inter_token_latency_s.append(now - completion.last_time)
+        if completion.num_generated == 0 and completion.stream.metrics.first_token_time == 0.0:
+            completion.stream.metrics.first_token_time = now
+        completion.num_generated += len(ids)
+        completion.last_time = now
+
+    def _finish(self, completion: Completion, reason: FinishReason, stop_reason: int | str | None) -> None:
+        """Terminal outcome of one completion; the stream closes with its last one."""
+        if completion.detokenizer is not None and not isinstance(stop_reason, str):
+            completion.new_text += completion.detokenizer.finish()
+        completion.finish_reason, completion.stop_reason = str(reason), stop_reason
+        if completion.new_logprobs is not None:
+            del completion.new_logprobs[len(completion.new_ids) :]
+        self._completions.pop(completion.handle, None)
+        stream = completion.stream
+        if completion not in stream.ready:
+            stream.ready.append(completion)
+        stream.num_finished += 1
+        stream.metrics.last_token_time = completion.last_time
+        if stream.finished:
+            self._streams.pop(stream.request_id, None)
+            if self._log_stats:
+                self.iteration.finished.append(self._finished_stats(stream, str(reason)))
+
+    def _finished_stats(self, stream: Stream, reason: str) -> FinishedRequestStats:
+        metrics, params = stream.metrics, stream.request.sampling_params
+        first = metrics.first_token_time
+        return FinishedRequestStats(
+            request_id=stream.request_id,
+            finish_reason=reason,
+            num_prompt_tokens=len(stream.prompt_token_ids),
+            num_generation_tokens=sum(completion.num_generated for completion in stream.completions),
+            num_cached_tokens=stream.num_cached_tokens,
+            e2e_latency_s=self._clock() - metrics.arrival_time,
+            ttft_s=first - metrics.arrival_time if first else None,
+            queued_s=metrics.queued_s,
+            prefill_s=max(0.0, first - metrics.arrival_time - metrics.queued_s) if first else 0.0,
+            decode_s=max(0.0, metrics.last_token_time - first) if first else 0.0,
+            num_preemptions=metrics.num_preemptions,
+            max_tokens=params.max_tokens,
+            n=params.n,
+            tags=stream.request.tags,
+        )
+
+    def take_iteration(self) -> IterationStats:
+        """Numbers since the last call."""
+        taken, self.iteration = self.iteration, IterationStats()
+        return taken

@@ -1,0 +1,127 @@
+"""What a front end keeps per request: one stream for the caller, one completion per engine request. Front end.
+
+New tokens collect in a completion until the caller takes them, so a slow caller costs memory for ids and text, never a
+queue of outputs, and a fast engine costs a wake-up per take and not per token.
+"""
+
+from __future__ import annotations
+
+import asyncio
+
+from tenonry.interfaces.io_processor import Detokenizer, ProcessedPrompt
+from tenonry.messages import EngineCoreRequest
+from tenonry.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
+from tenonry.sampling_params import OutputKind
+
+
+class Completion:
+    """One engine request: ids not yet detokenised (`fresh`), and output not yet taken by the caller."""
+
+    __slots__ = (
+        "detokenizer", "engine_done", "finish_reason", "fresh", "handle", "index", "last_time", "logprobs", "new_ids",
+        "new_logprobs", "new_text", "num_generated", "stop_reason", "stream", "text", "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, handle: int, index: int, stream: Stream, detokenizer: Detokenizer | None) -> None:
+        self.handle, self.index, self.stream, self.detokenizer = handle, index, stream, detokenizer
+        self.fresh: list[int] = []
+        self.new_ids: list[int] = []
+        self.new_text = ""
+        self.new_logprobs: list[dict[int, Logprob]] | None = None
+        self.token_ids: list[int] = []
+        self.text = ""
+        self.logprobs: list[dict[int, Logprob]] | None = None
+        self.finish_reason: str | None = None
+        self.stop_reason: int | str | None = None
+        self.engine_done = False
+        self.num_generated = 0
+        self.last_time = 0.0
+
+    def take(self, kind: OutputKind) -> CompletionOutput:
+        """The output since the last take (DELTA), or all of it."""
+        if kind is OutputKind.DELTA:
+            ids, text, logprobs = self.new_ids, self.new_text, self.new_logprobs
+            self.new_ids, self.new_text, self.new_logprobs = [], "", None
+        else:
+            self.token_ids += self.new_ids
+            self.text += self.new_text
+            if self.new_logprobs is not None:
+                self.logprobs = (self.logprobs or []) + self.new_logprobs
+            self.new_ids, self.new_text, self.new_logprobs = [], "", None
+            ids, text, logprobs = list(self.token_ids), self.text, self.logprobs
+        return CompletionOutput(self.index, text, ids, self.finish_reason, self.stop_reason, logprobs)
+
+
+class Stream:
+    """One caller request with its `n` completions. `take` never waits; `wait` does."""
+
+    __slots__ = (
+        "completions", "error", "kind", "kv_transfer_params", "metrics", "num_cached_tokens", "num_finished", "prompt",
+        "prompt_logprobs", "prompt_token_ids", "ready", "request", "request_id", "waiter",
+    )  # fmt: skip
+
+    def __init__(self, request: EngineCoreRequest, prompt: ProcessedPrompt, now: float) -> None:
+        self.request, self.request_id = request, request.request_id
+        self.prompt = prompt.text
+        self.prompt_token_ids: list[int] = prompt.token_ids.tolist()
+        self.kind = request.sampling_params.output_kind
+        self.completions: list[Completion] = []
+        self.ready: list[Completion] = []  # completions with something to take
+        self.num_finished = 0
+        self.num_cached_tokens = 0
+        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+        self.metrics = RequestMetrics(arrival_time=now)
+        self.kv_transfer_params: dict[str, object] | None = None
+        self.error: Exception | None = None
+        self.waiter: asyncio.Future[None] | None = None
+
+    @property
+    def finished(self) -> bool:
+        return self.num_finished == len(self.completions)
+
+    def notify(self) -> None:
+        """Wake the caller, if it waits and there is something for it."""
+        waiter = self.waiter
+        if waiter is not None and (self.error is not None or self.kind is not OutputKind.FINAL or self.finished):
+            self.waiter = None
+            if not waiter.done():
+                waiter.set_result(None)
+
+    def fail(self, error: Exception) -> None:
+        """End the stream with an error, unless it has ended."""
+        if not self.finished and self.error is None:
+            self.error = error
+            self.notify()
+
+    async def wait(self) -> None:
+        """Until `take` has something, or raises."""
+        self.waiter = asyncio.get_running_loop().create_future()
+        await self.waiter
+
+    def take(self) -> RequestOutput | None:
+        """What is new, or None. Raises the stream's error once everything before it was taken."""
+        if not self.ready or (self.kind is OutputKind.FINAL and not self.finished and self.error is None):
+            if self.error is not None:
+                raise self.error
+            return None
+        kind = self.kind
+        if len(self.completions) == 1:
+            self.ready.clear()
+            outputs = [self.completions[0].take(kind)]
+        else:
+            chosen = self.ready if kind is OutputKind.DELTA else self.completions
+            outputs = [completion.take(kind) for completion in chosen]
+            outputs.sort(key=lambda output: output.index)
+            self.ready = []
+        return RequestOutput(
+            self.request_id,
+            self.prompt,
+            self.prompt_token_ids,
+            outputs,
+            self.num_finished == len(self.completions),
+            num_cached_tokens=self.num_cached_tokens,
+            prompt_logprobs=self.prompt_logprobs,
+            metrics=self.metrics,
+            kv_transfer_params=self.kv_transfer_params,
+            error=str(self.error) if self.error is not None else None,
+        )

@@ -1,0 +1,197 @@
+"""The engine core: executor, KV cache and scheduler of one engine, and `step()`. Runs wherever the engine runs.
+
+Build order: executor, its failure callback, model, KV cache, scheduler. One step is schedule → execute → update; with an
+executor that takes several steps at once, filling its queue comes before collecting results.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from tenonry.config import EngineConfig
+from tenonry.engine.build import EngineParts, build_parts
+from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.model_info import ModelInfo
+from tenonry.outputs import FinishReason
+from tenonry.plugin_plan import PluginPlan
+from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.request_limits import RequestLimits, check_request
+from tenonry.step import SchedulerOutput, StepFuture
+
+logger = logging.getLogger(__name__)
+News = dict[int, EngineCoreOutputs]
+STATS_INTERVAL_S = 0.2
+
+
+class EngineCore:
+    """One engine. `step()` moves everything; all other methods return at once.
+
+    `on_failure(reason)` is called, from any thread, when the executor loses a rank.
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        plan: PluginPlan,
+        *,
+        engine_index: int = 0,
+        on_failure: Callable[[str], None] | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.config, self.model, self.plan, self.clock = config, model, plan, clock
+        parts: EngineParts = build_parts(config, model, plan, engine_index, on_failure or self._log_failure, clock)
+        self.executor, self.scheduler, self.validator = parts.executor, parts.scheduler, parts.validator
+        self.kv_cache, self.kv_connector = parts.kv_cache, parts.kv_connector
+        self.limits = RequestLimits(self.kv_cache.max_model_len, model.vocab_size)
+        self.depth = self.executor.max_concurrent_batches
+        self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
+        self._held_news: deque[News] = deque()
+        self._arrivals = 0
+        self._stats_due = 0.0
+        self._stats_dirty = False
+
+    @staticmethod
+    def _log_failure(reason: str) -> None:
+        logger.error("the executor failed: %s", reason)
+
+    # ------------------------------------------------------------------ requests
+    def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:
+        """Queue a request; what cannot run ends at once, alone: its terminal outcome is returned."""
+        try:
+            check_request(source, self.limits)
+            if source.kv_transfer_params and self.kv_connector is None:
+                logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
+            self._arrivals += 1
+            request = Request(source, self._arrivals, self.clock(), self.limits.max_model_len)
+            self.scheduler.add_request(request)
+        except RequestError as error:
+            return FinishedOutput(source.handle, FinishReason.ERROR, error=str(error))
+        except Exception as error:
+            raise self._blame("scheduler", "add_request", error) from error
+        if self.validator is not None:
+            self.validator.added(source.handle)
+        return None
+
+    def abort_requests(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> News:
+        """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
+        try:
+            ended = self.scheduler.finish_requests(handles, reason)
+        except Exception as error:
+            raise self._blame("scheduler", "finish_requests", error) from error
+        news: News = {}
+        for request in ended:
+            if self.validator is not None:
+                self.validator.ended(request.handle)
+            outputs = news.setdefault(request.handle >> CLIENT_SHIFT, EngineCoreOutputs())
+            outputs.finished.append(FinishedOutput(request.handle, reason, num_preemptions=request.num_preemptions))
+        self._stats_dirty = True
+        return news
+
+    def has_work(self) -> bool:
+        """True while `step()` may have something to do."""
+        return bool(self._in_flight) or self.scheduler.has_requests() or bool(self._held_news)
+
+    # ------------------------------------------------------------------ the step
+    def step(self) -> tuple[News, bool]:
+        """Launch a step if one fits, else collect the oldest. Returns (news per client, whether a step was run)."""
+        if self._held_news:
+            return self._held_news.popleft(), True
+        launched = len(self._in_flight) < self.depth and self.scheduler.has_requests() and self._launch()
+        if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
+            return {}, True
+        if not self._in_flight:
+            return {}, False
+        return self._collect(), True
+
+    def _launch(self) -> bool:
+        try:
+            output = self.scheduler.schedule()
+        except Exception as error:
+            raise self._blame("scheduler", "schedule", error) from error
+        if self.validator is not None:
+            self.validator.check(output)
+        if not len(output.row) and not len(output.gone) and not output.new and self.kv_connector is None:
+            return False  # nothing to compute: the step reaches no worker, only its number is used up
+        try:
+            future = self.executor.execute_model(output)
+        except Exception as error:
+            self._dump_state(output)
+            raise self._blame("worker", "execute_model", error) from error
+        self._in_flight.append((output, future))
+        return True
+
+    def _collect(self) -> News:
+        output, future = self._in_flight.popleft()
+        try:
+            result = future.result()
+        except Exception as error:
+            self._dump_state(output)
+            raise self._blame("worker", "execute_model", error) from error
+        try:
+            news = self.scheduler.update_from_output(output, result)
+        except Exception as error:
+            raise self._blame("scheduler", "update_from_output", error) from error
+        if self.validator is not None:
+            self.validator.answered(output, result)
+            for outputs in news.values():
+                for finished in outputs.finished:
+                    self.validator.ended(finished.handle)
+        self._stats_dirty = True
+        return news
+
+    def collect_all(self) -> None:
+        """Wait for every step in flight; the news is delivered by the next `step()` calls."""
+        while self._in_flight:
+            self._held_news.append(self._collect())
+
+    # ------------------------------------------------------------------ numbers and faults
+    def attach_stats(self, news: News, *, idle: bool) -> None:
+        """Give client 0 the scheduler's numbers, a few times a second and when work ends."""
+        if not self.config.log_stats or not self._stats_dirty:
+            return
+        now = self.clock()
+        if now < self._stats_due and not idle:
+            return
+        self._stats_due = now + STATS_INTERVAL_S
+        self._stats_dirty = False
+        news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self.scheduler.make_stats()
+
+    def _dump_state(self, output: SchedulerOutput) -> None:
+        running, waiting = self.scheduler.get_request_counts()
+        logger.error(
+            "step %d failed: %d rows, %d tokens, %d new, %d gone; %d running, %d waiting; stats %s",
+            output.step_id, len(output.row), output.total_tokens, len(output.new), len(output.gone), running, waiting,
+            self.scheduler.make_stats(),
+        )  # fmt: skip
+
+    def _blame(self, kind: str, call: str, error: Exception) -> TenonryError:
+        """Name the plugin behind an exception; errors that name it already pass."""
+        if isinstance(error, PluginError):
+            return error
+        entry = self.plan.get(kind)
+        return PluginFault(entry.name, entry.distribution, entry.version, call, error)
+
+    def shutdown(self) -> None:
+        """Release everything; called once, also after a fault."""
+        self._in_flight.clear()
+        for release in (self.executor.shutdown, self.scheduler.shutdown, getattr(self.kv_connector, "shutdown", None)):
+            if release is not None:
+                _quietly(release)
+
+    def call_workers(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
+        """Call a worker method of the allow-list on every rank, with no step in flight."""
+        self.collect_all()
+        return self.executor.call(method, args or [], timeout)
+
+
+def _quietly(release: Callable[[], None]) -> None:
+    try:
+        release()
+    except Exception:
+        logger.exception("an error while shutting down")

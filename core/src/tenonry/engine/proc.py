@@ -1,0 +1,276 @@
+"""The engine's process: handshake, sockets, busy loop, signals.
+
+One thread does everything: it drains the input sockets, turns one step, sends the outputs. ZMQ's own threads move the
+bytes, so nothing here waits for a peer, no lock is shared, and no second Python thread competes with the step.
+"""
+
+from __future__ import annotations
+
+import gc
+import logging
+import os
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from types import FrameType
+
+import msgspec
+import zmq
+
+from tenonry.config import EngineConfig
+from tenonry.engine.core import EngineCore, News
+from tenonry.engine.utility import EngineUtilities, answer
+from tenonry.errors import LaunchError, TenonryError, WireError
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineZmqAddresses,
+    FailedMessage,
+    FinishedOutput,
+    HandshakeMetadata,
+    HelloMessage,
+    ReadyMessage,
+    RequestType,
+    UtilityCall,
+)
+from tenonry.model_info import ModelInfo
+from tenonry.outputs import FinishReason
+from tenonry.plugin_plan import PluginPlan
+from tenonry.serial import Decoder, Encoder
+from tenonry.sockets import engine_identity, make_socket
+
+logger = logging.getLogger(__name__)
+HANDSHAKE_TIMEOUT_MINS = 5
+HANDSHAKE_LINGER_MS = 5000
+OUTPUT_LINGER_MS = 4000
+IDLE_POLL_MS = 1000
+STALLED_POLL_MS = 1
+HANDLE_BYTES = 8
+
+
+def run_engine(payload: Mapping[str, str]) -> int:
+    """The role of an engine's child process; returns its exit status."""
+    spec = msgspec.json.decode(payload["spec"], type=EngineSpec)
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    handshake = EngineHandshake(context, spec)
+    try:
+        metadata = handshake.hello()
+        loop = EngineLoop(context, spec, metadata)
+    except Exception as error:
+        logger.exception("engine %d could not be built", spec.engine_index)
+        handshake.failed(error)
+        context.destroy()
+        return 1
+    handshake.ready(loop.core)
+    return loop.run()
+
+
+class EngineHandshake:
+    """The engine's side: HELLO, wait for INIT, READY or FAILED."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec) -> None:
+        self._spec = spec
+        self._socket = make_socket(
+            context,
+            zmq.DEALER,
+            spec.handshake_address,
+            bind=False,
+            identity=engine_identity(spec.engine_index),
+            linger_ms=HANDSHAKE_LINGER_MS,
+        )
+
+    def hello(self) -> HandshakeMetadata:
+        """Say who we are; returns where to connect. Raises LaunchError without an answer."""
+        versions = PluginPlan.decode(self._spec.plan_text).versions_here()
+        hello = HelloMessage(local=self._spec.local, node=socket.gethostname(), pid=os.getpid(), versions=versions)
+        self._send(hello)
+        if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
+            raise LaunchError(f"no answer from the front end within {HANDSHAKE_TIMEOUT_MINS} minutes")
+        return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)
+
+    def ready(self, core: EngineCore) -> None:
+        cache = core.kv_cache
+        self._send(
+            ReadyMessage(
+                local=self._spec.local,
+                num_gpu_blocks=cache.num_blocks,
+                block_size=cache.block_size,
+                max_model_len=cache.max_model_len,
+                resolved=core.executor.resolved_plugins(),
+            )
+        )
+        self._socket.close()
+
+    def failed(self, error: Exception) -> None:
+        text = str(error) if isinstance(error, TenonryError) else f"{type(error).__name__}: {error}"
+        self._send(FailedMessage(local=self._spec.local, error=text))
+        self._socket.close()
+
+    def _send(self, message: msgspec.Struct) -> None:
+        self._socket.send(msgspec.msgpack.encode(message))
+
+
+class EngineLoop:
+    """One engine with its sockets. `run` returns the process's exit status: 0 only after an orderly stop."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
+        self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
+        self._failure: str | None = None
+        self._stop_at: float | None = None  # set by the first SIGTERM: when running requests are aborted
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_write, False)
+        os.set_blocking(self._wake_read, False)
+        self.config = EngineConfig.model_validate_json(spec.config_text)
+        model = msgspec.json.decode(spec.model_text, type=ModelInfo)
+        plan = PluginPlan.decode(spec.plan_text)
+        self.core = EngineCore(
+            self.config, model, plan, engine_index=spec.engine_index, on_failure=self._on_executor_failure
+        )
+        self._utilities = EngineUtilities(self.core)
+        self._connect(metadata.addresses)
+        self._add_decoder: Decoder[EngineCoreRequest] = Decoder(EngineCoreRequest)
+        self._call_decoder: Decoder[UtilityCall] = Decoder(UtilityCall)
+        self._abort_decoder: Decoder[list[int]] = Decoder(list[int])
+        self._encoder = Encoder()
+        self.frames_dropped = 0
+
+    def _connect(self, addresses: EngineZmqAddresses) -> None:
+        identity = engine_identity(self._index)
+        self._inputs = [
+            make_socket(self._context, zmq.DEALER, address, bind=False, identity=identity)
+            for address in addresses.inputs
+        ]
+        self._outputs = [
+            make_socket(self._context, zmq.PUSH, address, bind=False, linger_ms=OUTPUT_LINGER_MS)
+            for address in addresses.outputs
+        ]
+        self._poller = zmq.Poller()
+        for source in self._inputs:
+            source.send(b"")  # lets the front end's ROUTER address this engine
+            self._poller.register(source, zmq.POLLIN)
+        self._poller.register(self._wake_read, zmq.POLLIN)
+
+    # ------------------------------------------------------------------ the loop
+    def run(self) -> int:
+        """Serve until told to stop. Every client hears of an end that nobody asked for."""
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_terminate)
+        gc.collect()
+        gc.freeze()
+        status = 0
+        try:
+            while self._turn():
+                pass
+        except SystemExit:
+            self._abort_all()
+        except BaseException as error:
+            logger.exception("engine %d died", self._index)
+            self._say_dead(str(error) or type(error).__name__)
+            status = 1
+        finally:
+            signal.set_wakeup_fd(-1)
+            self.core.shutdown()
+            self._context.destroy(linger=OUTPUT_LINGER_MS)
+        return status
+
+    def _turn(self) -> bool:
+        """Drain the inputs, turn one step. False when an orderly stop is complete."""
+        core = self.core
+        if core.has_work():
+            self._drain()
+            news, worked = core.step()
+            if not worked:
+                self._wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
+            core.attach_stats(news, idle=not core.has_work())
+            self._send(news)
+        elif self._stop_at is None:
+            self._wait(IDLE_POLL_MS)
+            self._drain()
+        if self._failure is not None:
+            raise RuntimeError(self._failure)
+        if self._stop_at is not None:
+            if not core.has_work():
+                return False
+            if time.monotonic() > self._stop_at:
+                self._abort_all()
+                return False
+        return True
+
+    def _wait(self, timeout_ms: int) -> None:
+        for source, _ in self._poller.poll(timeout_ms):
+            if source == self._wake_read:
+                os.read(self._wake_read, 4096)
+
+    def _drain(self) -> None:
+        for client, source in enumerate(self._inputs):
+            while source.get(zmq.EVENTS) & zmq.POLLIN:
+                self._receive(client, source.recv_multipart())
+
+    def _send(self, news: News) -> None:
+        for client, outputs in news.items():
+            outputs.engine_index, outputs.epoch = self._index, self._epoch
+            if outputs.scheduler_stats is not None:
+                outputs.scheduler_stats.frames_dropped = self.frames_dropped
+            frames = self._encoder.encode(outputs)
+            self._outputs[client].send_multipart(frames, copy=len(frames) == 1)
+
+    # ------------------------------------------------------------------ input
+    def _receive(self, client: int, frames: list[bytes]) -> None:
+        """One message. What cannot be decoded is counted, and answered if it carries a handle."""
+        try:
+            kind = RequestType(frames[0])
+            if kind is RequestType.ADD:
+                self._add(client, frames)
+            elif kind is RequestType.ABORT:
+                self.core.abort_requests(self._abort_decoder.decode(frames[1:]))
+            elif kind is RequestType.UTILITY:
+                call = self._call_decoder.decode(frames[1:])
+                self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
+            else:
+                raise WireError(f"{kind.name} is not accepted from a front end")
+        except (WireError, ValueError) as error:
+            self.frames_dropped += 1
+            logger.warning("dropped a message of client %d: %s", client, error)
+
+    def _add(self, client: int, frames: list[bytes]) -> None:
+        if len(frames) < 3 or len(frames[1]) != HANDLE_BYTES:
+            raise WireError("ADD needs a handle of 8 bytes and a body")
+        handle = int.from_bytes(frames[1], "little")
+        try:
+            request = self._add_decoder.decode(frames[2:])
+            if request.handle != handle:
+                raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
+            if request.epoch != self._epoch:
+                raise WireError(f"the request is of epoch {request.epoch}, the engine of {self._epoch}")
+        except WireError as error:
+            self._refuse(client, handle, str(error))
+            raise
+        if self._stop_at is not None:
+            self._refuse(client, handle, "the engine is shutting down")
+            return
+        refused = self.core.add_request(request)
+        if refused is not None:
+            self._send({client: EngineCoreOutputs(finished=[refused])})
+
+    def _refuse(self, client: int, handle: int, reason: str) -> None:
+        self._send({client: EngineCoreOutputs(finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)])})
+
+    # ------------------------------------------------------------------ ends
+    def _on_executor_failure(self, reason: str) -> None:
+        self._failure = reason
+        os.write(self._wake_write, b"!")
+
+    def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
+        if self._stop_at is not None:
+            raise SystemExit(0)
+        self._stop_at = time.monotonic() + self.config.shutdown_timeout
+
+    def _abort_all(self) -> None:
+        """Tell every client that its requests were aborted."""
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        self._send(self.core.abort_requests(None))
+
+    def _say_dead(self, reason: str) -> None:
+        self._send({client: EngineCoreOutputs(dead=reason) for client in range(len(self._outputs))})

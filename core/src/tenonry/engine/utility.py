@@ -1,0 +1,127 @@
+"""The methods of an engine that a front end may call by name: an allow-list, nothing else. Engine process."""
+
+from __future__ import annotations
+
+import inspect
+import typing
+from typing import Any
+
+import msgspec
+
+from tenonry.engine.core import EngineCore
+from tenonry.errors import Unsupported
+from tenonry.messages import UtilityCall, UtilityResult
+from tenonry.serial import to_plain
+
+
+class EngineUtilities:
+    """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
+
+    def __init__(self, core: EngineCore) -> None:
+        self._core = core
+
+    def ping(self) -> bool:
+        return True
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        self._core.collect_all()
+        done = self._core.scheduler.reset_prefix_cache(reset_running_requests)
+        if reset_connector and self._core.kv_connector is not None:
+            done = self._core.kv_connector.reset() and done
+        return done
+
+    def reset_mm_cache(self) -> bool:
+        """No multimodal cache exists yet, so there is nothing to forget."""
+        return True
+
+    def request_counts(self) -> list[int]:
+        """[running, waiting]."""
+        return list(self._core.scheduler.get_request_counts())
+
+    def check_health(self) -> bool:
+        self._core.executor.check_health()
+        return True
+
+    def capabilities(self) -> list[str]:
+        return sorted(self._core.executor.capabilities)
+
+    def profile(self, is_start: bool = True) -> None:
+        self._optional("profile", "profile", [is_start])
+
+    def sleep(self, level: int = 1) -> None:
+        self._core.scheduler.reset_prefix_cache()
+        self._optional("sleep", "sleep", [level])
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        self._optional("sleep", "wake_up", [tags])
+
+    def is_sleeping(self) -> bool:
+        return bool(self._optional("sleep", "is_sleeping", [])[0]) if "sleep" in self._capabilities else False
+
+    def add_lora(self, name: str, path: str) -> bool:
+        return all(self._optional("lora", "add_lora", [name, path]))
+
+    def remove_lora(self, name: str) -> bool:
+        return all(self._optional("lora", "remove_lora", [name]))
+
+    def list_loras(self) -> list[str]:
+        return list(self._optional("lora", "list_loras", [])[0])
+
+    def pin_lora(self, name: str) -> bool:
+        return all(self._optional("lora", "pin_lora", [name]))
+
+    def save_sharded_state(self, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
+        self._optional("save", "save_sharded_state", [path, pattern, max_size])
+
+    def save_tensorized_model(self, options: dict[str, Any]) -> None:
+        self._optional("save", "save_tensorized_model", [options])
+
+    def execute_dummy_batch(self) -> None:
+        self._optional("dummy_batch", "execute_dummy_batch", [])
+
+    def collective_rpc(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
+        """A method of the workers' own allow-list, on every rank."""
+        return self._core.call_workers(method, args, timeout)
+
+    @property
+    def _capabilities(self) -> frozenset[str]:
+        return self._core.executor.capabilities
+
+    def _optional(self, capability: str, method: str, args: list[Any]) -> list[Any]:
+        if capability not in self._capabilities:
+            worker = self._core.plan.get("worker").name
+            raise Unsupported(
+                f"worker '{worker}' does not support '{method}'; it declares {sorted(self._capabilities) or 'nothing'}"
+            )
+        return self._core.call_workers(method, args)
+
+
+METHODS = frozenset(name for name, _ in inspect.getmembers(EngineUtilities, inspect.isfunction) if name[0] != "_")
+
+
+def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
+    """Run one call; any Exception becomes the failure text of its result, and the engine lives on."""
+    try:
+        if call.method not in METHODS:
+            raise Unsupported(f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}")
+        method = getattr(utilities, call.method)
+        args = _convert(method, call.args)
+        return UtilityResult(call.call_id, to_plain(method(*args, **call.kwargs)))
+    except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
+        return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")
+
+
+def _convert(method: Any, args: list[Any]) -> list[Any]:
+    """Structs that travelled as plain values become what the method's annotations say."""
+    parameters = list(inspect.signature(method).parameters.values())
+    if len(args) > len(parameters):
+        raise TypeError(f"{method.__name__} takes {len(parameters)} arguments, {len(args)} were given")
+    hints = typing.get_type_hints(method)
+    converted = []
+    for value, parameter in zip(args, parameters, strict=False):
+        hint = hints.get(parameter.name)
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and not isinstance(value, hint):
+            converted.append(msgspec.convert(value, hint))
+        else:
+            converted.append(value)
+    return converted

@@ -1,0 +1,63 @@
+"""What `python -m tenonry.launch.child` runs: reads its role from standard input, ties its life to the parent's, goes.
+
+The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
+descriptor that closes when the parent ends), parent (its pid, or 0).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import importlib
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+from typing import Any
+
+logger = logging.getLogger("tenonry.launch")
+PR_SET_PDEATHSIG = 1
+EXIT_PARENT_DIED = 70  # EX_SOFTWARE
+
+
+def main() -> int:
+    """Run one role; returns the exit status."""
+    message: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    _tie_to_parent(message["lifeline"], message["parent"])
+    known = set(sys.path)
+    sys.path.extend(entry for entry in message["sys_path"] if entry not in known)
+
+    from setproctitle import setproctitle
+
+    from tenonry.logs import configure_logging
+
+    setproctitle(f"tenonry: {message['name']}")
+    configure_logging(message["name"])
+    module, _, function = message["role"].partition(":")
+    status: int = getattr(importlib.import_module(module), function)(message["payload"])
+    return status
+
+
+def _tie_to_parent(lifeline: int, parent: int) -> None:
+    """End when the parent does: the kernel's signal where it is exact, and the end of the lifeline in any case."""
+    if parent and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+        if os.getppid() != parent:
+            os._exit(EXIT_PARENT_DIED)
+    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+
+
+def _end_with(lifeline: int) -> None:
+    with contextlib.suppress(OSError):
+        while os.read(lifeline, 1):
+            pass
+    os._exit(EXIT_PARENT_DIED)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,121 @@
+"""The front end's side of the handshake: HELLO, INIT, READY with every engine, within one deadline."""
+
+from __future__ import annotations
+
+import enum
+import logging
+import time
+
+import msgspec
+import zmq
+
+from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import Launcher
+from tenonry.messages import (
+    PROTOCOL_VERSION,
+    EngineHandshakeMessage,
+    FailedMessage,
+    HandshakeMetadata,
+    HelloMessage,
+    ReadyMessage,
+)
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import engine_identity, engine_index_of
+from tenonry.supervise import describe_exit
+
+logger = logging.getLogger(__name__)
+POLL_MS = 100
+REPORT_EVERY_S = 10.0
+
+
+class CoreEngineState(enum.Enum):
+    NEW = "new"
+    CONNECTED = "connected"
+    READY = "ready"
+
+
+class CoreEngine:
+    """What a front end knows of one engine."""
+
+    __slots__ = ("identity", "index", "local", "ready", "state")
+
+    def __init__(self, index: int = 0, local: bool = True) -> None:
+        self.index, self.local = index, local
+        self.identity = engine_identity(index)
+        self.state = CoreEngineState.NEW
+        self.ready: ReadyMessage | None = None
+
+
+class Handshake:
+    """Brings `engines` from NEW to READY over the bound ROUTER `socket`. Every failure is a LaunchError."""
+
+    def __init__(
+        self, socket: zmq.Socket[bytes], engines: list[CoreEngine], metadata: HandshakeMetadata, plan: PluginPlan
+    ) -> None:
+        self._socket, self._engines, self._metadata = socket, {engine.identity: engine for engine in engines}, metadata
+        self._versions = plan.versions()
+        self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
+
+    def run(self, launcher: Launcher, timeout: float) -> None:
+        """Until all are READY. Raises when a child exits, a message is out of order, or `timeout` seconds pass."""
+        deadline = time.monotonic() + timeout
+        report = time.monotonic() + REPORT_EVERY_S
+        while pending := [engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY]:
+            if self._socket.poll(POLL_MS):
+                self._receive()
+                continue
+            self._check_children(launcher)
+            now = time.monotonic()
+            if now > deadline:
+                waiting = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
+                raise LaunchError(
+                    f"not ready after {timeout:.0f} s: {waiting}; raise --start-timeout if loading is slow"
+                )
+            if now > report:
+                report = now + REPORT_EVERY_S
+                logger.info("waiting for %s", ", ".join(f"engine {e.index} ({e.state.value})" for e in pending))
+
+    def _check_children(self, launcher: Launcher) -> None:
+        finished = launcher.finished()
+        if finished and not self._socket.poll(0):  # a last message of the dead one says more than its exit code
+            exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in finished.items())
+            raise LaunchError(f"an engine ended before it was ready ({exits}); its own log lines say why")
+
+    def _receive(self) -> None:
+        identity, *body = self._socket.recv_multipart()
+        engine = self._engines.get(identity)
+        if engine is None:
+            raise LaunchError(f"a message from unknown engine {engine_index_of(identity)} in the handshake")
+        try:
+            message = self._decoder.decode(body[0] if body else b"")
+        except msgspec.DecodeError as error:
+            raise LaunchError(f"engine {engine.index} sent what is no handshake message: {error}") from None
+        if message.local != engine.local:
+            expected, found = ("local", "remote") if engine.local else ("remote", "local")
+            raise LaunchError(f"engine {engine.index} should be {expected}, but says it is {found}")
+        if isinstance(message, FailedMessage):
+            raise LaunchError(f"engine {engine.index} could not start: {message.error}")
+        if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
+            self._check_hello(engine, message)
+            self._socket.send_multipart([identity, msgspec.msgpack.encode(self._metadata)], copy=False)
+            engine.state = CoreEngineState.CONNECTED
+        elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
+            engine.ready, engine.state = message, CoreEngineState.READY
+        else:
+            side = "local" if engine.local else "remote"
+            kind = type(message).__name__.removesuffix("Message").upper()
+            raise LaunchError(f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}")
+
+    def _check_hello(self, engine: CoreEngine, hello: HelloMessage) -> None:
+        if hello.protocol != PROTOCOL_VERSION:
+            raise LaunchError(
+                f"engine {engine.index} on {hello.node} speaks protocol {hello.protocol}, this front end "
+                f"{PROTOCOL_VERSION}; install the same tenonry on both"
+            )
+        for distribution, version in self._versions.items():
+            theirs = hello.versions.get(distribution, "missing")
+            if theirs != version:
+                raise LaunchError(
+                    f"node {hello.node} (engine {engine.index}) has {distribution} {theirs}, this one has {version}; "
+                    "install the same version on both"
+                )

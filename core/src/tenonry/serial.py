@@ -1,0 +1,94 @@
+"""msgpack for typed structs, with numpy arrays: small ones inline, large ones as frames of their own (no copy).
+
+A message is a list of frames: the body, then one frame per large array. Any process that talks to another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Generic, TypeVar
+
+import msgspec
+import numpy as np
+
+from tenonry.errors import WireError
+
+T = TypeVar("T")
+Frame = bytes | memoryview
+INLINE_BYTES = 16_384
+MAX_FRAMES = 4096
+_KINDS = frozenset("iufb")
+
+
+class Encoder:
+    """Encodes structs into frames. Not for use by two threads at once."""
+
+    def __init__(self) -> None:
+        self._encoder = msgspec.msgpack.Encoder(enc_hook=self._hook)
+        self._frames: list[Frame] = []
+
+    def encode(self, message: Any) -> list[Frame]:
+        """Frames of `message`: the body first. Large arrays are referenced, so they must not change until sent."""
+        self._frames = [b""]
+        self._frames[0] = self._encoder.encode(message)
+        return self._frames
+
+    def _hook(self, value: Any) -> Any:
+        if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
+            array = np.ascontiguousarray(value)
+            data: Any
+            if array.nbytes <= INLINE_BYTES:
+                data = array.tobytes()
+            else:
+                data = len(self._frames)
+                self._frames.append(array.reshape(-1).view(np.uint8).data)
+            return (array.dtype.str, array.shape, data) if array.ndim != 1 else (array.dtype.str, data)
+        if isinstance(value, np.generic):
+            return value.item()
+        raise NotImplementedError(f"{type(value).__name__} cannot be sent to another process")
+
+
+class Decoder(Generic[T]):
+    """Decodes frames into a struct type; strict: anything unexpected is a WireError."""
+
+    def __init__(self, kind: Any) -> None:
+        self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)
+        self._frames: Sequence[Any] = ()
+
+    def decode(self, frames: Sequence[Any]) -> T:
+        """`frames` as they came: bytes, memoryviews or zmq frames. Raises WireError."""
+        if not 1 <= len(frames) <= MAX_FRAMES:
+            raise WireError(f"a message has {len(frames)} frames; 1 to {MAX_FRAMES} are possible")
+        self._frames = frames
+        try:
+            decoded: T = self._decoder.decode(frames[0])
+        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+            raise WireError(f"a frame cannot be decoded: {error}") from None
+        finally:
+            self._frames = ()
+        return decoded
+
+    def _hook(self, kind: Any, value: Any) -> Any:
+        if not isinstance(value, list | tuple) or len(value) not in (2, 3):
+            raise TypeError("an array must be (dtype, data) or (dtype, shape, data)")
+        dtype = np.dtype(value[0])
+        if dtype.kind not in _KINDS:
+            raise TypeError(f"arrays of {dtype} are not accepted")
+        data = value[-1]
+        if isinstance(data, int):
+            if not 1 <= data < len(self._frames):
+                raise TypeError(f"array frame {data} is missing")
+            data = self._frames[data]
+        array = np.frombuffer(data, dtype)
+        return array if len(value) == 2 else array.reshape(value[1])
+
+
+def to_plain(value: Any) -> Any:
+    """A value as plain lists, dicts, numbers and texts, for messages without a declared type."""
+    return msgspec.to_builtins(value, enc_hook=_plain_array)
+
+
+def _plain_array(value: Any) -> Any:
+    if isinstance(value, np.ndarray | np.generic):
+        return value.tolist()
+    raise TypeError(f"{type(value).__name__} cannot be sent to another process")

@@ -1,0 +1,124 @@
+"""Addresses and sockets between our processes. Any process that talks to another.
+
+On one node sockets are files in a private folder of the run; across nodes they are TCP with CURVE and an explicit
+address. Ports are bound and read back, never probed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import tempfile
+import uuid
+import weakref
+from typing import NamedTuple
+
+import zmq
+
+from tenonry.errors import ConfigError
+
+IDENTITY_BYTES = 2
+
+
+class CurveKeys(NamedTuple):
+    """Keys of one run: every socket that binds is a server with `server_*`, every one that connects uses `client_*`."""
+
+    server_public: bytes
+    server_secret: bytes
+    client_public: bytes
+    client_secret: bytes
+
+    @staticmethod
+    def generate() -> CurveKeys:
+        return CurveKeys(*zmq.curve_keypair(), *zmq.curve_keypair())
+
+
+class RunDirectory:
+    """A private folder (0700) for the sockets of one run; removed by `close`, at collection or at exit."""
+
+    def __init__(self) -> None:
+        self.path = tempfile.mkdtemp(prefix="tenonry-")
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)
+
+    def address(self, name: str) -> str:
+        """An ipc address in the folder."""
+        path = os.path.join(self.path, name)  # noqa: PTH118
+        if len(path) > 100:
+            raise ConfigError(f"the socket path {path} is too long for the system; set TMPDIR to a shorter folder")
+        return f"ipc://{path}"
+
+    def close(self) -> None:
+        self._finalizer()
+
+
+def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
+    """Where a front end binds for its engines: a unique ipc address, or tcp with port 0 for "any free one"."""
+    if local_only:
+        return run.address(uuid.uuid4().hex[:12])
+    if host in {"", "*", "0.0.0.0", "::"}:  # noqa: S104 - the point is to refuse it
+        raise ConfigError(f"a socket for other nodes needs an explicit address of this one, not '{host}'")
+    return f"tcp://{host}:{port}"
+
+
+def engine_identity(engine_index: int) -> bytes:
+    """The ZMQ identity of an engine: its index as two bytes, little endian."""
+    return engine_index.to_bytes(IDENTITY_BYTES, "little")
+
+
+def engine_index_of(identity: bytes) -> int:
+    return int.from_bytes(identity, "little")
+
+
+def make_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    kind: int,
+    address: str,
+    *,
+    bind: bool,
+    identity: bytes | None = None,
+    linger_ms: int = 0,
+    curve: CurveKeys | None = None,
+) -> zmq.Socket[bytes]:
+    """A socket without high-water marks. TCP without keys is refused (ConfigError)."""
+    if address.startswith("tcp://") and curve is None:
+        raise ConfigError(f"{address}: a TCP socket needs CURVE keys")
+    socket = context.socket(kind)
+    socket.linger = linger_ms
+    socket.set_hwm(0)
+    if identity is not None:
+        socket.setsockopt(zmq.IDENTITY, identity)
+    if kind == zmq.ROUTER:
+        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    if curve is not None and address.startswith("tcp://"):
+        _secure(socket, curve, server=bind)
+    try:
+        if bind:
+            socket.bind(address)
+        else:
+            socket.connect(address)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        raise ConfigError(f"{address}: {error.strerror}") from error
+    return socket
+
+
+def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> None:
+    if server:
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = curve.server_public, curve.server_secret
+    else:
+        socket.curve_serverkey = curve.server_public
+        socket.curve_publickey, socket.curve_secretkey = curve.client_public, curve.client_secret
+
+
+def endpoint(socket: zmq.Socket[bytes]) -> str:
+    """The address a socket is really bound to."""
+    return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+
+
+def close_all(*sockets: zmq.Socket[bytes] | None) -> None:
+    for socket in sockets:
+        if socket is not None:
+            with contextlib.suppress(zmq.ZMQError):
+                socket.close()

@@ -1,0 +1,185 @@
+"""Starts, watches and stops child processes. Public: launchers and executors build on it. The parent's process.
+
+No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
+that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable, Iterable, Mapping
+
+import psutil
+
+from tenonry.errors import LaunchError
+
+logger = logging.getLogger(__name__)
+STOP_TIMEOUT_S = 5.0
+ExitCallback = Callable[[str, int, int], None]
+
+
+class Child:
+    """A child process. `exit_code` is None while it runs, negative for a signal."""
+
+    def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
+        self.name, self.process = name, process
+        self._lifeline = lifeline
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def exit_code(self) -> int | None:
+        return self.process.poll()
+
+    def release(self) -> None:
+        """Close the lifeline: a child that still runs ends by itself."""
+        lifeline, self._lifeline = self._lifeline, -1
+        if lifeline >= 0:
+            os.close(lifeline)
+
+
+def start_child(
+    name: str,
+    role: str,
+    payload: Mapping[str, str],
+    *,
+    environment: Mapping[str, str] | None = None,
+    pass_fds: Iterable[int] = (),
+) -> Child:
+    """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError."""
+    read_end, write_end = os.pipe()
+    message = {
+        "name": name,
+        "role": role,
+        "payload": dict(payload),
+        "sys_path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be zip files or missing
+        "lifeline": read_end,
+        "parent": os.getpid() if threading.current_thread() is threading.main_thread() else 0,
+    }
+    command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
+    try:
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            env={**os.environ, **(environment or {})},
+            pass_fds=(read_end, *pass_fds),
+        )
+    except OSError as error:
+        os.close(write_end)
+        raise LaunchError(f"{name} cannot be started: {error}") from error
+    finally:
+        os.close(read_end)
+    child = Child(name, process, write_end)
+    assert process.stdin is not None  # noqa: S101 - PIPE above
+    with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it will say so
+        process.stdin.write(json.dumps(message).encode())
+        process.stdin.close()
+    return child
+
+
+def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
+    """Terminate, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
+    alive = [child for child in children if child.exit_code is None]
+    trees = {child.pid: _descendants(child.pid) for child in alive}
+    for child in alive:
+        with contextlib.suppress(ProcessLookupError):
+            child.process.terminate()
+    deadline = time.monotonic() + timeout
+    for child in alive:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            child.process.wait(max(0.0, deadline - time.monotonic()))
+    for child in alive:
+        if child.exit_code is None:
+            logger.warning("%s (pid %d) did not stop within %.1f s; killing it", child.name, child.pid, timeout)
+            kill_tree(child.pid)
+            child.process.wait()
+        for orphan in trees[child.pid]:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                orphan.kill()
+    for child in children:
+        child.release()
+
+
+def kill_tree(pid: int) -> None:
+    """SIGKILL to a process and all its descendants; missing ones are fine."""
+    for process in [*_descendants(pid), *_self(pid)]:
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process.kill()
+
+
+def _self(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return [psutil.Process(pid)]
+    return []
+
+
+def _descendants(pid: int) -> list[psutil.Process]:
+    with contextlib.suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).children(recursive=True)
+    return []
+
+
+class Supervisor:
+    """A group of children that are stopped together: by `stop`, when it is collected, or at interpreter exit."""
+
+    def __init__(self) -> None:
+        self._children: list[Child] = []
+        self._callbacks: list[ExitCallback] = []
+        self._stopping = threading.Event()
+        self._finalizer = weakref.finalize(self, stop_children, self._children)
+
+    def start(self, name: str, role: str, payload: Mapping[str, str], **options: object) -> Child:
+        """As `start_child`; the child is watched from now on."""
+        child = start_child(name, role, payload, **options)  # type: ignore[arg-type]
+        self._children.append(child)
+        watcher = threading.Thread(
+            target=_watch, args=(child, self._callbacks, self._stopping), name=f"watch {name}", daemon=True
+        )
+        watcher.start()
+        return child
+
+    def on_exit(self, callback: ExitCallback) -> None:
+        """Call `callback(name, pid, exit code)`, from a watcher's thread, for children that end before `stop`."""
+        self._callbacks.append(callback)
+
+    def finished(self) -> dict[str, int]:
+        """Exit codes of children that ended."""
+        return {child.name: child.exit_code for child in self._children if child.exit_code is not None}
+
+    def pids(self) -> dict[str, int]:
+        """Process ids of children that run."""
+        return {child.name: child.pid for child in self._children if child.exit_code is None}
+
+    def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """Stop all children; see `stop_children`. Idempotent."""
+        self._stopping.set()
+        self._finalizer.detach()
+        stop_children(self._children, timeout)
+
+
+def _watch(child: Child, callbacks: list[ExitCallback], stopping: threading.Event) -> None:
+    code = child.process.wait()
+    if not stopping.is_set():
+        for callback in list(callbacks):
+            callback(child.name, child.pid, code)
+
+
+def describe_exit(code: int) -> str:
+    """An exit code in words: "exit code 1", "signal SIGKILL"."""
+    if code >= 0:
+        return f"exit code {code}"
+    try:
+        return f"signal {signal.Signals(-code).name}"
+    except ValueError:
+        return f"signal {-code}"
