@@ -35,7 +35,7 @@ def installed(group: str) -> list[Installed]:
     """All entry points of a group, by name. stevedore lists them; metadata says whose they are."""
     owners = _owners(group)
     found = []
-    for point in NamedExtensionManager(group, names=[], warn_on_missing_entrypoint=False).list_entry_points():
+    for point in NamedExtensionManager(group, names=[]).list_entry_points():
         for distribution, version, summary in owners.get((point.name, point.value), [("", "", "")]):
             found.append(Installed(point.name, point.value, distribution, version, summary))
     return sorted(found)

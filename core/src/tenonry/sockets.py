@@ -114,7 +114,8 @@ def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> Non
 
 def endpoint(socket: zmq.Socket[bytes]) -> str:
     """The address a socket is really bound to."""
-    return socket.getsockopt(zmq.LAST_ENDPOINT).rstrip(b"\0").decode()
+    address: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
+    return address.rstrip(b"\0").decode()
 
 
 def close_all(*sockets: zmq.Socket[bytes] | None) -> None:

@@ -9,7 +9,8 @@ import msgspec
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
-    """One engine's state after a step. `prefix_cache_*` and `num_preemptions` count since the previous record.
+    """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps` and `frames_dropped`
+    count since the previous record.
 
     `extra` carries a scheduler author's own numbers.
     """

@@ -205,14 +205,14 @@ class EngineLoop:
 
     def _drain(self) -> None:
         for client, source in enumerate(self._inputs):
-            while source.get(zmq.EVENTS) & zmq.POLLIN:
+            while source.getsockopt(zmq.EVENTS) & zmq.POLLIN:
                 self._receive(client, source.recv_multipart())
 
     def _send(self, news: News) -> None:
         for client, outputs in news.items():
             outputs.engine_index, outputs.epoch = self._index, self._epoch
             if outputs.scheduler_stats is not None:
-                outputs.scheduler_stats.frames_dropped = self.frames_dropped
+                outputs.scheduler_stats.frames_dropped, self.frames_dropped = self.frames_dropped, 0
             frames = self._encoder.encode(outputs)
             self._outputs[client].send_multipart(frames, copy=len(frames) == 1)
 

@@ -7,11 +7,14 @@ generation, so that results of steps launched before are recognised and dropped.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from tenonry.request import Request
 from tenonry.step import I32, NO_ROWS
 
+Index = NDArray[np.intp]  # rows as numpy indexes best: other integer types are converted on every use
 UNKNOWN = -1
+STOP_MASK = 0xFFFF
 
 
 class Rows:
@@ -20,8 +23,12 @@ class Rows:
     token_ids i32[S, max_model_len+1]; num_tokens i32[S] counts pending tokens too; num_computed i32[S] is optimistic:
     it counts what was scheduled; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet; limit i32[S]
     total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count; stop_ids i32[S, W]
-    (−1 fills); handle u64[S]; generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; active
-    bool[S] may be scheduled; announced bool[S] the workers know it.
+    (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits; handle u64[S];
+    generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; active bool[S] may be scheduled;
+    announced bool[S] the workers know it.
+
+    `step`: number of the step being built, set by the scheduler. `left_in`: its value when a row last left, so that no
+    result of this step or a later one can be out of date.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
@@ -38,15 +45,19 @@ class Rows:
         ) = (np.zeros(max_num_seqs, np.int32) for _ in range(7))
         self.handle = np.zeros(max_num_seqs, np.uint64)
         self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
+        self.may_stop = np.zeros(STOP_MASK + 1, np.bool_)
         self.active = np.zeros(max_num_seqs, np.bool_)
         self.announced = np.zeros(max_num_seqs, np.bool_)
         self.scheduled_in = np.full(max_num_seqs, -1, np.int64)
+        self.num_active = 0
+        self.step = 0
+        self.left_in = 0
         self.gone: list[int] = []
         self.requests: list[Request | None] = [None] * max_num_seqs
         self._free = list(range(max_num_seqs - 1, -1, -1))
-        self._order = np.empty(0, np.int32)
-        self._entered: list[int] = []
-        self._left = False
+        self._entry = np.zeros(max_num_seqs, np.int64)  # when a row was activated, counted in activations
+        self._entries = 0
+        self._order: Index | None = np.empty(0, np.intp)
 
     @property
     def num_free(self) -> int:
@@ -56,30 +67,28 @@ class Rows:
     def num_used(self) -> int:
         return self.size - len(self._free)
 
-    def running(self) -> I32:
-        """Active rows, in the order in which they were activated."""
-        if self._left:
-            self._order = self._order[self.active[self._order]]
-            self._entered = [row for row in self._entered if self.active[row]]
-            self._left = False
-        if self._entered:
-            self._order = np.concatenate([self._order, np.array(self._entered, np.int32)])
-            self._entered = []
+    def running(self) -> Index:
+        """Active rows, in the order in which they were activated. Read-only, and the same array until that changes."""
+        if self._order is None:
+            rows = self.active.nonzero()[0]
+            self._order = rows[self._entry[rows].argsort()]
+            self._order.setflags(write=False)
         return self._order
 
     def enter(self, request: Request) -> int:
         """Give `request` a row and fill its columns; it is not active yet."""
         row = self._free.pop()
-        length, params = request.num_tokens, request.source.sampling_params
+        length = len(request.token_ids)
         self.token_ids[row, :length] = request.token_ids
         self.num_tokens[row] = length
         self.num_computed[row] = 0
         self.pending[row] = 0
         self.num_prompt[row] = request.num_prompt_tokens
         self.limit[row] = request.max_total_tokens
-        self.stop_from[row] = request.num_prompt_tokens + params.min_tokens
+        self.stop_from[row] = request.num_prompt_tokens + request.source.sampling_params.min_tokens
         self.handle[row] = request.handle
-        self._set_stop_ids(row, request.source.stop_token_ids)
+        if request.source.stop_token_ids or self.stop_ids[row, 0] != UNKNOWN:
+            self._set_stop_ids(row, request.source.stop_token_ids)
         self.requests[row] = request
         request.row = row
         return row
@@ -87,25 +96,34 @@ class Rows:
     def activate(self, row: int) -> None:
         """From now on the row may be scheduled."""
         self.active[row] = True
-        self._entered.append(row)
+        self._entry[row] = self._entries
+        self._entries += 1
+        self.num_active += 1
+        self._order = None
+
+    def save(self, row: int) -> None:
+        """Bring the request up to date: all token ids known so far."""
+        request = self.request(row)
+        known = int(self.num_tokens[row]) - int(self.pending[row])
+        if known != len(request.token_ids):
+            request.token_ids = self.token_ids[row, :known].copy()
+            request.num_output_tokens = known - request.num_prompt_tokens
 
     def leave(self, row: int) -> None:
         """Free the row; its request keeps all token ids known so far."""
-        request = self.request(row)
-        known = int(self.num_tokens[row] - self.pending[row])
-        request.token_ids = self.token_ids[row, :known].copy()
-        request.num_output_tokens = known - request.num_prompt_tokens
-        request.row = -1
+        self.save(row)
+        self.request(row).row = -1
+        self.requests[row] = None
         self.generation[row] += 1
+        self.left_in = self.step
         if self.announced[row]:
             self.announced[row] = False
             self.gone.append(row)
-        self._left |= bool(self.active[row])
-        self.active[row] = False
-        self.requests[row] = None
+        if self.active[row]:
+            self.active[row] = False
+            self.num_active -= 1
+            self._order = None
         self._free.append(row)
-        if self._left:
-            self.running()  # before the row can be entered again: it would look active at its old place
 
     def take_gone(self) -> I32:
         """Announced rows that left since the last call."""
@@ -127,3 +145,5 @@ class Rows:
             self.stop_ids = wider
         self.stop_ids[row] = UNKNOWN
         self.stop_ids[row, : len(ids)] = ids
+        for token_id in ids:
+            self.may_stop[token_id & STOP_MASK] = True

@@ -11,14 +11,17 @@ from typing import Any
 
 from tenonry.request import Request
 
+Item = tuple[Any, int, int, Request]  # key, arrival, number of the entry (requests are never compared), request
+
 
 class WaitingQueue:
     """Requests that wait to run. `order` gives a comparable key, smallest first; ties go by arrival."""
 
     def __init__(self, order: Callable[[Request], Any]) -> None:
         self._order = order
-        self._heap: list[tuple[Any, int, Request]] = []
-        self._members: dict[int, Request] = {}
+        self._heap: list[Item] = []
+        self._members: dict[int, Item] = {}
+        self._entries = 0
 
     def __len__(self) -> int:
         return len(self._members)
@@ -30,17 +33,19 @@ class WaitingQueue:
         """Enter the queue; a request that comes back keeps the key it got first."""
         if request.key is None:
             request.key = self._order(request)
-        self._members[request.handle] = request
-        heapq.heappush(self._heap, (request.key, request.arrival, request))
+        self._entries += 1
+        item = self._members[request.handle] = (request.key, request.arrival, self._entries, request)
+        heapq.heappush(self._heap, item)
 
     def get(self, handle: int) -> Request | None:
-        return self._members.get(handle)
+        item = self._members.get(handle)
+        return None if item is None else item[3]
 
     def remove(self, request: Request) -> None:
         """Take out of the queue, wherever it stands."""
         del self._members[request.handle]
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self._members):
-            self._heap = [item for item in self._heap if item[2].handle in self._members]
+            self._heap = [item for item in self._heap if self._is_member(item)]
             heapq.heapify(self._heap)
 
     def handles(self) -> list[int]:
@@ -48,20 +53,29 @@ class WaitingQueue:
 
     def head(self) -> Request | None:
         """The next request, without taking it."""
-        while self._heap and self._heap[0][2].handle not in self._members:
+        while self._heap:
+            if self._is_member(self._heap[0]):
+                return self._heap[0][3]
             heapq.heappop(self._heap)
-        return self._heap[0][2] if self._heap else None
+        return None
 
     def __iter__(self) -> Iterator[Request]:
-        """Requests in order. Those still members when the loop ends or breaks stay queued; cost is per request seen."""
-        seen: list[tuple[Any, int, Request]] = []
+        """Requests in order. Those still members when the loop ends or breaks stay queued; cost is per request seen.
+
+        One loop at a time; a request that enters meanwhile is seen if it stands behind those already seen.
+        """
+        seen: list[Item] = []
         try:
             while self._heap:
                 item = heapq.heappop(self._heap)
-                if item[2].handle in self._members:
+                if self._is_member(item):
                     seen.append(item)
-                    yield item[2]
+                    yield item[3]
         finally:
             for item in seen:
-                if item[2].handle in self._members:
+                if self._is_member(item):
                     heapq.heappush(self._heap, item)
+
+    def _is_member(self, item: Item) -> bool:
+        """An entry that was removed stays in the heap; the same request may have entered again since."""
+        return self._members.get(item[3].handle) is item

@@ -1,0 +1,345 @@
+"""`AsyncLLM`: streams of many concurrent requests over an engine in a process of its own. The user's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+import weakref
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Any
+
+from tenonry.client.core_client import CoreClient
+from tenonry.client.input_processor import InputProcessor, is_long_text
+from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.parts import build_front_end, engine_info
+from tenonry.client.stat_manager import StatManager
+from tenonry.client.stream import Stream
+from tenonry.config import EngineConfig
+from tenonry.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineGenerateError,
+    QueueFullError,
+    RequestError,
+    TenonryError,
+)
+from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.outputs import RequestOutput
+from tenonry.request_limits import RequestLimits
+from tenonry.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
+
+
+class AsyncLLM:
+    """Serves requests concurrently.
+
+    The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
+    async generator per request; closing it aborts the request. Every accepted request ends exactly once: with a finish
+    reason, EngineGenerateError (this request alone) or EngineDeadError (all of them).
+    """
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        stat_loggers: dict[str, StatLogger] | None = None,
+        context: str = "library",
+    ) -> None:
+        if config.data_parallel_size != 1:
+            raise ConfigError(f"data_parallel_size={config.data_parallel_size}: this release runs one engine; use 1")
+        self.config = config
+        parts = build_front_end(config, launcher=True)
+        self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
+        self._stats = StatManager(config, parts.plan, stat_loggers)
+        reference = weakref.ref(self)
+        self._client = CoreClient(config, parts.model, parts.plan, lambda reason: _report_death(reference, reason))
+        ready = self._client.ready
+        limits = RequestLimits(ready.max_model_len, parts.model.vocab_size)
+        self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
+        self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
+        self._handler: OutputHandler | None = None
+        self._open = asyncio.Event()
+        self._open.set()
+        self.is_draining = False
+        self._capacity = (
+            None if config.max_num_queued_reqs is None else config.max_num_seqs + config.max_num_queued_reqs
+        )
+        self.info = engine_info(
+            config, parts.model, parts.plan, num_gpu_blocks=ready.num_gpu_blocks, block_size=ready.block_size,
+            max_model_len=ready.max_model_len, context=context,
+        )  # fmt: skip
+        logger.info("plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in self.info.plugins))
+        for kind, found in ready.resolved.items():
+            logger.info("engine 0 uses %s %s", kind, found)
+        self._stats.initialized(self.info)
+        parts.manager.hook.tenonry_engine_ready(info=self.info)
+
+    @classmethod
+    def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
+        """The same as the constructor."""
+        return cls(config, **options)
+
+    # ------------------------------------------------------------------ requests
+    async def generate(
+        self,
+        prompt: Any,
+        sampling_params: SamplingParams,
+        request_id: str,
+        **fields: Any,
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield outputs as they come, until the last, whose `finished` is true.
+
+        `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens.
+        Raises RequestError (invalid), QueueFullError (try later), EngineGenerateError (this request failed) or
+        EngineDeadError. Cancelling or closing aborts the request.
+        """
+        stream = await self.add_request(prompt, sampling_params, request_id, **fields)
+        try:
+            while True:
+                output = stream.take()
+                if output is None:
+                    await stream.wait()
+                    continue
+                if stream.error is not None and output.finished:
+                    raise stream.error
+                if self.io_processor is not None:
+                    output = self._post_process(output)
+                yield output
+                if output.finished:
+                    return
+        except (asyncio.CancelledError, GeneratorExit):
+            self._abort([stream.request_id])
+            raise
+        except (EngineDeadError, EngineGenerateError, RequestError):
+            raise
+        except Exception as error:
+            self._abort([stream.request_id])
+            raise EngineGenerateError(f"request {request_id} failed: {error}") from error
+
+    def _post_process(self, output: RequestOutput) -> RequestOutput:
+        assert self.io_processor is not None  # noqa: S101 - checked by the caller
+        return self.io_processor.post_process(output)
+
+    async def add_request(self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any) -> Stream:
+        """Accept a request and send it to the engine; `generate` without the loop around it."""
+        self._check_alive()
+        if not self._open.is_set():
+            await self._open.wait()
+        self._check_capacity(params.n)
+        self._start_handler()
+        if is_long_text(prompt):
+            processed, requests = await asyncio.to_thread(self._inputs.process, prompt, params, request_id, **fields)
+            self._check_alive()
+        else:
+            processed, requests = self._inputs.process(prompt, params, request_id, **fields)
+        stream = self._outputs.add(processed, requests)
+        try:
+            for request in requests:
+                self._client.add_request(request)
+        except EngineDeadError:
+            self._outputs.abort([request_id])
+            raise
+        if self.config.log_requests:
+            logger.info("request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params)
+        return stream
+
+    def _check_capacity(self, count: int) -> None:
+        if self.is_draining:
+            self._stats.submit("record_rejection", "draining")
+            raise QueueFullError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
+        if self._capacity is not None and len(self._outputs) + count > self._capacity:
+            self._stats.submit("record_rejection", "queue_full")
+            raise QueueFullError(
+                f"{len(self._outputs)} requests run or wait and max_num_queued_reqs={self.config.max_num_queued_reqs}; "
+                "try again later"
+            )
+
+    def _start_handler(self) -> None:
+        """Begin to listen for outputs, on the loop that serves requests."""
+        loop = asyncio.get_running_loop()
+        if self._handler is None:
+            self._handler = OutputHandler(loop, self._client, self._outputs, self._stats)
+        elif self._handler.loop is not loop:
+            raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their streams finish with reason "abort". Unknown ids are ignored."""
+        self._abort([request_id] if isinstance(request_id, str) else list(request_id))
+
+    def _abort(self, request_ids: Sequence[str]) -> None:
+        self._client.abort_requests(self._outputs.abort(request_ids))
+
+    async def abort_all(self) -> None:
+        """End every request with reason "abort"."""
+        self._abort(self._outputs.request_ids())
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self._outputs)
+
+    # ------------------------------------------------------------------ pause, drain, end
+    @property
+    def is_paused(self) -> bool:
+        return not self._open.is_set()
+
+    async def pause_generation(self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True) -> None:
+        """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
+        self._open.clear()
+        if not wait_for_inflight_requests:
+            await self.abort_all()
+        await self._wait_until_empty(None)
+        if clear_cache:
+            await self.reset_prefix_cache()
+            await self.reset_mm_cache()
+
+    async def resume_generation(self) -> None:
+        """Let held-back requests go on."""
+        self._open.set()
+
+    async def drain(self, timeout: float) -> bool:
+        """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
+        self.is_draining = True
+        return await self._wait_until_empty(timeout)
+
+    async def _wait_until_empty(self, timeout: float | None) -> bool:
+        deadline = None if timeout is None else time.monotonic() + timeout
+        while len(self._outputs):
+            if self.errored or (deadline is not None and time.monotonic() > deadline):
+                return False
+            await asyncio.sleep(0.02)
+        return True
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
+        handler, self._handler = getattr(self, "_handler", None), None
+        if handler is not None:
+            handler.stop(EngineDeadError("the engine was shut down"))
+        if getattr(self, "_client", None) is not None:
+            self._client.close(timeout)
+        if getattr(self, "_stats", None) is not None:
+            self._stats.shutdown()
+        if getattr(self, "io_processor", None) is not None:
+            self.io_processor.shutdown()  # type: ignore[union-attr]
+
+    def __del__(self) -> None:
+        self.shutdown()
+
+    # ------------------------------------------------------------------ health
+    @property
+    def errored(self) -> bool:
+        return self._client.dead is not None or not self.is_running
+
+    is_stopped = errored
+
+    @property
+    def is_running(self) -> bool:
+        return self._handler is None or not self._handler.stopped
+
+    @property
+    def dead_error(self) -> EngineDeadError:
+        return EngineDeadError(f"the engine is gone: {self._client.dead or 'it was shut down'}")
+
+    async def check_health(self) -> None:
+        """Raise EngineDeadError if no request can be served."""
+        if self.errored:
+            raise self.dead_error
+
+    def _check_alive(self) -> None:
+        if self.errored:
+            raise self.dead_error
+
+    @property
+    def engine_pids(self) -> dict[str, int]:
+        """Engine processes by name."""
+        return self._client.engine_pids
+
+    # ------------------------------------------------------------------ calls to the engine
+    async def _call(self, method: str, *args: Any) -> Any:
+        self._check_alive()
+        self._start_handler()
+        return await self._client.call(method, *args)
+
+    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return bool(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
+
+    async def reset_mm_cache(self) -> None:
+        """Forget processed multimodal inputs."""
+        await self._call("reset_mm_cache")
+
+    async def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+        """Call a method of the workers' allow-list on every rank; one result per rank."""
+        return list(await self._call("collective_rpc", method, list(args), timeout))
+
+    async def add_lora(self, name: str, path: str) -> bool:
+        return bool(await self._call("add_lora", name, path))
+
+    async def remove_lora(self, name: str) -> bool:
+        return bool(await self._call("remove_lora", name))
+
+    async def list_loras(self) -> list[str]:
+        return list(await self._call("list_loras"))
+
+    async def pin_lora(self, name: str) -> bool:
+        return bool(await self._call("pin_lora", name))
+
+    async def start_profile(self) -> None:
+        await self._call("profile", True)
+
+    async def stop_profile(self) -> None:
+        await self._call("profile", False)
+
+    async def sleep(self, level: int = 1) -> None:
+        """Give device memory back until `wake_up`; the prefix cache is reset first."""
+        await self._call("sleep", level)
+        self._stats.submit("record_sleep_state", True, level)
+
+    async def wake_up(self, tags: list[str] | None = None) -> None:
+        await self._call("wake_up", tags)
+        self._stats.submit("record_sleep_state", False, 0)
+
+    async def is_sleeping(self) -> bool:
+        return bool(await self._call("is_sleeping"))
+
+    async def get_supported_tasks(self) -> tuple[str, ...]:
+        """What requests may ask for."""
+        return ("generate",)
+
+    # ------------------------------------------------------------------ the rest
+    @property
+    def stat_loggers(self) -> dict[str, StatLogger]:
+        """Stat loggers by name."""
+        return self._stats.loggers
+
+    async def do_log_stats(self) -> None:
+        """Make the stat loggers report now."""
+        self._stats.submit("log")
+
+    async def is_tracing_enabled(self) -> bool:
+        return False
+
+    def get_tokenizer(self) -> Any:
+        """The tokenizer. Raises ValueError if none is loaded."""
+        if self.io_processor is None:
+            raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
+        return self.io_processor.get_tokenizer()
+
+
+def _report_death(reference: weakref.ref[AsyncLLM], reason: str) -> None:
+    """Any thread: the engine ended unasked."""
+    engine = reference()
+    if engine is None:
+        return
+    logger.error("the engine died: %s", reason)
+    handler = engine._handler  # noqa: SLF001 - our own class
+    if handler is not None:
+        handler.stop_soon(EngineDeadError(f"the engine died: {reason}"))
+
+
+def client_name() -> str:
+    """Names this front end in profiles: host and process."""
+    return f"{os.uname().nodename}_{os.getpid()}.async_llm"

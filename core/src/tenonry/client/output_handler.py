@@ -1,0 +1,122 @@
+"""Moves outputs from the engine's socket into streams, on the event loop. Front end.
+
+It holds no reference to the AsyncLLM, so that one can be collected while it listens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import time
+
+from tenonry.client.core_client import CoreClient
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.stat_manager import StatManager
+from tenonry.errors import EngineDeadError
+from tenonry.messages import EngineCoreOutputs
+from tenonry.stats import StatRecord
+
+logger = logging.getLogger(__name__)
+CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
+MAX_FRAMES_PER_TURN = 16
+
+
+class OutputHandler:
+    """Listens from construction until `stop`. Any exception of its own ends every open request."""
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, client: CoreClient, outputs: OutputProcessor, stats: StatManager
+    ) -> None:
+        self.loop, self._client, self._outputs, self._stats = loop, client, outputs, stats
+        self.stopped = False
+        self._busy = False
+        self._fd = client.output_fd
+        loop.add_reader(self._fd, self._on_readable)
+        loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
+
+    def _on_readable(self) -> None:
+        if self.stopped or self._busy:
+            return
+        try:
+            self._turn()
+        except Exception as error:
+            logger.exception("the output handler failed")
+            self.stop(EngineDeadError(f"the output handler failed: {error}"))
+
+    def _turn(self) -> None:
+        """Drain the socket, then work through the touched requests in chunks."""
+        for _ in range(MAX_FRAMES_PER_TURN):
+            outputs = self._client.receive()
+            if outputs is None:
+                break
+            self._outputs.absorb(outputs)
+            if outputs.scheduler_stats is not None:
+                self._record(outputs)
+        else:
+            self.loop.call_soon(self._on_readable)
+        touched = self._outputs.take_touched()
+        if touched:
+            self._flush(touched, 0)
+
+    def _flush(self, touched: list, start: int) -> None:  # type: ignore[type-arg]
+        if self.stopped:
+            return
+        end = start + CHUNK_SIZE
+        aborts = self._outputs.flush(touched if start == 0 and len(touched) <= end else touched[start:end])
+        if aborts:
+            with contextlib.suppress(EngineDeadError):
+                self._client.abort_requests(aborts)
+        if end < len(touched):
+            self._busy = True
+            self.loop.call_soon(self._flush, touched, end)
+            return
+        if self._busy:
+            self._busy = False
+            self.loop.call_soon(self._on_readable)
+
+    def _record(self, outputs: EngineCoreOutputs) -> None:
+        if self._stats.enabled:
+            record = StatRecord(
+                engine_index=outputs.engine_index,
+                time=time.monotonic(),
+                scheduler=outputs.scheduler_stats,
+                iteration=self._outputs.take_iteration(),
+            )
+            self._stats.record(record)
+
+    def stop_soon(self, error: Exception) -> None:
+        """As `stop`, from any thread."""
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.call_soon_threadsafe(self._drain_and_stop, error)
+
+    def _drain_and_stop(self, error: Exception) -> None:
+        """What the engine still managed to say comes first."""
+        if not self.stopped:
+            with contextlib.suppress(Exception):
+                while (outputs := self._client.receive()) is not None:
+                    self._outputs.absorb(outputs)
+                self._outputs.flush()
+        self.stop(error)
+
+    def stop(self, error: Exception) -> None:
+        """Listen no more; every open request ends with `error`. Idempotent."""
+        if self.stopped:
+            return
+        self.stopped = True
+        if self.loop.is_closed():
+            return
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is self.loop:
+            self._finish(error)
+        else:
+            with contextlib.suppress(RuntimeError):
+                self.loop.call_soon_threadsafe(self._finish, error)
+
+    def _finish(self, error: Exception) -> None:
+        self.loop.remove_reader(self._fd)
+        self._outputs.fail_all(error)
+        self._client.fail_calls(error)
