@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from tenonry.errors import ConfigError
 
@@ -107,6 +107,11 @@ class EngineConfig(BaseModel):
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
 
+    @field_validator("io_processor", "kv_connector", mode="before")
+    @classmethod
+    def _none(cls, value: Any) -> Any:
+        return None if value == "none" else value
+
     @model_validator(mode="after")
     def _check(self) -> EngineConfig:
         budget = self.max_num_batched_tokens
@@ -143,8 +148,10 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
 
     Raises ConfigError that names each offending path, its value and the nearest known key.
     """
-    given = {key: value for key, value in values.items() if value is not None}
+    given = dict(values)
     path = given.pop("config", None)
+    if given.get("model", "") is None:
+        del given["model"]
     merged: dict[str, Any] = load_yaml(path) if path else {}
     if use_environment:
         merged |= environment_values()

@@ -39,7 +39,7 @@ class Completion:
 
     def take(self, kind: OutputKind) -> CompletionOutput:
         """The output since the last take (DELTA), or all of it."""
-        if kind is OutputKind.DELTA:
+        if kind == OutputKind.DELTA:
             ids, text, logprobs = self.new_ids, self.new_text, self.new_logprobs
             self.new_ids, self.new_text, self.new_logprobs = [], "", None
         else:
@@ -82,7 +82,7 @@ class Stream:
     def notify(self) -> None:
         """Wake the caller, if it waits and there is something for it."""
         waiter = self.waiter
-        if waiter is not None and (self.error is not None or self.kind is not OutputKind.FINAL or self.finished):
+        if waiter is not None and (self.error is not None or self.kind != OutputKind.FINAL or self.finished):
             self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)
@@ -100,7 +100,7 @@ class Stream:
 
     def take(self) -> RequestOutput | None:
         """What is new, or None. Raises the stream's error once everything before it was taken."""
-        if not self.ready or (self.kind is OutputKind.FINAL and not self.finished and self.error is None):
+        if not self.ready or (self.kind == OutputKind.FINAL and not self.finished and self.error is None):
             if self.error is not None:
                 raise self.error
             return None
@@ -109,7 +109,7 @@ class Stream:
             self.ready.clear()
             outputs = [self.completions[0].take(kind)]
         else:
-            chosen = self.ready if kind is OutputKind.DELTA else self.completions
+            chosen = self.ready if kind == OutputKind.DELTA else self.completions
             outputs = [completion.take(kind) for completion in chosen]
             outputs.sort(key=lambda output: output.index)
             self.ready = []

@@ -205,7 +205,7 @@ class EngineLoop:
 
     def _drain(self) -> None:
         for client, source in enumerate(self._inputs):
-            while source.getsockopt(zmq.EVENTS) & zmq.POLLIN:
+            while source.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
                 self._receive(client, source.recv_multipart())
 
     def _send(self, news: News) -> None:

@@ -71,16 +71,12 @@ class BaseScheduler(Scheduler):
 
     # ------------------------------------------------------------------ the interface
     def add_request(self, request: Request) -> None:
-        if request.num_tokens > self.token_budget and not self.chunked_prefill:
-            raise RequestError(
-                f"the prompt has {request.num_tokens} tokens, but chunked prefill is off and a step holds at most "
-                f"max_num_batched_tokens={self.token_budget}",
-                "prompt",
-            )
+        self._refuse_impossible(request)
         self.requests[request.handle] = request
         self.waiting.add(request)
 
     def schedule(self) -> SchedulerOutput:
+        self.rows.step = self._steps
         step = StepBuilder(self, self._steps)
         for request in self._arrived:
             if not request.is_finished:
@@ -90,6 +86,7 @@ class BaseScheduler(Scheduler):
         self._arrived.clear()
         self.choose(step)
         self._steps += 1
+        self.rows.step = self._steps
         return step.build()
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
@@ -107,13 +104,13 @@ class BaseScheduler(Scheduler):
         return ended
 
     def has_requests(self) -> bool:
-        return bool(self.requests or self.rows.gone)
+        return bool(self.requests or self.rows.gone or self.blocks.waits)
 
     def has_unfinished_requests(self) -> bool:
         return bool(self.requests)
 
     def get_request_counts(self) -> tuple[int, int]:
-        running = len(self.rows.running())
+        running = self.rows.num_active
         return running, len(self.requests) - running
 
     def make_stats(self) -> SchedulerStats:
@@ -155,9 +152,9 @@ class BaseScheduler(Scheduler):
         self.blocks.free(request, row, num_known=0)
         self.rows.leave(row)
 
-    def preempt(self, request: Request) -> None:
-        """Back to the queue, in its old place; blocks are freed, tokens kept."""
-        self._release(request)
+    def preempt(self, request: Request, *, drop: bool = False) -> None:
+        """Back to the queue, in its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
+        self._release(request, drop=drop)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self._preemptions += 1
@@ -170,6 +167,7 @@ class BaseScheduler(Scheduler):
         if request in self.waiting:
             self.waiting.remove(request)
         parameters = self._release(request, drop=drop) if request.row >= 0 else None
+        self.blocks.forget(request)
         del self.requests[request.handle]
         return FinishedOutput(
             request.handle, reason, num_preemptions=request.num_preemptions, kv_transfer_params=parameters
@@ -177,15 +175,39 @@ class BaseScheduler(Scheduler):
 
     def _release(self, request: Request, *, drop: bool = False) -> dict[str, Any] | None:
         row, rows = request.row, self.rows
-        known = min(int(rows.num_tokens[row] - rows.pending[row]), int(rows.num_computed[row]))
+        rows.save(row)  # a KV connector may read the request's tokens
+        known = min(request.num_tokens, int(rows.num_computed[row]))
         parameters = self.blocks.free(request, row, num_known=known, drop=drop)
         rows.leave(row)
         return parameters
 
     def _end_transfers(self, result: ModelRunnerOutput) -> None:
         """KV that waited for a transfer is there (or has to be computed): the rows may run."""
-        for row, num_computed in self.blocks.transfers(result.transfers_done, result.transfers_failed):
-            request = self.rows.requests[row]
-            if request is not None and request.status is RequestStatus.WAITING_FOR_KV:
-                self.rows.num_computed[row] = num_computed
-                self._arrived.append(request)
+        arrived, lost = self.blocks.transfers(result.transfers_done, result.transfers_failed)
+        for row, num_computed in arrived:
+            self.rows.num_computed[row] = num_computed
+            self._arrived.append(self.rows.request(row))
+        for row in lost:
+            self.preempt(self.rows.request(row), drop=True)
+
+    def _refuse_impossible(self, request: Request) -> None:
+        """Raises RequestError for what can never run here, however empty the engine is."""
+        if request.num_tokens >= request.max_total_tokens:
+            raise RequestError(
+                f"the request has {request.num_tokens} tokens and may have {request.max_total_tokens} in all: nothing is "
+                "left to generate",
+                "prompt",
+            )
+        if request.num_tokens > self.token_budget and not self.chunked_prefill:
+            raise RequestError(
+                f"the prompt has {request.num_tokens} tokens, but chunked prefill is off and a step holds at most "
+                f"max_num_batched_tokens={self.token_budget}",
+                "prompt",
+            )
+        slots = self.blocks.num_total * self.context.kv_cache.block_size
+        if request.max_total_tokens - 1 > slots:  # the last token is sampled, never computed
+            raise RequestError(
+                f"the request may grow to {request.max_total_tokens} tokens, but the KV cache holds {slots}; lower "
+                "max_tokens or shorten the prompt",
+                "max_tokens",
+            )

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from tenonry.request import Request
-from tenonry.scheduling.rows import Rows
+from tenonry.scheduling.rows import Index, Rows
 from tenonry.step import I32
 
 
@@ -26,6 +26,14 @@ class NewBlocks(NamedTuple):
     block_id: I32
 
 
+class Transferred(NamedTuple):
+    """What ended transfers mean: `arrived` rows waited and may run now, with so many tokens computed; `lost` rows ran
+    on contents that never came, and have to compute everything again."""
+
+    arrived: list[tuple[int, int]]
+    lost: list[int]
+
+
 class BlockManager(ABC):
     """Blocks by row. Every method leaves the books balanced, also when it answers no."""
 
@@ -37,32 +45,40 @@ class BlockManager(ABC):
     def match(self, request: Request, row: int) -> Match | None:
         """Give the row the cached blocks of its longest known prefix, never covering the last token.
 
-        None: ask again in a later step (nothing was attached). `ready=False`: blocks are attached but their contents
-        are still on the way; `transfers` will name the row.
+        `request.token_ids` are all its tokens. None: ask again in a later step (nothing was attached). `ready=False`:
+        blocks are attached but their contents are still on the way; `transfers` will name the row.
         """
 
     @abstractmethod
-    def grow(self, rows: I32, num_tokens: I32) -> NewBlocks | None:
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         """Make room for `num_tokens[i]` tokens in all of `rows`, or change nothing and return None."""
 
     @abstractmethod
-    def register(self, rows: I32, num_known: I32) -> None:
-        """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks."""
+    def register(self, rows: Index, num_known: I32) -> None:
+        """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks.
+
+        May leave some for a later call, so that no step has to do the work of many.
+        """
 
     @abstractmethod
     def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
         """Take the row's blocks back, registering what is full. `drop`: forget what the row itself registered.
 
-        Returns the KV connector's parameters for the client, if the request is finished and there are any.
+        `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client, if the request
+        is finished and there are any.
         """
+
+    @abstractmethod
+    def forget(self, request: Request) -> None:
+        """The request ended: nothing needs to be remembered about it."""
 
     @abstractmethod
     def table(self, row: int) -> tuple[I32, ...]:
         """The row's block ids per group, in order (a copy)."""
 
     @abstractmethod
-    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> list[tuple[int, int]]:
-        """KV transfers of these handles ended: [(row that waited, tokens it now has)]."""
+    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
+        """KV transfers of these handles ended."""
 
     @abstractmethod
     def connector_metadata(self) -> Any:

@@ -43,13 +43,13 @@ class ResultReader:
                 f"{len(result.failed_row)} failures, but {np.count_nonzero(output.samples)} rows sample one token each"
             )
         prompt_logprobs = self._prompt_logprobs(output, result)
+        ended = self._fail(output, result.failed_row, result.failed_code) if len(result.failed_row) else []
         if output.step_id < self._rows.left_in:
             fresh = self._is_fresh(output, row)
             row, token = row[fresh], token[fresh]
         handle = self._rows.handle[row]
-        ended = self._append(row, token) if len(row) else []
-        if len(result.failed_row):
-            ended += self._fail(output, result.failed_row.astype(np.intp), result.failed_code)
+        if len(row):
+            ended += self._append(row, token)
         news = _split(handle, token) if len(row) else {}
         if result.logprobs is not None:
             self._attach_logprobs(news, row, handle, result.logprobs)
@@ -99,7 +99,8 @@ class ResultReader:
         finished.stop_token_id = stop_token_id
         return finished
 
-    def _fail(self, output: SchedulerOutput, row: Index, code: I32) -> list[FinishedOutput]:
+    def _fail(self, output: SchedulerOutput, row: I32, code: I32) -> list[FinishedOutput]:
+        """End failed rows first: a token that came with the failure is not delivered."""
         ended = []
         for failed, why in zip(row.tolist(), code.tolist(), strict=True):
             if self._is_fresh(output, np.array([failed]))[0]:

@@ -7,22 +7,26 @@ schedule all that was asked or change nothing.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from tenonry.request import Request, RequestStatus
 from tenonry.scheduling.blocks import NewBlocks
+from tenonry.scheduling.rows import Index
 from tenonry.step import I32, KNOWN_TO_WORKER, NewRow, SchedulerOutput
 
 if TYPE_CHECKING:
     from tenonry.scheduling.base import BaseScheduler
 
+Part = tuple[Index, I32, I32, np.ndarray]  # rows, num_tokens, next_token, samples
+
 
 class StepBuilder:
     """One step in the making.
 
-    `tokens_left`: token budget still free. `now`: the scheduler's clock, seconds.
+    `tokens_left`: token budget still free. `now`: the scheduler's clock, seconds. `full`: a request was turned away for
+    lack of budget, rows or blocks. `preempted`: requests that lost their row to this step.
     """
 
     def __init__(self, scheduler: BaseScheduler, step_id: int) -> None:
@@ -30,8 +34,10 @@ class StepBuilder:
         self._step_id = step_id
         self.now = scheduler.context.clock()
         self.tokens_left = scheduler.token_budget
+        self.full = False
+        self.preempted: list[Request] = []
         self._new: list[NewRow] = []
-        self._parts: list[tuple[I32, I32, I32, np.ndarray]] = []
+        self._parts: list[Part] = []
         self._added: list[NewBlocks] = []
 
     # ------------------------------------------------------------------ looking
@@ -44,15 +50,21 @@ class StepBuilder:
         return self._rows.num_free
 
     @property
-    def ready(self) -> I32:
-        """Rows that can compute now, in the order they entered: not at their limit, no token missing."""
-        rows = self._rows
+    def num_running(self) -> int:
+        return self._rows.num_active
+
+    @property
+    def ready(self) -> Index:
+        """Rows that this step can still run, in the order they entered: not at their limit, no token missing."""
+        rows, context = self._rows, self._scheduler.context
         running = rows.running()
-        if self._scheduler.context.max_concurrent_steps > 1 and len(running):
+        if self._parts:
+            running = running[rows.scheduled_in[running] != self._step_id]
+        if context.max_concurrent_steps > 1 and len(running):
             can_run = rows.num_tokens[running] < rows.limit[running]
-            if not self._scheduler.context.feeds_back_tokens:
+            if not context.feeds_back_tokens:
                 can_run &= rows.pending[running] == 0
-            if not can_run.all():
+            if np.count_nonzero(can_run) < len(running):
                 return running[can_run]
         return running
 
@@ -66,110 +78,121 @@ class StepBuilder:
         """Waiting requests in queue order; leave the loop at the first that does not fit."""
         return iter(self._scheduler.waiting)
 
-    def num_uncomputed(self, rows: I32) -> I32:
+    def num_uncomputed(self, rows: Index) -> I32:
         """Tokens of each row that were not computed or scheduled yet (1 for a row that merely decodes)."""
-        return self._rows.num_tokens[rows] - self._rows.num_computed[rows]
+        uncomputed: I32 = self._rows.num_tokens[rows] - self._rows.num_computed[rows]
+        return uncomputed
 
     # ------------------------------------------------------------------ deciding
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
-        False, and nothing changed, if there is no budget, row or block for it.
+        A waiting one gets blocks for all its tokens at once. False, and nothing changed, if there is no budget, row or
+        block for it, if it runs in this step already, or if its KV is on the way.
         """
         if request.row < 0:
             return self._start(request, num_tokens)
-        row = request.row
-        if not self._rows.active[row]:
+        rows, row = self._rows, request.row
+        if not rows.active[row] or rows.scheduled_in[row] == self._step_id:
             return False
-        left = int(self._rows.num_tokens[row] - self._rows.num_computed[row])
-        count = self._fit(left, num_tokens)
-        return count > 0 and self.run_rows(np.array([row], np.int32), np.array([count], np.int32))
+        count = self._fit(int(rows.num_tokens[row]) - int(rows.num_computed[row]), num_tokens)
+        return count > 0 and self._run(np.array([row]), np.array([count], np.int32), count)
 
-    def run_rows(self, rows: I32, num_tokens: I32) -> bool:
-        """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, running, ready); all of them or none."""
+    def run_rows(self, rows: Index, num_tokens: I32) -> bool:
+        """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none."""
         total = int(num_tokens.sum())
         if total > self.tokens_left:
             return False
-        start = self._rows.num_computed[rows]
-        end = start + num_tokens
-        added = self._blocks.grow(rows, end)
-        if added is None:
-            return False
-        if len(added.row):
-            self._added.append(added)
-        self._commit(rows, start, end, num_tokens, total)
-        return True
+        return self._run(np.asarray(rows, np.intp), np.asarray(num_tokens, np.int32), total)
 
-    def run_ready(self) -> bool:
+    def run_ready(self, max_tokens: int | None = None) -> bool:
         """Schedule every ready row: all of its uncomputed tokens, or what the budget allows, decodes first.
 
-        When blocks run out, victims (`scheduler.victim`) are preempted until the others fit. False if nothing ran.
+        `max_tokens` bounds each row's share. When blocks run out, victims (`scheduler.victim`) are preempted until the
+        others fit. False if nothing ran.
         """
         while True:
             rows = self.ready
             if len(rows) == 0:
                 return False
             count = self.num_uncomputed(rows)
-            if int(count.sum()) > self.tokens_left:
+            if max_tokens is not None:
+                np.minimum(count, max_tokens, out=count)
+            total = int(count.sum())
+            if total > self.tokens_left:
                 rows, count = self._cut_to_budget(rows, count)
-            if len(rows) and self.run_rows(rows, count):
+                total = int(count.sum())
+            if total == 0:
+                return False
+            if self._run(rows, count, total):
                 return True
-            if len(rows) == 0 or not self._preempt_one():
+            if not self._preempt_one():
                 return False
 
     def preempt(self, request: Request) -> None:
         """Take a running request's row and blocks away; it waits again, keeping the tokens it has.
 
-        Raises ValueError for a request that this step already runs.
+        Raises ValueError for a request that this step already runs, or that does not run at all.
         """
+        if request.row < 0 or not self._rows.active[request.row]:
+            raise ValueError(f"request {request.request_id!r} is not running; it cannot be preempted")
         if self._rows.scheduled_in[request.row] == self._step_id:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
             )
         self._scheduler.preempt(request)
+        self.preempted.append(request)
 
     # ------------------------------------------------------------------ details
-    def _cut_to_budget(self, rows: I32, count: I32) -> tuple[I32, I32]:
+    def _cut_to_budget(self, rows: Index, count: I32) -> tuple[Index, I32]:
         """Decodes first, then earlier rows; the last one may get a part."""
         first = np.argsort(count > 1, kind="stable")
         rows, count = rows[first], count[first]
-        room = self.tokens_left - (np.cumsum(count) - count)
-        cut = np.minimum(count, room) if self._scheduler.chunked_prefill else np.where(count <= room, count, 0)
-        keep = cut > 0
+        room = np.maximum(self.tokens_left - (np.cumsum(count) - count), 0)
+        cut = np.minimum(count, room)
+        if not self._scheduler.chunked_prefill:  # what exceeds a whole budget is split all the same
+            cut[(cut < count) & (count <= self._scheduler.token_budget)] = 0
+        keep = cut.nonzero()[0]
         return rows[keep], cut[keep].astype(np.int32)
 
     def _preempt_one(self) -> bool:
-        """Preempt the victim among the running requests that this step does not run yet; the last one is spared."""
-        running = [request for request in self.running if self._rows.scheduled_in[request.row] != self._step_id]
-        if len(running) < 2:
+        """Preempt the victim among the ready requests; the last one is spared."""
+        ready = self.ready
+        if len(ready) < 2:
             return False
-        self.preempt(self._scheduler.victim(running))
+        self.preempt(self._scheduler.victim([self._rows.request(row) for row in ready.tolist()]))
         return True
 
     def _fit(self, left: int, wanted: int | None) -> int:
         count = left if wanted is None else min(left, wanted)
         if count <= self.tokens_left:
             return count
-        return self.tokens_left if self._scheduler.chunked_prefill else 0
+        splits = self._scheduler.chunked_prefill or count > self._scheduler.token_budget
+        return self.tokens_left if splits else 0
 
     def _start(self, request: Request, num_tokens: int | None) -> bool:
-        rows, blocks = self._rows, self._blocks
-        if self.tokens_left <= 0 or rows.num_free == 0 or request not in self._scheduler.waiting:
+        rows, blocks, scheduler = self._rows, self._blocks, self._scheduler
+        if request not in scheduler.waiting:
+            return False
+        if self.tokens_left <= 0 or rows.num_free == 0:
+            self.full = True
             return False
         row = rows.enter(request)
         match = blocks.match(request, row)
         if match is None or not match.ready:
-            return self._hold(request, row, match is not None)
-        rows.num_computed[row] = match.num_computed
-        count = self._fit(request.num_tokens - match.num_computed, num_tokens)
-        one = np.array([row], np.int32)
-        if count <= 0 or blocks.grow(one, np.array([match.num_computed + count], np.int32)) is None:
-            self._scheduler.undo_start(request, row)
+            return self._hold(request, row, attached=match is not None)
+        start = match.num_computed
+        rows.num_computed[row] = start
+        count = self._fit(request.num_tokens - start, num_tokens)
+        one = np.array([row])
+        if count <= 0 or blocks.grow(one, np.array([request.num_tokens], np.int32)) is None:
+            scheduler.undo_start(request, row)
+            self.full = True
             return False
-        self._scheduler.started(request, row, match.num_computed, self.now)
-        self.enter_row(request, row, match.num_computed)
-        start = np.array([match.num_computed], np.int32)
-        self._commit(one, start, start + count, np.array([count], np.int32), count)
+        scheduler.started(request, row, start, self.now)
+        self.enter_row(request, row, start)
+        self._commit(one, np.array([start], np.int32), np.array([start + count], np.int32), np.array([count], np.int32))
+        self.tokens_left -= count
         return True
 
     def enter_row(self, request: Request, row: int, num_computed: int) -> None:
@@ -192,7 +215,7 @@ class StepBuilder:
             )
         )
 
-    def _hold(self, request: Request, row: int, attached: bool) -> bool:
+    def _hold(self, request: Request, row: int, *, attached: bool) -> bool:
         """The request cannot run yet; it keeps its row if blocks are on their way to it."""
         if attached:
             self._scheduler.waiting.remove(request)
@@ -201,40 +224,48 @@ class StepBuilder:
             self._scheduler.undo_start(request, row)
         return False
 
-    def _commit(self, rows: I32, start: I32, end: I32, num_tokens: I32, total: int) -> None:
+    def _run(self, rows: Index, num_tokens: I32, total: int) -> bool:
+        start = self._rows.num_computed[rows]
+        end = start + num_tokens
+        added = self._blocks.grow(rows, end)
+        if added is None:
+            self.full = True
+            return False
+        if len(added.row):
+            self._added.append(added)
+        self._commit(rows, start, end, num_tokens)
+        self.tokens_left -= total
+        return True
+
+    def _commit(self, rows: Index, start: I32, end: I32, num_tokens: I32) -> None:
+        """Advance the columns to the end of the step, and cache what becomes full, for others of this step to find."""
         columns = self._rows
-        samples = end == columns.num_tokens[rows]
-        known = (num_tokens == 1) & (columns.pending[rows] == 0)
+        length, pending = columns.num_tokens[rows], columns.pending[rows]
+        samples = end == length
         next_token = columns.token_ids[rows, start]
-        if not known.all():
-            next_token = np.where(known, next_token, np.int32(KNOWN_TO_WORKER))
+        known = end
+        if np.count_nonzero(pending):
+            next_token[pending > 0] = KNOWN_TO_WORKER
+            known = np.minimum(end, length - pending)
         columns.num_computed[rows] = end
         columns.scheduled_in[rows] = self._step_id
-        columns.pending[rows] += samples
-        columns.num_tokens[rows] += samples
-        self.tokens_left -= total
+        columns.pending[rows] = pending + samples
+        columns.num_tokens[rows] = length + samples
         self._parts.append((rows, num_tokens, next_token, samples))
+        self._blocks.register(rows, known)
 
     def build(self) -> SchedulerOutput:
-        """The finished step; full blocks with known ids are registered in the prefix cache."""
+        """The finished step."""
         output = SchedulerOutput(step_id=self._step_id, gone=self._rows.take_gone(), new=self._new)
         if self._parts:
-            row, num_tokens, next_token, samples = (
-                self._parts[0] if len(self._parts) == 1 else tuple(map(np.concatenate, zip(*self._parts, strict=True)))
-            )
-            output.row, output.num_tokens, output.next_token, output.samples = (
-                row,
-                num_tokens,
-                next_token,
-                samples,
-            )
-            output.generation = self._rows.generation[row]
-            known = self._rows.num_tokens[row] - self._rows.pending[row]
-            self._blocks.register(row, np.minimum(known, self._rows.num_computed[row]))
+            row, output.num_tokens, output.next_token, output.samples = _join(self._parts)
+            output.row, output.generation = row.astype(np.int32), self._rows.generation[row]
         if self._added:
-            parts = self._added
-            block = parts[0] if len(parts) == 1 else NewBlocks(*map(np.concatenate, zip(*parts, strict=True)))
-            output.new_block_row, output.new_block_group, output.new_block_id = block
+            output.new_block_row, output.new_block_group, output.new_block_id = _join(self._added)
         output.total_tokens = self._scheduler.token_budget - self.tokens_left
         output.connector_metadata = self._blocks.connector_metadata()
         return output
+
+
+def _join(parts: list[Any]) -> Any:
+    return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))

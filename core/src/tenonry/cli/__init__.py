@@ -1,0 +1,92 @@
+"""The command line `tenonry`: verbs are entry points, help comes from metadata, and only the chosen verb is imported."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+SUMMARIES = {
+    "generate": "Complete one prompt and print the text.",
+    "chat": "Talk to a model in the terminal.",
+    "plugins": "List installed plugins, or show one.",
+    "completion": "Print a shell completion script.",
+}
+USAGE = "usage: tenonry [--version] [--help] VERB …"
+EXIT_INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status (1: an error, 2: wrong usage, 130: interrupted)."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if not words or words[0] in {"-h", "--help", "help"}:
+        sys.stdout.write(help_text())
+        return 0
+    if words[0] in {"-V", "--version"}:
+        from tenonry import __version__
+
+        sys.stdout.write(f"tenonry {__version__}\n")
+        return 0
+    return _guarded(words[0], words[1:])
+
+
+def _guarded(verb: str, words: list[str]) -> int:
+    """Run a verb; errors of ours become one line, an interrupt or a closed pipe a quiet end."""
+    from tenonry.errors import TenonryError
+    from tenonry.logs import configure_logging
+
+    configure_logging("tenonry")
+    try:
+        return _run(verb, words)
+    except TenonryError as error:
+        sys.stderr.write(f"tenonry: error: {error}\n")
+        return 1
+    except KeyboardInterrupt:
+        return EXIT_INTERRUPTED
+    except BrokenPipeError:
+        sys.stderr.close()
+        return 1
+
+
+def _run(verb: str, words: list[str]) -> int:
+    from tenonry.errors import PluginNotFound
+    from tenonry.plugin_discovery import find_entry_point, not_found
+    from tenonry.plugin_kinds import OWNED_GROUPS
+
+    group = OWNED_GROUPS["command"]
+    if verb.startswith("-") or find_entry_point("command", group, verb) is None:
+        error: PluginNotFound = not_found("command", group, verb)
+        sys.stderr.write(f"{USAGE}\ntenonry: error: {error}\n")
+        return 2
+    parser, command = make_parser(verb)
+    return command.run(parser.parse_args(words))
+
+
+def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
+    """The parser of a verb with its command. Raises PluginError if the verb's distribution is broken."""
+    from tenonry.errors import PluginIncompatible
+    from tenonry.plugin_manager import resolve_owned
+
+    found, entry = resolve_owned("command", verb)
+    if not (isinstance(found, type) and issubclass(found, Command)):
+        raise PluginIncompatible(f"{entry.label()} is not a subclass of tenonry.interfaces.command.Command")
+    command = found()
+    parser = argparse.ArgumentParser(f"tenonry {verb}", description=command.summary, allow_abbrev=False)
+    command.add_arguments(parser)
+    return parser, command
+
+
+def help_text() -> str:
+    """All verbs with their summaries, from metadata alone."""
+    from tenonry.plugin_discovery import installed
+    from tenonry.plugin_kinds import OWNED_GROUPS
+
+    lines = [USAGE, "", "A plugin-first inference engine for language models.", "", "verbs:"]
+    for entry in installed(OWNED_GROUPS["command"]):
+        summary = SUMMARIES.get(entry.name) or entry.summary
+        lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
+    lines += ["", "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed."]
+    return "\n".join(lines) + "\n"
+
+
+from tenonry.interfaces.command import Command  # noqa: E402 - light; stands last so that --version never pays for it

@@ -1,0 +1,41 @@
+"""`tenonry generate PROMPT`: complete one prompt in this process and print the text on standard output."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from tenonry.arguments import add_engine_arguments, config_from_arguments
+from tenonry.cli.sampling_arguments import add_sampling_arguments, sampling_from_arguments
+from tenonry.interfaces.command import Command
+
+DEFAULT_MODEL = "demo"
+DEFAULT_MAX_TOKENS = 64
+
+
+class GenerateCommand(Command):
+    """One prompt, one answer."""
+
+    summary = "Complete one prompt and print the text."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument("prompt", metavar="PROMPT", help="The text to complete; - reads standard input.")
+        add_sampling_arguments(parser)
+        add_engine_arguments(parser, model_positional=False)
+
+    def run(self, args: argparse.Namespace) -> int:
+        args.model = args.model or (None if args.config else DEFAULT_MODEL)
+        config = config_from_arguments(args)
+        prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
+
+        from tenonry.client.llm import LLM
+
+        with LLM(config=config) as llm:
+            defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0, **llm.model.default_sampling}
+            output = llm.generate([prompt], sampling_from_arguments(args, defaults), use_tqdm=False)[0]
+        if output.error is not None:
+            sys.stderr.write(f"tenonry: error: {output.error}\n")
+            return 1
+        for completion in output.outputs:
+            sys.stdout.write(completion.text + "\n")
+        return 0

@@ -1,0 +1,134 @@
+"""`tenonry plugins list | show`: what is installed, from metadata alone; only `show` imports, and only the one shown."""
+
+from __future__ import annotations
+
+import argparse
+import inspect
+import json
+import sys
+from typing import Any, NamedTuple
+
+from tenonry.errors import PluginError, PluginNotFound
+from tenonry.interfaces.command import Command
+from tenonry.plugin_discovery import Installed, check_requirements, installed, not_found
+from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin_plan import PlanEntry
+
+
+class Row(NamedTuple):
+    """One line of the list."""
+
+    kind: str
+    name: str
+    distribution: str
+    version: str
+    state: str
+    target: str
+
+
+class PluginsCommand(Command):
+    """Lists and shows plugins."""
+
+    summary = "List installed plugins, or show one."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        verbs = parser.add_subparsers(dest="verb", required=True)
+        listing = verbs.add_parser("list", help="Kind, name, distribution, version and state of every plugin.")
+        listing.add_argument("--kind", choices=sorted(groups()), help="Only this kind.")
+        listing.add_argument("--json", action="store_true", help="Print JSON.")
+        show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
+        show.add_argument("name", help="Its name, or kind/name where a name is used by several kinds.")
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.verb == "show":
+            return _show(args.name)
+        rows = plugin_rows(args.kind)
+        sys.stdout.write(json.dumps([row._asdict() for row in rows], indent=1) + "\n" if args.json else _table(rows))
+        return 0
+
+
+def groups() -> dict[str, str]:
+    """Kind → entry-point group, for every extension point."""
+    return {**{kind.name: kind.group for kind in KINDS.values()}, **OWNED_GROUPS, "hook_module": HOOK_MODULES}
+
+
+def plugin_rows(kind: str | None = None) -> list[Row]:
+    """Every plugin of a kind, or of all."""
+    rows = []
+    for name, group in groups().items():
+        if kind in (None, name):
+            entries = installed(group)
+            names = [entry.name for entry in entries]
+            rows += [
+                Row(name, entry.name, entry.distribution, entry.version, _state(name, entry, names), entry.target)
+                for entry in entries
+            ]
+    return rows
+
+
+def _state(kind: str, entry: Installed, names: list[str]) -> str:
+    """Installed is not active: only hook modules act without being chosen."""
+    try:
+        check_requirements(entry.distribution)
+    except PluginError as error:
+        return f"incompatible: {error}"
+    if names.count(entry.name) > 1:
+        return "conflict: two distributions claim this name"
+    return "active" if kind == "hook_module" else "available"
+
+
+def _table(rows: list[Row]) -> str:
+    columns = ("kind", "name", "distribution", "version", "state")
+    cells = [columns, *[tuple(getattr(row, column) for column in columns) for row in rows]]
+    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+    return "".join(
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
+    )
+
+
+def _show(name: str) -> int:
+    kind, _, short = name.rpartition("/")
+    rows = [row for row in plugin_rows(kind or None) if row.name == short]
+    if not rows:
+        raise _unknown(kind, short)
+    for row in rows:
+        sys.stdout.write(_describe(row) + "\n")
+    return 0
+
+
+def _unknown(kind: str, name: str) -> PluginNotFound:
+    if kind:
+        return not_found(kind, groups()[kind], name)
+    return PluginNotFound(f"no plugin is called '{name}'; `tenonry plugins list` shows all names")
+
+
+def _describe(row: Row) -> str:
+    lines = [
+        f"{row.kind} {row.name}",
+        f"  class         {row.target}",
+        f"  distribution  {row.distribution} {row.version}",
+    ]
+    lines.append(f"  state         {row.state}")
+    found = _load(row)
+    text = inspect.getdoc(found)
+    if text:
+        lines += ["  about         " + text.splitlines()[0]]
+    fields: dict[str, Any] = getattr(getattr(found, "Options", None), "model_fields", {})
+    for name, field in fields.items():
+        default = "required" if field.is_required() else f"default {field.default!r}"
+        lines.append(f"  option        {name}: {field.description or field.annotation} ({default})")
+    return "\n".join(lines)
+
+
+def _load(row: Row) -> Any:
+    if row.kind in OWNED_GROUPS:
+        return resolve_owned(row.kind, row.name)[0]
+    entry = PlanEntry(
+        kind=row.kind, name=row.name, target=row.target, distribution=row.distribution, version=row.version
+    )
+    if row.kind in KINDS:
+        return entry.load()
+    import importlib
+
+    return importlib.import_module(row.target.partition(":")[0])
