@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError, WireError
+from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, WireError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.messages import (
@@ -36,6 +36,7 @@ from tenonry.sockets import RunDirectory, close_all, engine_client_address, make
 from tenonry.supervise import describe_exit
 
 logger = logging.getLogger(__name__)
+FIRST_MESSAGE_MS = 10_000
 
 
 class CoreClient:
@@ -92,7 +93,9 @@ class CoreClient:
         launcher.on_exit(self._on_exit)
         for name, code in launcher.finished().items():  # it may have ended before anybody listened
             self._on_exit(name, 0, code)
-        self._input.recv_multipart()  # the engine's empty first message: from now on it can be addressed
+        if not self._input.poll(FIRST_MESSAGE_MS):  # the engine's empty first message: then it can be addressed
+            raise LaunchError(f"engine {self._engine.index} is ready but sent nothing on its input socket")
+        self._input.recv_multipart()
         assert self._engine.ready is not None  # noqa: S101 - the handshake ended
         return self._engine.ready
 
