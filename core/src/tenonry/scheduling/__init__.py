@@ -4,6 +4,8 @@ Write `choose(step)` in a subclass of `BaseScheduler`; everything else is done h
 that merely decode one more token.
 """
 
+from __future__ import annotations
+
 from tenonry.scheduling.base import BaseScheduler
 from tenonry.scheduling.blocks import BlockManager, Match
 from tenonry.scheduling.rows import Rows

@@ -194,8 +194,8 @@ class BaseScheduler(Scheduler):
         """Raises RequestError for what can never run here, however empty the engine is."""
         if request.num_tokens >= request.max_total_tokens:
             raise RequestError(
-                f"the request has {request.num_tokens} tokens and may have {request.max_total_tokens} in all: nothing is "
-                "left to generate",
+                f"the request has {request.num_tokens} tokens and may have {request.max_total_tokens} in all: nothing "
+                "is left to generate",
                 "prompt",
             )
         if request.num_tokens > self.token_budget and not self.chunked_prefill:

@@ -27,8 +27,11 @@ class NewBlocks(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What ended transfers mean: `arrived` rows waited and may run now, with so many tokens computed; `lost` rows ran
-    on contents that never came, and have to compute everything again."""
+    """What ended transfers mean.
+
+    `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which never
+    came, and have to compute everything again.
+    """
 
     arrived: list[tuple[int, int]]
     lost: list[int]

@@ -1,3 +1,7 @@
 """The scheduler `batching` and its policies `fcfs` and `priority`; runs in the engine process."""
 
 from __future__ import annotations
+
+from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
+
+__all__ = ["AdmissionState", "SchedulingPolicy"]

@@ -1,3 +1,9 @@
 """Block pool, block hashes and prefix cache, as a library for schedulers; runs in the engine process."""
 
 from __future__ import annotations
+
+from tenonry_kvcache.hashing import BlockHasher
+from tenonry_kvcache.manager import KVCacheManager
+from tenonry_kvcache.pool import BlockPool
+
+__all__ = ["BlockHasher", "BlockPool", "KVCacheManager"]

@@ -1,0 +1,22 @@
+"""The policies that come with the batching scheduler: `fcfs` and `priority`. Engine process."""
+
+from __future__ import annotations
+
+from tenonry.request import Request
+from tenonry_scheduler_batching.policy import SchedulingPolicy
+
+
+class FcfsPolicy(SchedulingPolicy):
+    """First come, first served; the youngest gives way."""
+
+
+class PriorityPolicy(SchedulingPolicy):
+    """Lower `priority` first, then first come, first served; of the worst priority, the youngest gives way."""
+
+    starvation_free = False
+
+    def order(self, request: Request) -> tuple[int, int]:
+        return (request.priority, request.arrival)
+
+    def victim(self, running: list[Request]) -> Request:
+        return max(running, key=self.order)

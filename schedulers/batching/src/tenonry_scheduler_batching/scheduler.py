@@ -1,0 +1,83 @@
+"""Continuous batching: every step runs what runs already, then lets in what still fits. Engine process.
+
+Running requests come first, decodes before prefills; prompts are split over steps as the token budget demands; when
+blocks run out a victim loses its row and is computed again later. The order of the queue, admission and the choice of
+victims are the policy's, a plugin of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import Field
+
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.plugin_manager import resolve_owned
+from tenonry.request import Request
+from tenonry.scheduling import BaseScheduler, StepBuilder
+from tenonry_kvcache import KVCacheManager
+from tenonry_scheduler_batching.policy import AdmissionState, bind_policy
+
+MAX_PASSED = 64  # waiting requests whose KV is on its way that a step looks past
+
+
+class BatchingOptions(PluginOptions):
+    """Options of the scheduler `batching`."""
+
+    long_prefill_token_threshold: int | None = Field(
+        None, ge=1, description="Most prompt tokens of one request in a step, so that long prompts let others pass."
+    )
+    watermark: float = Field(
+        0.01, ge=0, lt=1, description="Share of the KV blocks that must be free for a request to be let in."
+    )
+    prefix_cache_seed: str | None = Field(
+        None, min_length=1, description="Makes block hashes equal in all processes; by default each draws its own seed."
+    )
+
+
+class BatchingScheduler(BaseScheduler):
+    """Continuous batching with chunked prefill, preemption by recomputation and prefix caching."""
+
+    Options = BatchingOptions
+
+    def __init__(self, context: SchedulerContext) -> None:
+        options = context.options if isinstance(context.options, BatchingOptions) else BatchingOptions()
+        choice = context.config.scheduling_policy
+        resolve = context.resolve or _resolve
+        self.policy = bind_policy(choice.name, resolve("scheduling_policy", choice.name), choice.options)
+        self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
+        super().__init__(context, KVCacheManager(context, options.prefix_cache_seed))
+        self._max_prefill = options.long_prefill_token_threshold
+        self._watermark = int(options.watermark * self.blocks.num_total)
+
+    def order(self, request: Request) -> Any:
+        return self.policy.order(request)
+
+    def victim(self, running: list[Request]) -> Request:
+        return self.policy.victim(running)
+
+    def choose(self, step: StepBuilder) -> None:
+        step.run_ready(self._max_prefill)
+        if not self.waiting or step.preempted:
+            return
+        if step.num_running and step.free_blocks < self._watermark:
+            return
+        passed = 0
+        for request in step.waiting:
+            if not (step.tokens_left and step.free_rows and self._admits(request, step)) or passed == MAX_PASSED:
+                break
+            if not step.run(request, self._max_prefill):
+                if step.full:
+                    break
+                passed += 1
+
+    def _admits(self, request: Request, step: StepBuilder) -> bool:
+        admit = self.policy.admit
+        if admit is None:
+            return True
+        return admit(request, AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now))
+
+
+def _resolve(kind: str, name: str) -> Any:
+    return resolve_owned(kind, name)[0]
