@@ -1,0 +1,94 @@
+"""KV blocks, as plainly as they can be handed out: no prefix cache, no columns, no connector. Engine process.
+
+The reference against which a cleverer block manager can be checked: whatever that one does, the tokens must be those
+that a scheduler produces with this one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.request import Request
+from tenonry.scheduling import BlockManager, Match, Rows
+from tenonry.scheduling.blocks import NewBlocks, Transferred
+from tenonry.scheduling.rows import Index
+from tenonry.step import I32
+
+
+class SimpleBlocks(BlockManager):
+    """One list of free block ids per KV group, and one list of block ids per row and group."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        self._block_size = context.kv_cache.block_size
+        self._total = context.kv_cache.num_blocks
+        self._free = [list(range(self._total)) for _ in context.kv_cache.groups]
+        self._tables: dict[int, list[list[int]]] = {}
+
+    def attach(self, rows: Rows) -> None:
+        """The columns hold nothing that is needed here."""
+
+    def match(self, request: Request, row: int) -> Match:
+        return Match(0)
+
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
+        wanted = [
+            (row, group, -(-tokens // self._block_size) - len(self._table(row)[group]))
+            for row, tokens in zip(rows.tolist(), num_tokens.tolist(), strict=True)
+            for group in range(len(self._free))
+        ]
+        for group, free in enumerate(self._free):
+            if sum(max(0, count) for _, of, count in wanted if of == group) > len(free):
+                return None
+        added = [(row, group, self._take(row, group)) for row, group, count in wanted for _ in range(count)]
+        columns = np.array(added, np.int32).reshape(-1, 3).T
+        return NewBlocks(columns[0], columns[1], columns[2])
+
+    def register(self, rows: Index, num_known: I32) -> None:
+        """Nothing is cached."""
+
+    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+        for group, ids in enumerate(self._tables.pop(row, [])):
+            self._free[group] = sorted(self._free[group] + ids)
+        return None
+
+    def forget(self, request: Request) -> None:
+        """Nothing is remembered."""
+
+    def table(self, row: int) -> tuple[I32, ...]:
+        return tuple(np.array(ids, np.int32) for ids in self._table(row))
+
+    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
+        return Transferred([], [])
+
+    def connector_metadata(self) -> Any:
+        return None
+
+    def reset(self) -> bool:
+        return self.num_free == self.num_total
+
+    @property
+    def waits(self) -> bool:
+        return False
+
+    @property
+    def num_free(self) -> int:
+        return min(len(free) for free in self._free)
+
+    @property
+    def num_total(self) -> int:
+        return self._total
+
+    def take_counts(self) -> tuple[int, int]:
+        return 0, 0
+
+    def _table(self, row: int) -> list[list[int]]:
+        return self._tables.setdefault(row, [[] for _ in self._free])
+
+    def _take(self, row: int, group: int) -> int:
+        block_id = self._free[group].pop(0)
+        self._table(row)[group].append(block_id)
+        return block_id

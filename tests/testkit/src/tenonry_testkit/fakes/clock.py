@@ -1,0 +1,20 @@
+"""A clock that only the test moves. Test process."""
+
+from __future__ import annotations
+
+
+class VirtualClock:
+    """Seconds, monotonic, standing still until `advance`. Give it where a `clock` callable is asked for."""
+
+    def __init__(self, start: float = 1000.0) -> None:
+        self.now = start
+
+    def __call__(self) -> float:
+        return self.now
+
+    def advance(self, seconds: float) -> float:
+        """Move forward; returns the new time. Raises ValueError for a step backwards, which no clock here makes."""
+        if seconds < 0:
+            raise ValueError(f"a monotonic clock cannot go back {-seconds} s; give 0 or more")
+        self.now += seconds
+        return self.now

@@ -1,0 +1,166 @@
+"""A KV connector that keeps blocks in this process. Scheduler half in the engine, worker half in the worker.
+
+Both halves of one engine, and those of engines that come after it in the same process, share a store by name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tenonry.interfaces.kv_connector import BlockStore, KVConnector, KVConnectorContext
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.outputs import FinishReason
+from tenonry.request import Request
+
+Job = list[Any]  # [handle, [[block hash as hex, block id], …]]: plain values, as metadata crosses processes
+
+
+class MemoryOptions(PluginOptions):
+    """`store`: which shared store. `asynchronous`: a load takes `delay_polls` steps and the request waits for it.
+
+    `fail_loads`: so many loads fail, after having scribbled over the blocks, as a broken transfer may.
+    """
+
+    store: str = "default"
+    asynchronous: bool = False
+    delay_polls: int = 2
+    fail_loads: int = 0
+
+
+class MemoryStore:
+    """Block hash → bytes, and what happened: blocks saved and loaded, loads that failed."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[str, bytes] = {}
+        self.num_saved = self.num_loaded = self.num_failed = 0
+
+
+STORES: dict[str, MemoryStore] = {}
+
+
+def memory_store(name: str = "default") -> MemoryStore:
+    """The store of that name, made on first use."""
+    return STORES.setdefault(name, MemoryStore())
+
+
+class MemoryConnector(KVConnector):
+    """Saves a finished request's full prompt blocks, and loads them for any later prompt that begins alike."""
+
+    Options = MemoryOptions
+
+    def __init__(self, context: KVConnectorContext) -> None:
+        super().__init__(context)
+        given = context.options
+        self.options = given if isinstance(given, MemoryOptions) else MemoryOptions()
+        self.store = memory_store(self.options.store)
+        self._loads: list[Job] = []
+        self._saves: list[Job] = []
+        self._matched: dict[int, int] = {}
+        self._transfers: list[tuple[int, Job, bool]] = []
+        self._done: list[int] = []
+        self._failed: list[int] = []
+        self._failures_left = self.options.fail_loads
+
+    # ------------------------------------------------------------------ scheduler half
+    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
+        hashes, first = self._hashes(request), num_computed_tokens // self._block_size
+        usable = (request.num_tokens - 1) // self._block_size
+        last = first
+        while last < usable and hashes[last] in self.store.blocks:
+            last += 1
+        self._matched[request.handle] = first
+        extra = (last - first) * self._block_size
+        return extra, bool(extra) and self.options.asynchronous
+
+    def allocated(self, request: Request, block_ids: Sequence[int], num_external_tokens: int) -> None:
+        first = self._matched.pop(request.handle, 0)
+        count = num_external_tokens // self._block_size
+        if count:
+            which = slice(first, first + count)
+            pairs = zip(self._hashes(request)[which], list(block_ids)[which], strict=True)
+            self._loads.append([request.handle, [[name, int(block)] for name, block in pairs]])
+
+    def build_metadata(self) -> Any:
+        if not self._loads and not self._saves:
+            return None
+        metadata = {"load": self._loads, "save": self._saves}
+        self._loads, self._saves = [], []
+        return metadata
+
+    def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+        if request.finish_reason is FinishReason.ERROR:
+            return False, None
+        full = min(len(block_ids) - 1, request.num_prompt_tokens // self._block_size)
+        pairs = zip(self._hashes(request)[: max(0, full)], list(block_ids), strict=False)
+        missing = [[name, int(block)] for name, block in pairs if name not in self.store.blocks]
+        if not missing:
+            return False, None
+        self._saves.append([request.handle, missing])
+        return True, {"saved_blocks": len(missing)}
+
+    def reset(self) -> bool:
+        self.store.blocks.clear()
+        return True
+
+    # ------------------------------------------------------------------ worker half
+    def bind(self, blocks: BlockStore) -> None:
+        self._blocks = blocks
+
+    def load(self, metadata: Any) -> None:
+        for job in (metadata or {}).get("load", []):
+            fails = self._failures_left > 0 or any(name not in self.store.blocks for name, _ in job[1])
+            self._failures_left -= self._failures_left > 0
+            if self.options.asynchronous:
+                self._transfers.append((self.options.delay_polls, job, fails))
+            else:
+                self._load_now(job, fails=fails)
+
+    def save(self, metadata: Any) -> None:
+        for handle, pairs in (metadata or {}).get("save", []):
+            for (name, _), data in zip(pairs, self._blocks.read([block for _, block in pairs]), strict=True):
+                self.store.blocks[name] = data
+            self.store.num_saved += len(pairs)
+            self._done.append(handle)
+
+    def poll(self) -> tuple[Iterable[int], Iterable[int]]:
+        waiting, self._transfers = self._transfers, []
+        for polls, job, fails in waiting:
+            if polls > 0:
+                self._transfers.append((polls - 1, job, fails))
+            else:
+                self._load_now(job, fails=fails)
+                if not fails:
+                    self._done.append(job[0])
+        news = self._done, self._failed
+        self._done, self._failed = [], []
+        return news
+
+    # ------------------------------------------------------------------ details
+    @property
+    def _block_size(self) -> int:
+        assert self.context.kv_cache is not None
+        return self.context.kv_cache.block_size
+
+    def _hashes(self, request: Request) -> list[str]:
+        """Chained hashes of the full blocks of the tokens that the request had on its last arrival in the queue."""
+        source = request.source
+        name = hashlib.sha256(repr((source.cache_salt, source.adapter)).encode()).digest()
+        hashes = []
+        for end in range(self._block_size, request.num_tokens + 1, self._block_size):
+            part = request.token_ids[end - self._block_size : end]
+            name = hashlib.sha256(name + part.tobytes()).digest()
+            hashes.append(name.hex())
+        return hashes
+
+    def _load_now(self, job: Job, *, fails: bool) -> None:
+        handle, pairs = job
+        ids = [block for _, block in pairs]
+        if fails:
+            self._blocks.write(ids, [bytes(len(data)) for data in self._blocks.read(ids)])
+            self.store.num_failed += 1
+            self._failed.append(handle)
+            return
+        self._blocks.write(ids, [self.store.blocks[name] for name, _ in pairs])
+        self.store.num_loaded += len(pairs)

@@ -1,0 +1,113 @@
+"""An IO processor without a tokenizer: a text's UTF-8 bytes are its tokens. Front end; torch-free, no files.
+
+Ids 0 to 255 are bytes, 256 is the end of a text, and ids above are special tokens that print as `<257>`.
+"""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.sampling_params import SamplingParams
+
+END_OF_TEXT = 256
+
+
+class ByteDetokenizer:
+    """Bytes to text; holds back half characters and anything that may become a stop string."""
+
+    def __init__(self, params: SamplingParams) -> None:
+        self.stop_reason: str | None = None
+        self.consumed = 0
+        self._stops, self._include = params.stop_strings, params.include_stop_str_in_output
+        self._skip_special = params.skip_special_tokens
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._held = ""
+
+    def push(self, token_ids: Sequence[int]) -> str:
+        self.consumed = 0
+        emitted = ""
+        for token_id in token_ids:
+            if self.stop_reason is not None:
+                break
+            self.consumed += 1
+            self._held += self._piece(int(token_id))
+            emitted += self._certain()
+        return emitted
+
+    def finish(self) -> str:
+        rest = self._held if self.stop_reason is not None else self._held + self._decoder.decode(b"", final=True)
+        self._held = ""
+        return rest
+
+    def _piece(self, token_id: int) -> str:
+        if token_id < END_OF_TEXT:
+            return self._decoder.decode(bytes([token_id]))
+        broken = self._decoder.decode(b"", final=True)  # a character that never got its end
+        self._decoder.reset()
+        return broken if self._skip_special else f"{broken}<{token_id}>"
+
+    def _certain(self) -> str:
+        for stop in self._stops:
+            at = self._held.find(stop)
+            if at >= 0:
+                self.stop_reason = stop
+                text, self._held = self._held[: at + len(stop) * self._include], ""
+                return text
+        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        return text
+
+
+def _overlap(text: str, stop: str) -> int:
+    """Characters at the end of `text` that may be the beginning of `stop`."""
+    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+
+
+class ByteIOProcessor(IOProcessor):
+    """Text to bytes and back. `add_special_tokens` adds none: there is no begin token."""
+
+    def process_prompt(
+        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> ProcessedPrompt:
+        if isinstance(prompt, dict):
+            if "prompt_token_ids" in prompt:
+                return self._from_ids(prompt["prompt_token_ids"], params)
+            prompt = prompt.get("prompt")
+        if not isinstance(prompt, str) or not prompt:
+            raise RequestError(
+                f"the prompt must be a text, {{'prompt': text}} or {{'prompt_token_ids': ids}}, not {prompt!r}", "prompt"
+            )
+        return ProcessedPrompt(
+            token_ids=np.array(self.encode(prompt), np.int32), text=prompt, bad_words=self._bad_words(params)
+        )
+
+    def _from_ids(self, ids: Any, params: SamplingParams) -> ProcessedPrompt:
+        if not isinstance(ids, list | tuple | np.ndarray) or len(ids) == 0:
+            raise RequestError(f"prompt_token_ids must be a list of at least one id, not {ids!r}", "prompt")
+        if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
+            raise RequestError("prompt_token_ids must hold integers only", "prompt")
+        return ProcessedPrompt(token_ids=np.array(ids, np.int32), bad_words=self._bad_words(params))
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        return tuple(tuple(self.encode(word)) for word in params.bad_words or ())
+
+    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> ByteDetokenizer | None:
+        return ByteDetokenizer(params) if params.detokenize else None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return list(text.encode())
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        detokenizer = ByteDetokenizer(SamplingParams(skip_special_tokens=skip_special_tokens))
+        return detokenizer.push(token_ids) + detokenizer.finish()
+
+    def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
+        """`role: content` lines, and an open line for the answer."""
+        lines = [f"{message.get('role', 'user')}: {message.get('content', '')}" for message in messages]
+        return "\n".join([*lines, "assistant:"])

@@ -1,0 +1,124 @@
+"""The KV cache of the fake worker: remembers what each slot holds and who put it there. Worker process."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.kv_cache import KVCacheConfig
+from tenonry.step import BatchState, StepInputs
+from tenonry_testkit.fakes.tokens import U64, group_kv
+
+NOBODY = np.iinfo(np.uint64).max
+TRANSFERRED = NOBODY - np.uint64(1)  # the slot was filled by a KV connector
+
+
+class FakeKVError(AssertionError):
+    """A row would have read a slot that does not hold its own prefix, or two rows wrote one slot."""
+
+
+class FakeKVStore:
+    """One 64-bit number per slot and group; a `BlockStore` for KV connectors.
+
+    content u64[groups, slots]; owner u64[groups, slots] the handle that wrote it; position i32[groups, slots].
+    """
+
+    def __init__(self, kv_cache: KVCacheConfig) -> None:
+        self.block_size, self.num_groups = kv_cache.block_size, len(kv_cache.groups)
+        self.windows = [group.window if group.kind == "sliding" else 0 for group in kv_cache.groups]
+        shape = (self.num_groups, kv_cache.num_slots)
+        self.content = np.zeros(shape, np.uint64)
+        self.owner = np.full(shape, NOBODY, np.uint64)
+        self.position = np.full(shape, -1, np.int32)
+
+    # ------------------------------------------------------------------ for KV connectors
+    @property
+    def tensors(self) -> Mapping[str, Any]:
+        """Group name → view whose first dimension is the block id."""
+        return {f"group.{group}": self.content[group].reshape(-1, self.block_size) for group in range(self.num_groups)}
+
+    def read(self, block_ids: Sequence[int]) -> list[bytes]:
+        slots = self._slots_of_blocks(block_ids)
+        return [self.content[:, some].tobytes() for some in slots]
+
+    def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
+        for some, part in zip(self._slots_of_blocks(block_ids), data, strict=True):
+            self.content[:, some] = np.frombuffer(part, np.uint64).reshape(self.num_groups, self.block_size)
+            self.owner[:, some] = TRANSFERRED
+
+    def _slots_of_blocks(self, block_ids: Sequence[int]) -> list[NDArray[np.int64]]:
+        return [np.arange(block * self.block_size, (block + 1) * self.block_size) for block in block_ids]
+
+    # ------------------------------------------------------------------ for the worker
+    def slots(self, state: BatchState, inputs: StepInputs, group: int) -> NDArray[np.int64]:
+        """Slot of each position of each scheduled row, [R, longest]; rubbish beyond a row's own length."""
+        longest = int(inputs.seq_lens.max())
+        position = np.arange(longest)
+        blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(np.int64)
+        return blocks * self.block_size + position % self.block_size
+
+    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: NDArray[np.bool_]) -> U64:
+        """Write what the step computes, then check and sum what each row reads. Returns u64[R], modulo 2⁶⁴.
+
+        `kv` u64[R, longest] is what the positions should hold; rows marked `bad` write rubbish and read nothing.
+        Raises FakeKVError that names the row, the position, the slot and what stands there instead.
+        """
+        position = np.arange(kv.shape[1])
+        inside = position < inputs.seq_lens[:, None]
+        written = inside & (position >= inputs.start[:, None])
+        context = np.zeros(len(inputs.row), np.uint64)
+        for group in range(self.num_groups):
+            slots = self.slots(state, inputs, group)
+            expected = group_kv(kv, group)
+            self._write(state, inputs, group, slots, np.where(bad[:, None], ~expected, expected), written)
+            read = inside & ~bad[:, None]
+            if self.windows[group]:
+                read &= position >= (inputs.seq_lens - self.windows[group])[:, None]
+            found = self.content[group][np.where(read, slots, 0)]
+            self._check(state, inputs, group, slots, read & (found != expected))
+            context += np.where(read, found, np.uint64(0)).sum(axis=1, dtype=np.uint64)
+        return context
+
+    def _write(
+        self,
+        state: BatchState,
+        inputs: StepInputs,
+        group: int,
+        slots: NDArray[np.int64],
+        values: U64,
+        written: NDArray[np.bool_],
+    ) -> None:
+        which, where = np.nonzero(written)
+        target = slots[written]
+        if len(np.unique(target)) != len(target):
+            ids, counts = np.unique(target, return_counts=True)
+            slot = int(ids[counts > 1][0])
+            rows = inputs.row[which[target == slot]].tolist()
+            raise FakeKVError(f"rows {rows} write slot {slot} (block {slot // self.block_size}) in one step")
+        self.content[group, target] = values[written]
+        self.owner[group, target] = state.handle[inputs.row[which]]
+        self.position[group, target] = where
+
+    def _check(
+        self,
+        state: BatchState,
+        inputs: StepInputs,
+        group: int,
+        slots: NDArray[np.int64],
+        wrong: NDArray[np.bool_],
+    ) -> None:
+        if not wrong.any():
+            return
+        i, position = (int(axis[0]) for axis in np.nonzero(wrong))
+        slot, row = int(slots[i, position]), int(inputs.row[i])
+        owner = self.owner[group, slot]
+        held = "nothing" if owner == NOBODY else f"position {self.position[group, slot]} of handle {owner}"
+        if owner == TRANSFERRED:
+            held = "what a KV connector loaded"
+        raise FakeKVError(
+            f"row {row} (handle {state.handle[row]}) reads position {position} from slot {slot} (block "
+            f"{slot // self.block_size}, group {group}), which does not hold its prefix but {held}"
+        )

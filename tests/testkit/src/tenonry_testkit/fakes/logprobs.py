@@ -1,0 +1,58 @@
+"""Log-probabilities of the fake worker: made up, but in the right shapes and always the same. Worker process.
+
+The sampled token has −1, the K others that follow it in the vocabulary have −2, −3, …
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.step import I32, BatchState, NewRow, PromptLogprobs, StepInputs, TokenLogprobs
+
+
+def _table(token_ids: I32, num_logprobs: int, vocab_size: int) -> tuple[I32, NDArray[np.float32], I32]:
+    """token ids [L, K+1], log-probabilities [L, K+1] and ranks [L] for tokens [L]."""
+    steps = np.arange(num_logprobs + 1, dtype=np.int32)
+    ids = ((token_ids[:, None] + steps) % vocab_size).astype(np.int32)
+    values = np.broadcast_to(-1.0 - steps, ids.shape).astype(np.float32)
+    return ids, values, np.ones(len(token_ids), np.int32)
+
+
+def token_logprobs(
+    rows: I32, token_ids: I32, new_rows: Sequence[NewRow | None], vocab_size: int
+) -> TokenLogprobs | None:
+    """For the rows that asked; K is the most that any of them asked for."""
+    asked = {}
+    for i, row in enumerate(rows.tolist()):
+        new = new_rows[row]
+        if new is not None and new.sampling.logprobs is not None:
+            asked[i] = new.sampling.logprobs
+    if not asked:
+        return None
+    which = np.array(list(asked), np.int64)
+    ids, values, ranks = _table(token_ids[which], max(asked.values()), vocab_size)
+    return TokenLogprobs(rows[which], ids, values, ranks)
+
+
+def prompt_logprobs(
+    state: BatchState,
+    inputs: StepInputs,
+    new_rows: Sequence[NewRow | None],
+    vocab_size: int,
+    bad: NDArray[np.bool_],
+) -> list[PromptLogprobs]:
+    """The part of each asking row's prompt whose logits this step computes: position p gives those of p + 1."""
+    found = []
+    for i in np.flatnonzero(~bad).tolist():
+        row = int(inputs.row[i])
+        new = new_rows[row]
+        if new is None or new.sampling.prompt_logprobs is None:
+            continue
+        start, end = int(inputs.start[i]) + 1, min(int(inputs.seq_lens[i]) + 1, int(state.num_prompt[row]))
+        if start < end:
+            table = _table(state.token_ids[row, start:end].copy(), new.sampling.prompt_logprobs, vocab_size)
+            found.append(PromptLogprobs(row, start, *table))
+    return found

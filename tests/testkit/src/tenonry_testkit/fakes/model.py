@@ -1,0 +1,44 @@
+"""The facts of a model that does not exist, and a hook module that knows it by the name `fake`. Any process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenonry.config import EngineConfig
+from tenonry.hookspecs import hookimpl
+from tenonry.model_info import ModelInfo
+
+FAKE_MODEL = "fake"
+
+
+def fake_model(**facts: Any) -> ModelInfo:
+    """A ModelInfo for tests; keyword arguments replace its facts."""
+    return ModelInfo(
+        **{
+            "name": FAKE_MODEL,
+            "path": "",
+            "architecture": "FakeForCausalLM",
+            "max_model_len": 2048,
+            "vocab_size": 512,
+            "eos_token_ids": (),
+            **facts,
+        }
+    )
+
+
+class FakeModelHooks:
+    """Register an instance with a PluginManager, and `model="fake"` is found; `facts` replace those of `fake_model`."""
+
+    def __init__(self, **facts: Any) -> None:
+        self.facts = facts
+
+    @hookimpl
+    def tenonry_resolve_model(self, config: EngineConfig) -> ModelInfo | None:
+        """Know one model."""
+        return fake_model(**self.facts) if config.model == FAKE_MODEL else None
+
+
+@hookimpl
+def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
+    """This module itself is a hook module, too: it may be named in an entry point."""
+    return fake_model() if config.model == FAKE_MODEL else None

@@ -1,0 +1,133 @@
+"""A language model without weights: the next token is a pure function of all tokens before it. Any process.
+
+Each token's "K/V" is one 64-bit number that depends on the whole prefix up to it, as it does in a transformer; a sample
+depends on the K/V of all positions, so one wrong block, position or order changes what comes out.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.outputs import FinishReason
+from tenonry.sampling_params import SamplingParams
+
+U64 = NDArray[np.uint64]
+GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+MASK = 0xFFFFFFFFFFFFFFFF
+
+
+def mix(value: U64) -> U64:
+    """A well-spread 64-bit number for each element: the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014)."""
+    value = value + GOLDEN
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    mixed: U64 = value ^ (value >> np.uint64(31))
+    return mixed
+
+
+def mix_int(value: int) -> int:
+    """`mix` of one number, taken modulo 2⁶⁴."""
+    value = (value + 0x9E3779B97F4A7C15) & MASK
+    value = ((value ^ (value >> 30)) * 0xBF58476D1CE4E5B9) & MASK
+    value = ((value ^ (value >> 27)) * 0x94D049BB133111EB) & MASK
+    return value ^ (value >> 31)
+
+
+def text_salt(text: str | None) -> int:
+    """A number for an adapter's name; 0 for none."""
+    salt = 0
+    for byte in (text or "").encode():
+        salt = mix_int(salt * 257 + byte + 1)
+    return salt
+
+
+class Completion(NamedTuple):
+    """What a request has to produce: its output tokens, why it ends, and the stop id that ended it."""
+
+    token_ids: list[int]
+    reason: FinishReason
+    stop_token_id: int | None
+
+
+class TokenModel:
+    """The arithmetic that the fake worker and its oracle share.
+
+    `windows`: per KV group, how many of the last positions a sample reads (0: all of them).
+    """
+
+    def __init__(self, vocab_size: int = 512, seed: int = 0, windows: Sequence[int] = (0,)) -> None:
+        self.vocab_size, self.seed, self.windows = vocab_size, seed, tuple(windows)
+        self._weights = mix(np.arange(1024, dtype=np.uint64)) | np.uint64(1)
+
+    def weights(self, length: int) -> U64:
+        """An odd multiplier per position."""
+        if length > len(self._weights):
+            self._weights = mix(np.arange(2 * length, dtype=np.uint64)) | np.uint64(1)
+        return self._weights[:length]
+
+    def kv(self, token_ids: NDArray[np.int32], salt: U64) -> U64:
+        """K/V of tokens [N, T], for N sequences from their first token on, as u64 [N, T]. `salt` u64[N] is the adapter's."""
+        terms = mix(token_ids.astype(np.uint64)) * self.weights(token_ids.shape[1])
+        prefix = np.cumsum(terms, axis=1, dtype=np.uint64) + salt[:, None]
+        return mix(prefix)
+
+    def pick(self, context: int, output_index: int, seed: int | None) -> int:
+        """The token that follows; `context` is the sum of the K/V read, modulo 2⁶⁴."""
+        return mix_int(context ^ mix_int(output_index) ^ mix_int(self.seed * 31 + (seed or 0))) % self.vocab_size
+
+    def allowed(self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int) -> int | None:
+        """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""
+        banned = stop_ids if output_index < params.min_tokens else ()
+        if not banned and params.allowed_token_ids is None:
+            return token_id
+        choices = range(self.vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
+        left = sorted(set(choices).difference(banned))
+        return left[bisect.bisect_left(left, token_id) % len(left)] if left else None
+
+    def next_token(
+        self,
+        token_ids: Sequence[int],
+        num_prompt: int,
+        params: SamplingParams,
+        stop_ids: Sequence[int] = (),
+        adapter: str | None = None,
+    ) -> int | None:
+        """What a request with these tokens samples next, computed from nothing else."""
+        kv = self.kv(np.asarray([token_ids], np.int32), np.array([text_salt(adapter)], np.uint64))[0]
+        context = sum(int(group_kv(kv, group)[-window:].sum()) for group, window in enumerate(self.windows))
+        index = len(token_ids) - num_prompt
+        return self.allowed(self.pick(context & MASK, index, params.seed), params, stop_ids, index)
+
+    def complete(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        max_model_len: int,
+        stop_ids: Sequence[int] = (),
+        adapter: str | None = None,
+        delivered: Sequence[int] = (),
+    ) -> Completion:
+        """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
+        tokens = [*prompt, *delivered]
+        limit = max_model_len if params.max_tokens is None else min(max_model_len, len(prompt) + params.max_tokens)
+        output: list[int] = []
+        while len(tokens) < limit:
+            token = self.next_token(tokens, len(prompt), params, stop_ids, adapter)
+            if token is None:
+                return Completion(output, FinishReason.ERROR, None)
+            tokens.append(token)
+            output.append(token)
+            if token in stop_ids and len(tokens) - len(prompt) >= params.min_tokens:
+                return Completion(output, FinishReason.STOP, token)
+        return Completion(output, FinishReason.LENGTH, None)
+
+
+def group_kv(kv: U64, group: int) -> U64:
+    """The K/V of the same tokens in another KV group: different numbers, equally dependent on the prefix."""
+    return kv if group == 0 else mix(kv + np.uint64(group))

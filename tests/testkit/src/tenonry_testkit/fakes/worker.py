@@ -1,0 +1,278 @@
+"""A worker with predictable tokens, and a KV cache that notices every wrong block. Worker process; no torch.
+
+It applies steps with `step.BatchState` like every real worker, writes one number per slot, and reads them back through
+the block table, so a scheduler that mixes up rows, blocks, chunks or results is found at the step where it happens.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from tenonry.errors import ModelError
+from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.plugin_plan import PlanEntry
+from tenonry.step import (
+    BatchState,
+    I32,
+    ModelRunnerOutput,
+    NewRow,
+    RowFailure,
+    SchedulerOutput,
+    StepInputs,
+)
+from tenonry_testkit.fakes.kv_store import FakeKVError, FakeKVStore
+from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
+from tenonry_testkit.fakes.tokens import TokenModel, text_salt
+
+__all__ = ["FakeKVError", "FakeWorker", "FakeWorkerOptions"]
+
+
+class FakeWorkerOptions(PluginOptions):
+    """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
+    `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
+    `windows`: one entry per KV group, 0 for full attention.
+    """
+
+    seed: int = 0
+    vocab_size: int | None = None
+    windows: tuple[int, ...] = (0,)
+    free_bytes: int = 1 << 20
+    block_sizes: tuple[int, ...] = ()
+    steps_in_flight: int = 1
+    feeds_back: bool = True
+    delay_s: float = 0.0
+    fail_load: str | None = None
+    fail_row_token: int | None = None
+    fail_step_token: int | None = None
+    hang_token: int | None = None
+    hang_s: float = 3600.0
+    exit_token: int | None = None
+
+
+class FakeWorker(Worker):
+    """`fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise;
+    `on_step`: called with each step before it runs. `steps` counts what was executed.
+    """
+
+    Options = FakeWorkerOptions
+    capabilities = frozenset({"profile"})
+    rpc_methods = frozenset({"profile", "echo"})
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        given = context.options
+        self.options = given if isinstance(given, FakeWorkerOptions) else FakeWorkerOptions()
+        vocab_size = self.options.vocab_size or context.model.vocab_size
+        self.model = TokenModel(vocab_size, self.options.seed, self.options.windows)
+        self.fail_handles: dict[int, int] = {}
+        self.fail_steps: dict[int, Exception] = {}
+        self.on_step: Callable[[SchedulerOutput], None] | None = None
+        self.steps = 0
+        self.profiling = False
+        self.is_shut_down = False
+        size = context.config.max_num_seqs
+        self._new_rows: list[NewRow | None] = [None] * size
+        self._salt = np.zeros(size, np.uint64)
+        self._failed = np.zeros(size, np.bool_)
+        self._rubbish = np.zeros(size, np.bool_)
+        self._connector: KVConnector | None = None
+
+    # ------------------------------------------------------------------ start-up
+    @property
+    def steps_in_flight(self) -> int:
+        return self.options.steps_in_flight
+
+    def load(self) -> None:
+        if self.options.fail_load is not None:
+            raise ModelError(self.options.fail_load)
+
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        return [
+            KVCacheGroup(
+                layers=(f"layer.{index}",),
+                kind="sliding" if window else "full",
+                window=window,
+                bytes_per_token=8,
+                block_sizes=self.options.block_sizes,
+            )
+            for index, window in enumerate(self.options.windows)
+        ]
+
+    def available_memory(self) -> MemoryReport:
+        return MemoryReport(self.options.free_bytes)
+
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        config = self.context.config
+        self.state = BatchState(
+            config.max_num_seqs, self.context.max_model_len, kv_cache.block_size, len(kv_cache.groups)
+        )
+        self.store = FakeKVStore(kv_cache)
+        if self.context.kv_connector is not None:
+            self._connector = self._build_connector(self.context.kv_connector, kv_cache)
+            self._connector.bind(self.store)
+
+    def _build_connector(self, chosen: Any, kv_cache: KVCacheConfig) -> KVConnector:
+        """`chosen` is the plan's entry, or, in tests of one process, a connector that is built already."""
+        if isinstance(chosen, KVConnector):
+            return chosen
+        if not isinstance(chosen, PlanEntry):
+            raise TypeError(f"kv_connector must be a PlanEntry or a KVConnector, not {type(chosen).__name__}")
+        cls: Any = chosen.load()
+        context = KVConnectorContext(
+            self.context.config,
+            self.context.model,
+            KVConnectorRole.WORKER,
+            engine_id=f"{chosen.name}_dp{self.context.engine_index}",
+            kv_cache=kv_cache,
+            options=chosen.load_options(cls),
+            rank=self.context.rank,
+        )
+        connector: KVConnector = cls(context)
+        return connector
+
+    # ------------------------------------------------------------------ the step
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        self._misbehave(output)
+        done, failed = self._load(output.connector_metadata)
+        self._check_next_tokens(output)
+        for new in output.new:
+            self._new_rows[new.row] = new
+            self._salt[new.row] = text_salt(new.adapter)
+            self._failed[new.row] = False
+            self._rubbish[new.row] = False
+        inputs = self.state.apply(output)
+        self.steps += 1
+        self._rubbish[inputs.row] |= np.isin(self.state.handle[inputs.row], np.array(failed, np.uint64))
+        result = self._compute(output, inputs) if len(output.row) else ModelRunnerOutput(step_id=output.step_id)
+        if self._connector is not None:
+            self._connector.save(output.connector_metadata)
+        result.transfers_done, result.transfers_failed = done, failed
+        return result
+
+    def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
+        """Let the connector bring blocks in: handles whose transfer (done, failed).
+
+        A row that runs in spite of a failed load computes rubbish from now on, as a real one would: the result says why.
+        """
+        if self._connector is None:
+            return [], []
+        self._connector.load(metadata)
+        done, failed = self._connector.poll()
+        return list(done), list(failed)
+
+    def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
+        longest = int(inputs.seq_lens.max())
+        token_ids = self.state.token_ids[inputs.row, :longest]
+        self._mark_failed(inputs)
+        bad = self._failed[inputs.row] | self._rubbish[inputs.row]
+        self._check_known(inputs, token_ids, bad)
+        kv = self.model.kv(token_ids, self._salt[inputs.row])
+        context = self.store.step(self.state, inputs, kv, bad)
+        rows, tokens = self._sample(inputs, context)
+        self._remember(rows, tokens)
+        failed_row = inputs.row[self._failed[inputs.row]]
+        return ModelRunnerOutput(
+            step_id=output.step_id,
+            row=rows,
+            offsets=np.arange(len(rows) + 1, dtype=np.int32),
+            token_ids=tokens,
+            logprobs=token_logprobs(rows, tokens, self._new_rows, self.model.vocab_size),
+            prompt_logprobs=prompt_logprobs(self.state, inputs, self._new_rows, self.model.vocab_size, bad),
+            failed_row=failed_row,
+            failed_code=self._failure_codes(failed_row),
+        )
+
+    def _sample(self, inputs: StepInputs, context: NDArray[np.uint64]) -> tuple[I32, I32]:
+        rows, tokens = [], []
+        for i in np.flatnonzero(inputs.samples & ~self._failed[inputs.row]).tolist():
+            row = int(inputs.row[i])
+            new = self._new_rows[row]
+            if new is None:
+                raise FakeKVError(f"row {row} is scheduled, but was never sent")
+            index = int(self.state.num_output[row]) - 1
+            picked = self.model.pick(int(context[i]), index, new.sampling.seed)
+            token = self.model.allowed(picked, new.sampling, new.stop_token_ids, index)
+            if token is None:
+                self._failed[row] = True
+                continue
+            rows.append(row)
+            tokens.append(token)
+        return np.array(rows, np.int32), np.array(tokens, np.int32)
+
+    def _remember(self, rows: I32, tokens: I32) -> None:
+        """Without feedback the worker forgets what it sampled, as the first stage of a pipeline never knew it."""
+        if len(rows):
+            self.state.record_sampled(rows, tokens if self.options.feeds_back else np.full(len(rows), -1, np.int32))
+
+    # ------------------------------------------------------------------ checks
+    def _check_next_tokens(self, output: SchedulerOutput) -> None:
+        """A token that is sent must be the one that the worker has, if it has one."""
+        entered = {new.row for new in output.new}
+        for row, token in zip(output.row.tolist(), output.next_token.tolist(), strict=True):
+            mine = int(self.state.token_ids[row, self.state.num_computed[row]])
+            if row not in entered and not self._failed[row] and token >= 0 and mine not in {-1, token}:
+                raise FakeKVError(f"row {row}: next_token is {token}, but the token at that position is {mine}")
+
+    @staticmethod
+    def _check_known(inputs: StepInputs, token_ids: I32, bad: NDArray[np.bool_]) -> None:
+        unknown = (token_ids < 0) & (np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]) & ~bad[:, None]
+        if unknown.any():
+            i, position = (int(axis[0]) for axis in np.nonzero(unknown))
+            raise FakeKVError(
+                f"row {inputs.row[i]} computes position {position}, whose token neither the scheduler sent nor the "
+                "worker sampled"
+            )
+
+    # ------------------------------------------------------------------ faults on order
+    def _misbehave(self, output: SchedulerOutput) -> None:
+        if self.on_step is not None:
+            self.on_step(output)
+        if self.options.delay_s:
+            time.sleep(self.options.delay_s)
+        if output.step_id in self.fail_steps:
+            raise self.fail_steps.pop(output.step_id)
+
+    def _mark_failed(self, inputs: StepInputs) -> None:
+        options = self.options
+        for row in inputs.row.tolist():
+            if int(self.state.handle[row]) in self.fail_handles:
+                self._failed[row] = True
+        if options.fail_row_token is not None:
+            self._failed[inputs.token_row[inputs.token_ids == options.fail_row_token]] = True
+        if options.exit_token is not None and (inputs.token_ids == options.exit_token).any():
+            os._exit(77)
+        if options.hang_token is not None and (inputs.token_ids == options.hang_token).any():
+            time.sleep(options.hang_s)
+        if options.fail_step_token is not None and (inputs.token_ids == options.fail_step_token).any():
+            raise RuntimeError(f"the fake worker was told to fail on token {options.fail_step_token}")
+
+    def _failure_codes(self, rows: I32) -> I32:
+        handles = self.state.handle[rows].tolist()
+        return np.array([self.fail_handles.get(handle, RowFailure.SAMPLING) for handle in handles], np.int32)
+
+    # ------------------------------------------------------------------ calls
+    def profile(self, is_start: bool = True) -> bool:
+        """Nothing to measure; remembers that it was asked."""
+        self.profiling = is_start
+        return is_start
+
+    def echo(self, *args: Any) -> list[Any]:
+        """What it was given, with the rank, to see which ranks answer."""
+        return [self.context.rank, *args]
+
+    def resolved_plugins(self) -> dict[str, str]:
+        return {"fake": "tokens"}
+
+    def shutdown(self) -> None:
+        self.is_shut_down = True
+        if self._connector is not None:
+            self._connector.shutdown()

@@ -1,0 +1,157 @@
+"""What became of each request: the tokens it got, and its one terminal outcome. Test process.
+
+The ledger knows from the model's arithmetic what every request must produce, so that a lost, repeated, foreign or
+reordered token is found the moment it is delivered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
+from tenonry.outputs import FinishReason
+from tenonry.request import CLIENT_SHIFT, Request
+from tenonry_testkit.fakes.tokens import Completion
+from tenonry_testkit.rules import (
+    NO_NEWS_AFTER_THE_END,
+    ONE_OUTCOME,
+    OWN_CLIENT,
+    RIGHT_ENDING,
+    RIGHT_TOKENS,
+    RuleBroken,
+    expect,
+)
+
+
+class Entry:
+    """One request: what it must produce, what it got, how it ended, and what may happen to it."""
+
+    __slots__ = (
+        "arrival", "expected", "finished", "handle", "may_fail", "num_cached", "num_scheduled", "queued_s", "request",
+        "token_ids",
+    )  # fmt: skip
+
+    def __init__(self, request: Request, expected: Completion, arrival: int) -> None:
+        self.request, self.expected, self.arrival = request, expected, arrival
+        self.handle = request.handle
+        self.token_ids: list[int] = []
+        self.finished: FinishedOutput | None = None
+        self.may_fail = expected.reason is FinishReason.ERROR
+        self.num_scheduled = 0
+        self.num_cached: int | None = None
+        self.queued_s: float | None = None
+
+    @property
+    def is_live(self) -> bool:
+        return self.finished is None
+
+    def __repr__(self) -> str:
+        how = "live" if self.finished is None else str(self.finished.reason)
+        return f"request {self.request.request_id} (handle {self.handle}, {how}, {len(self.token_ids)} tokens)"
+
+
+class Ledger:
+    """All requests of one run, by handle."""
+
+    def __init__(self) -> None:
+        self.entries: dict[int, Entry] = {}
+
+    @property
+    def live(self) -> list[Entry]:
+        return [entry for entry in self.entries.values() if entry.finished is None]
+
+    def add(self, entry: Entry) -> None:
+        self.entries[entry.handle] = entry
+
+    def end_from_outside(self, handle: int, reason: FinishReason) -> None:
+        """The scheduler says that it ended this request because it was told to."""
+        entry = self._find(handle)
+        expect(entry.is_live, ONE_OUTCOME, f"{entry} was ended again, from outside")
+        entry.finished = FinishedOutput(handle, reason)
+
+    def take(self, news: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
+        """Enter what `update_from_output` returned; returns the requests that ended."""
+        ended = []
+        for client, outputs in news.items():
+            self._take_tokens(client, outputs)
+            for event in outputs.scheduled:
+                self._take_scheduled(client, event)
+            for finished in outputs.finished:
+                ended.append(self._take_finished(client, finished))
+        return ended
+
+    def _find(self, handle: int) -> Entry:
+        entry = self.entries.get(handle)
+        if entry is None:
+            raise RuleBroken(OWN_CLIENT, f"news for handle {handle}, which nobody added")
+        return entry
+
+    def _of_client(self, client: int, handle: int) -> Entry:
+        entry = self._find(handle)
+        expect(handle >> CLIENT_SHIFT == client, OWN_CLIENT, f"{entry} was told to client {client}")
+        return entry
+
+    def _take_tokens(self, client: int, outputs: EngineCoreOutputs) -> None:
+        handles, token_ids = outputs.handles.tolist(), outputs.token_ids.tolist()
+        offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
+        well_formed = len(offsets) == len(handles) + 1 and offsets[-1] == len(token_ids)
+        expect(well_formed, OWN_CLIENT, f"{len(handles)} handles, {len(token_ids)} tokens, offsets {offsets}")
+        expect(len(set(handles)) == len(handles), OWN_CLIENT, f"a handle appears twice in one delivery: {handles}")
+        for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
+            entry = self._of_client(client, handle)
+            expect(entry.is_live, NO_NEWS_AFTER_THE_END, f"{entry} got {token_ids[start:end]}")
+            at = len(entry.token_ids)
+            entry.token_ids += token_ids[start:end]
+            self._check_tokens(entry, at)
+
+    @staticmethod
+    def _check_tokens(entry: Entry, at: int) -> None:
+        """The tokens from output `at` on must be the expected ones; one more than expected is a late ending."""
+        got, wanted = entry.token_ids, entry.expected.token_ids
+        if got[at:] != wanted[at : len(got)]:
+            too_long = len(got) > len(wanted) and got[: len(wanted)] == wanted
+            rule = RIGHT_ENDING if too_long else RIGHT_TOKENS
+            raise RuleBroken(rule, f"{entry} got {got[at:]} at output {at}, expected {wanted[at : len(got)]}")
+
+    def _take_scheduled(self, client: int, event: ScheduledOutput) -> None:
+        entry = self._of_client(client, event.handle)
+        expect(entry.num_cached is None, OWN_CLIENT, f"{entry} is said to have started twice")
+        entry.num_cached, entry.queued_s = event.num_cached_tokens, event.queued_s
+        fits = 0 <= event.num_cached_tokens < entry.request.num_tokens
+        expect(fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens")
+
+    def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:
+        entry = self._of_client(client, finished.handle)
+        expect(entry.is_live, ONE_OUTCOME, f"{entry} ended again: {finished}")
+        entry.finished = finished
+        expected = entry.expected
+        if finished.reason is FinishReason.ERROR:
+            expect(entry.may_fail, RIGHT_ENDING, f"{entry} failed without cause: {finished.error}")
+            expect(finished.error, RIGHT_ENDING, f"{entry} ended in an error without a text")
+            return entry
+        expect(finished.reason is not FinishReason.ABORT, ONE_OUTCOME, f"{entry} was aborted by nobody")
+        right = finished.reason is expected.reason and entry.token_ids == expected.token_ids
+        expect(
+            right,
+            RIGHT_ENDING,
+            f"{entry} ended with {finished.reason} after {entry.token_ids}; expected {expected.reason} after "
+            f"{expected.token_ids}",
+        )
+        same_id = finished.stop_token_id == expected.stop_token_id
+        expect(same_id, RIGHT_ENDING, f"{entry}: stop id {finished.stop_token_id}, expected {expected.stop_token_id}")
+        return entry
+
+    def summary(self) -> dict[str, int]:
+        """How many requests ended in which way, and tokens delivered."""
+        counts = {str(reason): 0 for reason in FinishReason} | {"live": 0, "tokens": 0}
+        for entry in self.entries.values():
+            counts["live" if entry.finished is None else str(entry.finished.reason)] += 1
+            counts["tokens"] += len(entry.token_ids)
+        return counts
+
+
+def as_ids(values: object) -> np.ndarray:
+    """Token ids as i32[n]."""
+    return np.asarray(values, np.int32)

@@ -1,0 +1,359 @@
+"""Drives one scheduler as the engine does, with a fake worker and every check on. Test process, engine's role.
+
+Steps are computed in the order in which they are launched and answered in that order, up to `depth` at once; the caller
+decides when an answer arrives. Whatever breaks the contract raises `RuleBroken`, `ContractViolation` (the kernel's
+validator) or `FakeKVError` (a wrong block) on the spot.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+from tenonry.config import EngineConfig
+from tenonry.errors import RequestError
+from tenonry.interfaces.kv_connector import KVConnector
+from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.messages import EngineCoreRequest, FinishedOutput
+from tenonry.outputs import FinishReason
+from tenonry.plugin_manager import resolve_owned
+from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.sampling_params import SamplingParams
+from tenonry.scheduling import StepValidator
+from tenonry.step import ModelRunnerOutput, RowFailure, SchedulerOutput
+from tenonry_testkit.fakes.clock import VirtualClock
+from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.fakes.tokens import TokenModel
+from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
+from tenonry_testkit.ledger import Entry, Ledger, as_ids
+from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NO_NEWS_AFTER_THE_END, NOTHING_LEAKS, ONE_OUTCOME, expect
+from tenonry_testkit.watch import StepWatch
+
+PATIENCE_STEPS = 60  # empty steps, a second apart, before a scheduler is said to be stuck
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RigSpec:
+    """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
+
+    `depth`: steps in flight. `windows`: one entry per KV group, 0 for full attention. `config`: further fields of
+    EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
+    """
+
+    depth: int = 1
+    feeds_back: bool = True
+    max_num_seqs: int = 4
+    max_num_batched_tokens: int = 16
+    max_model_len: int = 32
+    block_size: int = 4
+    num_blocks: int = 0
+    windows: tuple[int, ...] = (0,)
+    enable_prefix_caching: bool = True
+    seed: int = 0
+    vocab_size: int = 64
+    config: tuple[tuple[str, Any], ...] = ()
+
+    def engine_config(self) -> EngineConfig:
+        return EngineConfig(
+            **{
+                "model": "fake",
+                "max_num_seqs": self.max_num_seqs,
+                "max_num_batched_tokens": self.max_num_batched_tokens,
+                "max_model_len": self.max_model_len,
+                "enable_prefix_caching": self.enable_prefix_caching,
+                **dict(self.config),
+            }
+        )
+
+    def kv_cache(self) -> KVCacheConfig:
+        groups = tuple(
+            KVCacheGroup(layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8)
+            for i, w in enumerate(self.windows)
+        )
+        least = -(-self.max_model_len // self.block_size)
+        return KVCacheConfig(
+            num_blocks=self.num_blocks or least,
+            block_size=self.block_size,
+            groups=groups,
+            max_model_len=self.max_model_len,
+        )
+
+
+class Rig:
+    """One scheduler, one worker, one ledger.
+
+    `build` makes the scheduler from its context. `worker`: another worker than the fake one, ready after
+    `initialize_cache`; its tokens must be those of `oracle`. `guard` is entered around every call of the scheduler.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[SchedulerContext], Scheduler],
+        spec: RigSpec | None = None,
+        *,
+        connectors: tuple[KVConnector, KVConnector] | None = None,
+        worker: Worker | None = None,
+        oracle: TokenModel | None = None,
+        plugin_name: str = "under test",
+        options: Any = None,
+        guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+    ) -> None:
+        self.spec = spec or RigSpec()
+        self.config, self.kv_cache, self.clock = self.spec.engine_config(), self.spec.kv_cache(), VirtualClock()
+        self.oracle = oracle or TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
+        self.guard = guard
+        self.connector = connectors[0] if connectors else None
+        self.worker = worker or self._fake_worker(connectors[1] if connectors else None)
+        context = SchedulerContext(
+            self.config,
+            self.kv_cache,
+            max_model_len=self.spec.max_model_len,
+            clock=self.clock,
+            options=options,
+            plugin_name=plugin_name,
+            max_concurrent_steps=self.spec.depth,
+            feeds_back_tokens=self.spec.feeds_back,
+            kv_connector=self.connector,
+            resolve=lambda kind, name: resolve_owned(kind, name)[0],
+        )
+        with self.guard():
+            self.scheduler = build(context)
+        self.validator = StepValidator(
+            plugin_name, self.config, self.kv_cache, self.spec.max_model_len, feeds_back=self.spec.feeds_back
+        )
+        self.ledger = Ledger()
+        self.watch = StepWatch(self.spec, self.kv_cache, self.ledger)
+        self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self.outputs: list[SchedulerOutput] = []
+        self._count = 0
+        self._name: Callable[[int], str] = "request-{}".format
+
+    def name_requests(self, name: Callable[[int], str]) -> None:
+        """Call requests that come from now on `name(number)`."""
+        self._name = name
+
+    def _fake_worker(self, connector: KVConnector | None) -> FakeWorker:
+        options = FakeWorkerOptions(
+            seed=self.spec.seed,
+            vocab_size=self.spec.vocab_size,
+            windows=self.spec.windows,
+            feeds_back=self.spec.feeds_back,
+        )
+        context = WorkerContext(
+            self.config,
+            fake_model(vocab_size=self.spec.vocab_size),
+            max_model_len=self.spec.max_model_len,
+            options=options,
+            kv_connector=connector,
+        )
+        worker = FakeWorker(context)
+        worker.load()
+        worker.initialize_cache(self.kv_cache)
+        return worker
+
+    # ------------------------------------------------------------------ requests
+    def add(
+        self,
+        prompt: Sequence[int],
+        max_tokens: int | None = 4,
+        *,
+        min_tokens: int = 0,
+        stop_token_ids: Sequence[int] = (),
+        num_delivered: int = 0,
+        client: int = 0,
+        name: str | None = None,
+        seed: int | None = None,
+        logprobs: int | None = None,
+        prompt_logprobs: int | None = None,
+        **fields: Any,
+    ) -> Entry:
+        """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
+
+        `fields` are further fields of EngineCoreRequest (priority, adapter, cache_salt, tags, …). A request that the
+        scheduler refuses ends at once, in an error.
+        """
+        params = SamplingParams(
+            max_tokens=max_tokens,
+            min_tokens=min_tokens,
+            temperature=0.0,
+            seed=seed,
+            logprobs=logprobs,
+            prompt_logprobs=prompt_logprobs,
+        )
+        stops, adapter = tuple(stop_token_ids), fields.get("adapter")
+        longest = self.spec.max_model_len
+        delivered: list[int] = []
+        if num_delivered:
+            whole = self.oracle.complete(prompt, params, max_model_len=longest, stop_ids=stops, adapter=adapter)
+            delivered = whole.token_ids[: min(num_delivered, len(whole.token_ids) - 1)]
+        self._count += 1
+        source = EngineCoreRequest(
+            handle=(client << CLIENT_SHIFT) + self._count,
+            request_id=name or self._name(self._count),
+            prompt_token_ids=as_ids(prompt),
+            sampling_params=params,
+            output_token_ids=delivered,
+            stop_token_ids=stops,
+            **fields,
+        )
+        expected = self.oracle.complete(
+            prompt, params, max_model_len=longest, stop_ids=stops, adapter=adapter, delivered=delivered
+        )
+        request = Request(source, self._count, self.clock(), longest)
+        entry = Entry(request, expected, self._count)
+        self._enter(entry)
+        return entry
+
+    def _enter(self, entry: Entry) -> None:
+        self.ledger.add(entry)
+        self.validator.added(entry.handle)
+        try:
+            with self.guard():
+                self.scheduler.add_request(entry.request)
+        except RequestError as error:
+            entry.finished = FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error))
+            self.validator.ended(entry.handle)
+        else:
+            self.watch.arrived(entry)
+        self._check_counts()
+
+    def abort(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> list[Request]:
+        """End requests from outside, None for all. Checks that exactly the live ones among them are said to end."""
+        asked = None if handles is None else list(handles)
+        wanted = {entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked}
+        with self.guard():
+            ended = self.scheduler.finish_requests(asked, reason)
+        said = [request.handle for request in ended]
+        expect(len(set(said)) == len(said), ONE_OUTCOME, f"finish_requests names a request twice: {said}")
+        stray = set(said) - wanted
+        expect(not stray, NO_NEWS_AFTER_THE_END, f"finish_requests ended {stray}, which were not live or not asked for")
+        expect(set(said) == wanted, ONE_OUTCOME, f"finish_requests did not say that {wanted - set(said)} ended")
+        for request in ended:
+            expect(request.is_finished, ONE_OUTCOME, f"{request} was returned as ended, but is {request.status.name}")
+            self.ledger.end_from_outside(request.handle, reason)
+            self.validator.ended(request.handle)
+            self.watch.ended(request.handle)
+        self._check_counts()
+        return ended
+
+    def fail(self, entry: Entry, code: int = RowFailure.NUMERICAL) -> None:
+        """From now on the worker fails this request's row."""
+        entry.may_fail = True
+        self.fake_worker.fail_handles[entry.handle] = code
+
+    @property
+    def fake_worker(self) -> FakeWorker:
+        if not isinstance(self.worker, FakeWorker):
+            raise TypeError(f"this needs the fake worker; the rig was given a {type(self.worker).__name__}")
+        return self.worker
+
+    def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
+        """Forget cached blocks, with running requests preempted first if so asked."""
+        with self.guard():
+            done = self.scheduler.reset_prefix_cache(reset_running_requests)
+        self._check_counts()
+        return done
+
+    # ------------------------------------------------------------------ steps
+    @property
+    def can_launch(self) -> bool:
+        return len(self.in_flight) < self.spec.depth and self.scheduler.has_requests()
+
+    def launch(self) -> bool:
+        """One `schedule()`, checked, and computed by the worker. False if there was nothing to do."""
+        with self.guard():
+            output = self.scheduler.schedule()
+        self.validator.check(output)
+        self.watch.check(output)
+        self.outputs.append(output)
+        self._check_counts()
+        if not len(output.row) and not len(output.gone) and not output.new and self.connector is None:
+            return False
+        answer = self.worker.execute_model(output)
+        self.in_flight.append((output, answer if isinstance(answer, ModelRunnerOutput) else answer.result()))
+        return True
+
+    def deliver(self) -> list[Entry]:
+        """The oldest step's result arrives; returns the requests that ended."""
+        output, result = self.in_flight.popleft()
+        with self.guard():
+            news = self.scheduler.update_from_output(output, result)
+        self.validator.answered(output, result)
+        ended = self.ledger.take(news)
+        for entry in ended:
+            self.validator.ended(entry.handle)
+            self.watch.ended(entry.handle)
+        self._check_counts()
+        return ended
+
+    def turn(self) -> bool:
+        """What the engine does in one turn: fill the queue of steps, then collect. False if there was nothing to do."""
+        launched = self.can_launch and self.launch()
+        if launched and len(self.in_flight) < self.spec.depth:
+            return True
+        if self.in_flight:
+            self.deliver()
+            return True
+        return False
+
+    def drain(self) -> None:
+        """Run until nothing is left, then check that nothing is left behind."""
+        idle, patience = 0, self.max_steps_left()
+        while self.in_flight or self.scheduler.has_requests():
+            before = len(self.outputs)
+            idle = 0 if self.turn() and self._moved(before) else idle + 1
+            if idle:
+                self.clock.advance(1.0)
+            stuck = f"{idle} steps without progress; left: {self.ledger.live}"
+            expect(idle < PATIENCE_STEPS, GONE_IS_SENT if not self.ledger.live else ONE_OUTCOME, stuck)
+            patience -= 1
+            expect(patience > 0, ONE_OUTCOME, f"no end in sight: {self.ledger.live}")
+        self.check_end()
+
+    def _moved(self, before: int) -> bool:
+        """Whether the last turn delivered a result, or launched a step that does something."""
+        output = self.outputs[-1] if len(self.outputs) > before else None
+        return output is None or bool(len(output.row) or len(output.gone) or output.new)
+
+    def max_steps_left(self) -> int:
+        """More steps than any scheduler needs that makes progress."""
+        tokens = sum(entry.request.max_total_tokens for entry in self.ledger.live)
+        return 500 + 60 * tokens
+
+    # ------------------------------------------------------------------ checks
+    def _check_counts(self) -> None:
+        live = len(self.ledger.live)
+        scheduler = self.scheduler
+        unfinished, busy = scheduler.has_unfinished_requests(), scheduler.has_requests()
+        expect(unfinished == bool(live), COUNTS, f"has_unfinished_requests() is {unfinished} with {live} unfinished")
+        expect(busy or not live, GONE_IS_SENT, f"has_requests() is False with {live} unfinished requests")
+        expect(
+            busy or not self.watch.rows,
+            GONE_IS_SENT,
+            f"has_requests() is False, but the workers still hold rows {sorted(self.watch.rows)}",
+        )
+        running, waiting = scheduler.get_request_counts()
+        expect(
+            running >= 0 and waiting >= 0 and running + waiting == live and running <= self.spec.max_num_seqs,
+            COUNTS,
+            f"{running} running and {waiting} waiting, but {live} requests are unfinished",
+        )
+
+    def check_end(self) -> None:
+        """Everything ended, everything was given back."""
+        expect(not self.ledger.live, ONE_OUTCOME, f"never ended: {self.ledger.live}")
+        expect(not self.watch.rows, GONE_IS_SENT, f"the workers still hold rows {sorted(self.watch.rows)}")
+        stats = self.scheduler.make_stats()
+        expect(stats.num_running == 0 and stats.num_waiting == 0, COUNTS, f"idle, but the statistics say {stats}")
+        expect(
+            abs(stats.kv_cache_usage) < 1e-9, NOTHING_LEAKS, f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}"
+        )
+        blocks = getattr(self.scheduler, "blocks", None)
+        if blocks is not None:
+            lost = blocks.num_total - blocks.num_free
+            expect(lost == 0, NOTHING_LEAKS, f"{lost} of {blocks.num_total} blocks are not free")

@@ -1,0 +1,38 @@
+"""The lines of the scheduler contract, as the suite words them, and the exception that names the broken one."""
+
+from __future__ import annotations
+
+LIMITS = "max_num_batched_tokens, max_num_seqs and max_model_len are never exceeded"
+KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
+ONE_WRITER = "one block is never given to two writers"
+HAS_SLOT = "every scheduled token has a slot"
+NO_OVERRUN = "length limits are never overrun"
+NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
+NO_PENDING = "without feedback no row with a pending token is scheduled"
+NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"
+OWN_ORDER = "of two equal requests the one that its order puts first starts first"
+ONE_OUTCOME = "every request reaches exactly one terminal outcome"
+RIGHT_TOKENS = "every request gets its own tokens, in order"
+RIGHT_ENDING = "a request ends when and why it should"
+NO_NEWS_AFTER_THE_END = "nothing is delivered to a request that has ended"
+OWN_CLIENT = "news goes to the client that asked"
+COUNTS = "counts and statistics say what is there"
+GONE_IS_SENT = "has_requests() stays true until every gone row was sent, and no longer"
+NOTHING_LEAKS = "when all requests have ended, every block is free or a reusable cached block"
+SAME_DECISIONS = "the same calls and the same clock give the same decisions"
+NO_WALL_CLOCK = "the only clock that is read is context.clock"
+CACHE_IS_PRIVATE = "a cached block is reused only for the same tokens, salt and adapter, and never after a reset"
+
+
+class RuleBroken(AssertionError):
+    """A scheduler broke its contract. `rule` is the line that it broke."""
+
+    def __init__(self, rule: str, detail: str) -> None:
+        self.rule = rule
+        super().__init__(f"{rule}: {detail}")
+
+
+def expect(holds: object, rule: str, detail: str) -> None:
+    """Raise RuleBroken unless `holds`."""
+    if not holds:
+        raise RuleBroken(rule, detail)

@@ -1,0 +1,230 @@
+"""The conformance suite of schedulers: each line of the contract is a test. Test process; no torch, no GPU.
+
+    from tenonry_testkit.scheduler import SchedulerContract
+
+    class TestMine(SchedulerContract):
+        scheduler = "my_package:MyScheduler"      # or an entry-point name, path.py:Class, or the class itself
+
+A worker with predictable tokens is the oracle: a request's tokens must be those that it would get alone, whatever happens
+around it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import Phase
+
+from tenonry.config import PluginChoice
+from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry_testkit import scenarios
+from tenonry_testkit.machine import machine_for
+from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.search import PHASES, search, search_machine
+from tenonry_testkit.targets import resolve_target
+from tenonry_testkit.traffic import Op, play, sends, storms
+
+CRAMPED = RigSpec(max_num_seqs=3, max_num_batched_tokens=6)  # its pool holds one sequence of full length
+ROOMY = RigSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
+DEPTHS = st.integers(1, 3)
+
+
+class SchedulerContract:
+    """Subclass in a test module, name the `scheduler`; `options` are its own, `policy` is for schedulers that have any.
+
+    `config` holds further fields of EngineConfig. `effort` multiplies the number of examples of this suite.
+    """
+
+    scheduler: ClassVar[str | type[Scheduler] | None] = None
+    options: ClassVar[dict[str, Any]] = {}
+    policy: ClassVar[str | dict[str, Any] | None] = None
+    config: ClassVar[dict[str, Any]] = {}
+    effort: ClassVar[float] = 1.0
+    phases: ClassVar[Sequence[Phase]] = PHASES
+
+    # ------------------------------------------------------------------ tools, for tests of your own
+    def build(self, context: SchedulerContext) -> Scheduler:
+        """The scheduler under test, as an engine builds it."""
+        cls, _, _ = resolve_target("scheduler", self.scheduler, self.options)
+        scheduler: Scheduler = cls(context)
+        return scheduler
+
+    def rig(self, spec: RigSpec = ROOMY, **parts: Any) -> Rig:
+        """A fresh engine around the scheduler under test; `parts` are further arguments of `Rig`."""
+        _, options, name = resolve_target("scheduler", self.scheduler, self.options)
+        fields = {**dict(spec.config), **self.config}
+        if self.policy is not None:
+            fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
+        spec = dataclasses.replace(spec, config=tuple(fields.items()))
+        return Rig(self.build, spec, plugin_name=name, options=options, **parts)
+
+    def _search(self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12) -> None:
+        search(strategy, check, max(1, round(examples * self.effort)), self.phases)
+
+    def _storm(self, spec: RigSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12) -> None:
+        """Play programs at all depths and drain; the rig checks every rule."""
+
+        def check(drawn: tuple[int, list[Op]]) -> None:
+            depth, ops = drawn
+            rig = self.rig(dataclasses.replace(spec, depth=depth))
+            play(rig, ops)
+            rig.drain()
+
+        self._search(st.tuples(DEPTHS, programs), check, examples)
+
+    # ------------------------------------------------------------------ the plugin
+    def test_it_is_a_scheduler_that_the_kernel_accepts(self) -> None:
+        """It resolves, implements the interface in a version that the kernel drives, and is idle when it is new."""
+        rig = self.rig()
+        assert isinstance(rig.scheduler, Scheduler)
+        scenarios.idle_is_idle(rig)
+
+    # ------------------------------------------------------------------ what a step may contain
+    @pytest.mark.parametrize("seqs, budget", [(3, 5), (4, 4), (1, 9)])
+    def test_limits_are_never_exceeded(self, seqs: int, budget: int) -> None:
+        """max_num_batched_tokens, max_num_seqs and max_model_len hold in every step."""
+        spec = RigSpec(max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=20)
+        self._storm(spec, storms(sends(max_length=31, max_output=40)), 6)
+
+    def test_long_prompts_wait_for_a_whole_step_without_chunked_prefill(self) -> None:
+        """With chunked prefill off, a row computes all of its tokens in one step."""
+        config = (("enable_chunked_prefill", False),)
+        self._storm(RigSpec(max_num_batched_tokens=32, num_blocks=12, config=config), storms(sends(max_length=31)))
+
+    def test_only_known_unfinished_requests_run(self) -> None:
+        """Aborted, finished and unknown requests are never scheduled, whatever was in flight."""
+        self._storm(ROOMY, storms(aborts=True, failures=True), 16)
+
+    def test_a_block_has_one_writer(self) -> None:
+        """Shared prefixes, reused blocks, steps in flight: nobody writes where somebody else does."""
+        self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16)
+
+    @pytest.mark.parametrize("block_size", [1, 4, 8])
+    def test_every_token_has_a_slot(self, block_size: int) -> None:
+        """A row's block table reaches as far as its tokens do."""
+        spec = RigSpec(block_size=block_size, num_blocks=40 // block_size + 4)
+        self._storm(spec, storms(sends(max_output=16, stops=False)), 6)
+
+    def test_length_limits_are_never_overrun(self) -> None:
+        """No token is even scheduled beyond max_tokens or max_model_len, however many steps are in flight."""
+        self._storm(ROOMY, storms(sends(max_length=31, max_output=12, stops=False)))
+
+    # ------------------------------------------------------------------ several steps in flight
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_right_at_depth(self, depth: int) -> None:
+        """Anything the engine may do, in any order, with so many steps in flight: tokens are those of a solo run."""
+        machine = machine_for(self.rig, RigSpec(depth=depth))
+        search_machine(machine, max(1, round(50 * self.effort)), 40, self.phases)
+
+    @pytest.mark.parametrize("depth", [2, 3])
+    def test_stale_results_are_dropped(self, depth: int) -> None:
+        """Rows change hands while results are on their way: nobody gets another's token."""
+        for seqs in (1, 2):
+            spec = RigSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
+            scenarios.rows_change_hands(self.rig(spec))
+        program = storms(sends(max_length=6), aborts=True, resets=True)
+        spec = RigSpec(depth=depth, max_num_seqs=2, num_blocks=10)
+        self._search(program, lambda ops: scenarios.play_out(self.rig(spec), ops))
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_rows_wait_where_tokens_are_not_fed_back(self, depth: int) -> None:
+        """With feeds_back_tokens False, a row is not scheduled before its sampled token is known."""
+        spec = RigSpec(depth=depth, feeds_back=False, num_blocks=14)
+        program = storms(aborts=True, resets=True)
+        self._search(program, lambda ops: scenarios.play_out(self.rig(spec), ops), 8)
+
+    # ------------------------------------------------------------------ how requests end
+    def test_every_request_ends_exactly_once(self) -> None:
+        """Under any sequence of aborts, preemptions, failures and resets each request has one terminal outcome."""
+        self._storm(CRAMPED, storms(aborts=True, resets=True, failures=True), 20)
+
+    def test_stop_ids_end_requests(self) -> None:
+        """The first stop id ends a request, is delivered, and is named."""
+        asked = st.builds(dataclasses.replace, sends(max_output=12), stop_after=st.integers(0, 9))
+        self._storm(ROOMY, storms(asked))
+
+    def test_min_tokens_hold_stop_ids_back(self) -> None:
+        """Before min_tokens no stop id ends a request."""
+        asked = st.builds(
+            dataclasses.replace, sends(max_output=12), stop_after=st.integers(0, 5), min_tokens=st.integers(1, 12)
+        )
+        self._storm(ROOMY, storms(asked))
+
+    def test_delivered_tokens_count_as_output(self) -> None:
+        """A request that was partly answered elsewhere goes on where it was: limits, stop ids and min_tokens count on."""
+        asked = st.builds(dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9))
+        self._storm(CRAMPED, storms(asked))
+
+    def test_a_failed_row_ends_alone(self) -> None:
+        """The request ends in an error with a text; the others do not notice, and its blocks are not reused as cached."""
+        scenarios.a_row_fails(self.rig)
+        self._storm(ROOMY, storms(sends(families=1), failures=True))
+
+    def test_news_goes_to_the_client_that_asked(self) -> None:
+        """Tokens, events and endings are grouped by client index."""
+        asked = st.builds(dataclasses.replace, sends(), client=st.integers(0, 3))
+        self._storm(ROOMY, storms(asked, aborts=True), 8)
+
+    def test_gone_rows_are_sent_before_the_end(self) -> None:
+        """has_requests() stays true until the workers know of every row that left; then it turns false."""
+        for depth in (1, 2, 3):
+            scenarios.gone_is_sent(self.rig(dataclasses.replace(ROOMY, depth=depth)))
+
+    def test_counts_and_statistics_say_what_is_there(self) -> None:
+        """Running and waiting add up in every state; usage is a share; counters only count up."""
+        self._search(storms(aborts=True, resets=True), lambda ops: scenarios.statistics_hold(self.rig(CRAMPED), ops), 8)
+
+    # ------------------------------------------------------------------ fairness
+    def test_nobody_starves(self) -> None:
+        """A stream of requests, shorter and more urgent, does not keep one from its turn.
+
+        A scheduler whose `starvation_free` is False is held to its own order, and to finish when the stream ends.
+        """
+        self._search(
+            scenarios.streams(), lambda drawn: scenarios.a_stream_goes_by(self.rig, *drawn), 8
+        )
+
+    # ------------------------------------------------------------------ blocks
+    def test_all_blocks_come_back(self) -> None:
+        """After a storm the pool is whole: a request that needs all of it runs."""
+        program = storms(aborts=True, resets=True, failures=True)
+        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios.the_pool_is_whole(self.rig, *drawn))
+
+    def test_prefix_cache_changes_no_token(self) -> None:
+        """Whatever is found in the cache, tokens are those of a run without it."""
+        families = sends(families=2, max_length=28)
+        self._storm(RigSpec(num_blocks=24), storms(families), 12)
+        self._storm(RigSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
+
+    def test_cached_blocks_are_private(self) -> None:
+        """Another salt or adapter finds nothing, nor does a prompt that wants log-probabilities, nor anyone after a reset."""
+        scenarios.the_cache_is_private(self.rig)
+
+    def test_preemption_changes_no_token(self) -> None:
+        """Requests that outgrow the pool are preempted and come back as if nothing had been."""
+        asked = sends(max_length=8, max_output=30, stops=False)
+        self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(asked), 10)
+        self._storm(RigSpec(num_blocks=9), storms(asked, resets=True), 10)
+
+    @pytest.mark.parametrize("how", ["sync", "async", "failing sync", "failing async"])
+    def test_a_kv_connector_changes_no_token(self, how: str) -> None:
+        """Blocks that come from elsewhere, late, or not at all, give the tokens of a run that computes everything."""
+        self._search(
+            st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
+            lambda drawn: scenarios.blocks_come_from_elsewhere(self.rig, how, *drawn),
+            8,
+        )
+
+    # ------------------------------------------------------------------ determinism
+    def test_same_calls_give_the_same_decisions(self) -> None:
+        """The same calls and the same clock, twice: the same steps, byte for byte. The request_id means nothing."""
+        program = storms(aborts=True, resets=True)
+        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios.twice_the_same(self.rig, *drawn), 8)
+
+    def test_the_wall_clock_is_not_read(self) -> None:
+        """The only clock is the context's: all others raise while the scheduler runs."""
+        scenarios.no_other_clock(self.rig)

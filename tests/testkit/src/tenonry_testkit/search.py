@@ -1,0 +1,65 @@
+"""How hard the suites search. Test process.
+
+`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) looks at twenty times as many examples, drawn at random; at
+the default of 1 every run looks at the same ones.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
+from hypothesis.strategies import SearchStrategy
+
+EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"
+PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
+Value = TypeVar("Value")
+
+
+def effort() -> int:
+    """How many times the usual number of examples to look at. Raises ValueError for what is no whole number above 0."""
+    text = os.environ.get(EFFORT_VARIABLE, "1")
+    if not text.isdigit() or int(text) < 1:
+        raise ValueError(f"{EFFORT_VARIABLE}={text!r} must be a whole number of at least 1")
+    return int(text)
+
+
+def search_settings(examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES) -> settings:
+    """Settings for `examples` examples at effort 1; deterministic there, random above."""
+    times = effort()
+    return settings(
+        max_examples=examples * times,
+        stateful_step_count=steps,
+        derandomize=times == 1,
+        database=None,
+        deadline=None,
+        print_blob=times > 1,
+        phases=phases,
+        suppress_health_check=list(HealthCheck),
+    )
+
+
+def search(
+    strategy: SearchStrategy[Value],
+    check: Callable[[Value], object],
+    examples: int,
+    phases: Sequence[Phase] = PHASES,
+) -> None:
+    """Call `check` with drawn values; what it raises for the smallest one found passes through."""
+
+    @search_settings(examples, phases=phases)
+    @given(strategy)
+    def example(value: Value) -> None:
+        check(value)
+
+    example()
+
+
+def search_machine(
+    machine: type[RuleBasedStateMachine], examples: int, steps: int, phases: Sequence[Phase] = PHASES
+) -> None:
+    """Run a state machine."""
+    run_state_machine_as_test(machine, settings=search_settings(examples, steps=steps, phases=phases))

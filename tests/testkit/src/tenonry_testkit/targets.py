@@ -1,0 +1,38 @@
+"""What an author may name in a contract suite: a class, `module:Class`, `path.py:Class` or an entry-point name.
+
+Resolved exactly as an engine would, so a suite also finds what would keep the plugin from starting. Test process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.interfaces.plugin import Plugin
+from tenonry.plugin_kinds import KINDS
+from tenonry.plugin_manager import PluginManager
+from tenonry.plugin_plan import PlanEntry, check_class
+
+
+def resolve_target(
+    kind: str, target: str | type[Plugin] | None, options: dict[str, Any] | None = None
+) -> tuple[Any, BaseModel, str]:
+    """(class, validated options, name) of a plugin of one of the kernel's kinds.
+
+    Raises PluginError for what the kernel would refuse, and TypeError for a suite that names nothing.
+    """
+    if target is None:
+        raise TypeError(f'this suite does not say what it tests; add the line:  {kind} = "my_package:MyClass"')
+    if isinstance(target, str):
+        entry = PluginManager(discover=False).resolve(
+            kind, PluginChoice(name=target, options=options or {}), EngineConfig(model="fake")
+        )
+        cls: Any = entry.load()
+        return cls, entry.load_options(cls), target
+    entry = PlanEntry(
+        kind=kind, name=target.__name__, target=f"{target.__module__}:{target.__qualname__}", options=options or {}
+    )
+    check_class(target, KINDS[kind], entry)
+    return target, entry.load_options(target), target.__name__

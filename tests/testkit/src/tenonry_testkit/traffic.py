@@ -1,0 +1,215 @@
+"""What can happen to a scheduler, as values that hypothesis can draw, shrink and print. Test process.
+
+A failing test prints a list of these; `play(rig, [...])` in a test of your own repeats it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable
+
+import hypothesis.strategies as st
+
+from tenonry.sampling_params import SamplingParams
+from tenonry_testkit.ledger import Entry
+from tenonry_testkit.rig import Rig, RigSpec
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Send:
+    """A request. Prompts of one `family` share their beginning; `tail` tells them apart at the end.
+
+    `stop_after`: the id of the output token at this index ends the request, wherever it comes up first.
+    """
+
+    family: int = 0
+    length: int = 4
+    tail: int = 0
+    max_tokens: int = 4
+    min_tokens: int = 0
+    stop_after: int | None = None
+    num_delivered: int = 0
+    priority: int = 0
+    client: int = 0
+    adapter: str | None = None
+    cache_salt: str | None = None
+    logprobs: int | None = None
+    prompt_logprobs: int | None = None
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Turn:
+    """The engine's ordinary turn, `times` times: launch while there is room, else take the oldest result."""
+
+    times: int = 1
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launch:
+    """One more step, if the depth allows it."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Deliver:
+    """The oldest result arrives, if one is due."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Abort:
+    """End the `which`-th live request from outside; None ends all."""
+
+    which: int | None = 0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Reset:
+    """Forget cached blocks; `running`: preempt all first."""
+
+    running: bool = False
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Tick:
+    """Time passes."""
+
+    seconds: float = 1.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class FailRow:
+    """The worker fails the `which`-th live request from its next step on."""
+
+    which: int = 0
+
+
+Op = Send | Turn | Launch | Deliver | Abort | Reset | Tick | FailRow
+
+
+def prompt_of(send: Send, spec: RigSpec) -> list[int]:
+    """The prompt's token ids: the family's beginning, then the tail."""
+    length = min(send.length, spec.max_model_len - 1)
+    prompt = [(send.family * 17 + position * 5 + 1) % spec.vocab_size for position in range(length)]
+    if send.tail:
+        prompt[-1] = (prompt[-1] + send.tail) % spec.vocab_size
+    return prompt
+
+
+def send(rig: Rig, ask: Send) -> Entry:
+    """Add the request to the rig."""
+    prompt, min_tokens = prompt_of(ask, rig.spec), min(ask.min_tokens, ask.max_tokens)
+    return rig.add(
+        prompt,
+        ask.max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=_stop_ids(rig, ask, prompt),
+        num_delivered=ask.num_delivered,
+        client=ask.client,
+        priority=ask.priority,
+        adapter=ask.adapter,
+        cache_salt=ask.cache_salt,
+        logprobs=ask.logprobs,
+        prompt_logprobs=ask.prompt_logprobs,
+    )
+
+
+def _stop_ids(rig: Rig, ask: Send, prompt: list[int]) -> tuple[int, ...]:
+    """The id that the request would produce at `stop_after`, so that it really stops."""
+    if ask.stop_after is None:
+        return ()
+    params = SamplingParams(max_tokens=ask.max_tokens)
+    free = rig.oracle.complete(prompt, params, max_model_len=rig.spec.max_model_len, adapter=ask.adapter)
+    return (free.token_ids[ask.stop_after % len(free.token_ids)],)
+
+
+def play(rig: Rig, ops: Iterable[Op]) -> None:
+    """Let it all happen, in order."""
+    for op in ops:
+        apply(rig, op)
+
+
+def apply(rig: Rig, op: Op) -> None:
+    """Let one thing happen."""
+    live = rig.ledger.live
+    match op:
+        case Send():
+            send(rig, op)
+        case Turn():
+            for _ in range(op.times):
+                rig.turn()
+        case Launch():
+            if rig.can_launch:
+                rig.launch()
+        case Deliver():
+            if rig.in_flight:
+                rig.deliver()
+        case Abort(None):
+            rig.abort(None)
+        case Abort(which):
+            rig.abort([live[which % len(live)].handle] if live and which is not None else [])
+        case Reset():
+            rig.reset_prefix_cache(reset_running_requests=op.running)
+        case Tick():
+            rig.clock.advance(op.seconds)
+        case FailRow():
+            if live:
+                rig.fail(live[op.which % len(live)])
+
+
+# ------------------------------------------------------------------------------------------------------ strategies
+def sends(
+    *,
+    max_length: int = 20,
+    max_output: int = 10,
+    families: int = 3,
+    stops: bool = True,
+    delivered: bool = True,
+    varied: bool = True,
+) -> st.SearchStrategy[Send]:
+    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too."""
+    plain: dict[str, st.SearchStrategy[object]] = {
+        "family": st.integers(0, families - 1),
+        "length": st.integers(1, max_length),
+        "tail": st.integers(0, 2),
+        "max_tokens": st.integers(1, max_output),
+    }
+    if stops:
+        plain["stop_after"] = st.none() | st.integers(0, max_output - 1)
+        plain["min_tokens"] = st.just(0) | st.integers(0, 3)
+    if delivered:
+        plain["num_delivered"] = st.just(0) | st.integers(0, 4)
+    if varied:
+        plain["adapter"] = st.sampled_from((None, None, "a", "b"))
+        plain["cache_salt"] = st.sampled_from((None, None, "tenant-1", "tenant-2"))
+        plain["client"] = st.integers(0, 1)
+        plain["priority"] = st.integers(0, 2)
+        plain["logprobs"] = st.sampled_from((None, None, 0, 2))
+        plain["prompt_logprobs"] = st.sampled_from((None, None, None, 1))
+    return st.builds(Send, **plain)
+
+
+def storms(
+    requests: st.SearchStrategy[Send] | None = None,
+    *,
+    min_size: int = 10,
+    max_size: int = 40,
+    aborts: bool = False,
+    resets: bool = False,
+    failures: bool = False,
+) -> st.SearchStrategy[list[Op]]:
+    """Programs: requests among turns, and whatever else is asked for."""
+    asked = sends() if requests is None else requests
+    ops: list[st.SearchStrategy[Op]] = [
+        asked,
+        asked,
+        st.builds(Turn, st.integers(1, 6)),
+        st.just(Launch()),
+        st.just(Deliver()),
+    ]
+    if aborts:
+        ops += [st.builds(Abort, st.integers(0, 5)), st.builds(Abort, st.integers(0, 5) | st.none())]
+    if resets:
+        ops.append(st.builds(Reset, st.booleans()))
+    if failures:
+        ops.append(st.builds(FailRow, st.integers(0, 5)))
+    ops.append(st.builds(Tick, st.sampled_from((0.001, 1.0, 3600.0))))
+    return st.lists(st.one_of(ops), min_size=min_size, max_size=max_size)

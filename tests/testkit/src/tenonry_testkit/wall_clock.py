@@ -1,0 +1,89 @@
+"""Finds out whether code reads a clock that it was not given. Test process."""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
+from typing import Any
+
+from tenonry_testkit.rules import NO_WALL_CLOCK, RuleBroken
+
+CLOCKS = tuple(
+    getattr(time, name)
+    for name in (
+        "time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
+        "process_time_ns", "thread_time", "thread_time_ns", "localtime", "gmtime", "ctime", "sleep",
+    )
+)  # fmt: skip
+
+
+class WallClockTrap:
+    """While `watched()` is entered, clocks raise for every caller outside the standard library.
+
+    Clocks that modules of the `packages` imported by name are replaced, too; `close` puts everything back.
+    """
+
+    def __init__(self, packages: Iterable[str]) -> None:
+        self._armed = False
+        self._undo = contextlib.ExitStack()
+        replaced: dict[Any, Any] = {clock: self._trap(clock) for clock in CLOCKS}
+        replaced[datetime.datetime] = self._trapped_datetime()
+        for module in [time, datetime, *_modules_of(set(packages))]:
+            for name, value in list(vars(module).items()):
+                with contextlib.suppress(TypeError):  # unhashable values are no clocks
+                    if value in replaced:
+                        self._replace(module, name, value, replaced[value])
+
+    @contextlib.contextmanager
+    def watched(self) -> Iterator[None]:
+        """Clocks raise in here."""
+        before, self._armed = self._armed, True
+        try:
+            yield
+        finally:
+            self._armed = before
+
+    def close(self) -> None:
+        """Put every clock back."""
+        self._undo.close()
+
+    def _replace(self, module: ModuleType, name: str, old: Any, new: Any) -> None:
+        setattr(module, name, new)
+        self._undo.callback(setattr, module, name, old)
+
+    def check(self, name: str, frame: Any) -> None:
+        """Raise if the trap is armed and `frame` is no code of the standard library (logging, say)."""
+        caller = frame.f_globals.get("__name__", "")
+        if self._armed and caller.partition(".")[0] not in sys.stdlib_module_names:
+            raise RuleBroken(NO_WALL_CLOCK, f"{caller} called {name}() in line {frame.f_lineno}")
+
+    def _trap(self, clock: Callable[..., Any]) -> Callable[..., Any]:
+        def trapped(*args: Any) -> Any:
+            self.check(f"time.{clock.__name__}", sys._getframe(1))  # noqa: SLF001 - who asks decides
+            return clock(*args)
+
+        return trapped
+
+    def _trapped_datetime(self) -> type[datetime.datetime]:
+        trap = self
+
+        class Trapped(datetime.datetime):
+            @classmethod
+            def now(cls, tz: datetime.tzinfo | None = None) -> Any:
+                trap.check("datetime.now", sys._getframe(1))  # noqa: SLF001
+                return super().now(tz)
+
+            @classmethod
+            def today(cls) -> Any:
+                trap.check("datetime.today", sys._getframe(1))  # noqa: SLF001
+                return super().today()
+
+        return Trapped
+
+
+def _modules_of(packages: set[str]) -> list[ModuleType]:
+    return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages and module]

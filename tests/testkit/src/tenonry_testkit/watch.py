@@ -1,0 +1,161 @@
+"""Watches a scheduler's steps from outside, with plain Python books. Test process.
+
+Slow and obviously right, where the kernel's validator is fast: the two check each other.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.kv_cache import KVCacheConfig
+from tenonry.step import NewRow, SchedulerOutput
+from tenonry_testkit.ledger import Entry, Ledger
+from tenonry_testkit.rules import (
+    HAS_SLOT,
+    KNOWN_AND_UNFINISHED,
+    LIMITS,
+    NO_CHUNKS,
+    NO_OVERRUN,
+    NO_PENDING,
+    NOT_STARVED,
+    ONE_WRITER,
+    RuleBroken,
+    expect,
+)
+
+if TYPE_CHECKING:
+    from tenonry_testkit.rig import RigSpec
+
+
+class Stay:
+    """One request in one row, from the step it entered until it leaves."""
+
+    __slots__ = ("blocks", "entry", "num_computed", "num_known", "num_pending", "row")
+
+    def __init__(self, new: NewRow, entry: Entry) -> None:
+        self.row, self.entry = new.row, entry
+        self.num_computed, self.num_known, self.num_pending = new.num_computed, len(new.token_ids), 0
+        self.blocks = [ids.tolist() for ids in new.block_ids]
+
+
+class StepWatch:
+    """`rows`: who is in which row, as the workers know it. `waited`: for each waiting request, who overtook it."""
+
+    def __init__(self, spec: RigSpec, kv_cache: KVCacheConfig, ledger: Ledger) -> None:
+        self._spec, self._kv_cache, self._ledger = spec, kv_cache, ledger
+        self.rows: dict[int, Stay] = {}
+        self._writers: dict[tuple[int, int], Stay] = {}
+        self.overtaken: dict[int, set[int]] = {}
+        self.most_overtaken = 0
+        self.num_preemptions = 0
+        self.first_run: dict[int, int] = {}
+        self._since: dict[int, int] = {}
+        self._last_arrival = 0
+        self._chunked = spec.engine_config().enable_chunked_prefill
+
+    # ------------------------------------------------------------------ what happens to requests
+    def arrived(self, entry: Entry) -> None:
+        """The request waits from now on."""
+        self._last_arrival = max(self._last_arrival, entry.arrival)
+        self._wait(entry)
+
+    def _wait(self, entry: Entry) -> None:
+        self.overtaken[entry.handle] = set()
+        self._since[entry.handle] = self._last_arrival
+
+    def ended(self, handle: int) -> None:
+        """The request ended; everyone who still waits and was there before it has been overtaken."""
+        self.overtaken.pop(handle, None)
+        arrival = self._ledger.entries[handle].arrival
+        for waiting, passed in self.overtaken.items():
+            if arrival > self._since[waiting]:
+                passed.add(handle)
+                self.most_overtaken = max(self.most_overtaken, len(passed))
+
+    def check_starvation(self) -> None:
+        """Raise RuleBroken if a request was overtaken too often while it waited."""
+        bound = self._spec.max_num_seqs
+        for handle, passed in self.overtaken.items():
+            detail = f"{self._ledger.entries[handle]} waited while {len(passed)} later ones came and ended; {bound} may"
+            expect(len(passed) <= bound, NOT_STARVED, detail)
+
+    # ------------------------------------------------------------------ one step
+    def check(self, output: SchedulerOutput) -> None:
+        """Apply the step to the books and check it. Raises RuleBroken."""
+        for row in output.gone.tolist():
+            expect(row in self.rows, KNOWN_AND_UNFINISHED, f"row {row} leaves, but holds nothing")
+            stay = self.rows.pop(row)
+            if stay.entry.is_live:
+                self.num_preemptions += 1
+                self._wait(stay.entry)
+        for new in output.new:
+            self._enter(new, output.step_id)
+        self._extend(output)
+        total = sum(output.num_tokens.tolist())
+        budget = self._spec.max_num_batched_tokens
+        expect(total <= budget, LIMITS, f"step {output.step_id} computes {total} tokens of {budget}")
+        expect(len(self.rows) <= self._spec.max_num_seqs, LIMITS, f"{len(self.rows)} rows are in use")
+        written: dict[tuple[int, int], Stay] = {}
+        for row, count, samples in zip(
+            output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist(), strict=True
+        ):
+            expect(row in self.rows, KNOWN_AND_UNFINISHED, f"step {output.step_id} runs row {row}, which holds nothing")
+            self._compute(self.rows[row], count, samples=samples, written=written)
+        self._settle_writers(written)
+
+    def _enter(self, new: NewRow, step_id: int) -> None:
+        entry = self._ledger.entries.get(new.handle)
+        if entry is None:
+            raise RuleBroken(KNOWN_AND_UNFINISHED, f"handle {new.handle} runs, but nobody added it")
+        expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in step {step_id}")
+        twice = [stay.row for stay in self.rows.values() if stay.entry is entry]
+        expect(not twice, KNOWN_AND_UNFINISHED, f"{entry} is in row {twice} and enters row {new.row}")
+        expect(new.row not in self.rows, KNOWN_AND_UNFINISHED, f"{entry} enters row {new.row}, which is in use")
+        self.rows[new.row] = Stay(new, entry)
+        self.overtaken.pop(entry.handle, None)
+        self.first_run.setdefault(entry.handle, step_id)
+
+    def _extend(self, output: SchedulerOutput) -> None:
+        columns = (output.new_block_row.tolist(), output.new_block_group.tolist(), output.new_block_id.tolist())
+        for row, group, block in zip(*columns, strict=True):
+            expect(row in self.rows, KNOWN_AND_UNFINISHED, f"row {row} gets block {block}, but holds nothing")
+            self.rows[row].blocks[group].append(block)
+
+    def _compute(self, stay: Stay, count: int, *, samples: bool, written: dict[tuple[int, int], Stay]) -> None:
+        start, end = stay.num_computed, stay.num_computed + count
+        self._check_length(stay, end, samples=samples)
+        stay.num_computed = end
+        stay.num_pending += samples
+        size = self._kv_cache.block_size
+        for group, blocks in enumerate(stay.blocks):
+            expect(len(blocks) * size >= end, HAS_SLOT, f"{stay.entry} has {len(blocks)} blocks for {end} tokens")
+            for block in blocks[start // size : -(-end // size)]:
+                expect(0 <= block < self._kv_cache.num_blocks, HAS_SLOT, f"{stay.entry} has block {block}")
+                other = written.get((group, block))
+                expect(other is None, ONE_WRITER, f"block {block} is written by {stay.entry} and {other and other.entry}")
+                written[group, block] = stay
+
+    def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:
+        entry, request = stay.entry, stay.entry.request
+        length = stay.num_known + stay.num_pending
+        expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in row {stay.row}")
+        expect(end <= self._spec.max_model_len, LIMITS, f"{entry} would hold {end} tokens")
+        expect(end <= length, NO_OVERRUN, f"{entry} computes token {end} of {length}")
+        if samples:
+            limit = request.max_total_tokens
+            expect(length < limit, NO_OVERRUN, f"{entry} samples token {length + 1}; its limit is {limit}")
+        else:
+            expect(self._chunked, NO_CHUNKS, f"{entry} computes tokens up to {end} of {length}")
+        if not self._spec.feeds_back:
+            known = request.num_prompt_tokens + len(request.source.output_token_ids) + len(entry.token_ids)
+            expect(end <= known, NO_PENDING, f"{entry} computes token {end}, of which {known} are known")
+
+    def _settle_writers(self, written: dict[tuple[int, int], Stay]) -> None:
+        """A block that one row wrote may be written by another only after the first let go of it."""
+        for (group, block), stay in written.items():
+            before = self._writers.get((group, block))
+            still = before is not None and before is not stay and self.rows.get(before.row) is before
+            if still and before is not None:
+                shared = block in before.blocks[group]
+                expect(not shared, ONE_WRITER, f"block {block} of {before.entry} is written by {stay.entry}")
+            self._writers[group, block] = stay
