@@ -7,6 +7,7 @@ queue of outputs, and a fast engine costs a wake-up per take and not per token.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 
 from tenonry.interfaces.io_processor import Detokenizer, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
@@ -14,40 +15,36 @@ from tenonry.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOu
 from tenonry.sampling_params import OutputKind
 
 
+@dataclass(slots=True, eq=False)
 class Completion:
-    """One engine request: ids not yet detokenised (`fresh`), and output not yet taken by the caller."""
+    """One engine request: ids not yet detokenised (`fresh`), and output not yet taken by the caller (`new_…`)."""
 
-    __slots__ = (
-        "detokenizer", "engine_done", "finish_reason", "fresh", "handle", "index", "last_time", "logprobs", "new_ids",
-        "new_logprobs", "new_text", "num_generated", "stop_reason", "stream", "text", "token_ids",
-    )  # fmt: skip
-
-    def __init__(self, handle: int, index: int, stream: Stream, detokenizer: Detokenizer | None) -> None:
-        self.handle, self.index, self.stream, self.detokenizer = handle, index, stream, detokenizer
-        self.fresh: list[int] = []
-        self.new_ids: list[int] = []
-        self.new_text = ""
-        self.new_logprobs: list[dict[int, Logprob]] | None = None
-        self.token_ids: list[int] = []
-        self.text = ""
-        self.logprobs: list[dict[int, Logprob]] | None = None
-        self.finish_reason: str | None = None
-        self.stop_reason: int | str | None = None
-        self.engine_done = False
-        self.num_generated = 0
-        self.last_time = 0.0
+    handle: int
+    index: int
+    stream: Stream
+    detokenizer: Detokenizer | None
+    fresh: list[int] = field(default_factory=list)
+    new_ids: list[int] = field(default_factory=list)
+    new_text: str = ""
+    new_logprobs: list[dict[int, Logprob]] | None = None
+    token_ids: list[int] = field(default_factory=list)
+    text: str = ""
+    logprobs: list[dict[int, Logprob]] | None = None
+    finish_reason: str | None = None
+    stop_reason: int | str | None = None
+    engine_done: bool = False
+    num_generated: int = 0
+    last_time: float = 0.0
 
     def take(self, kind: OutputKind) -> CompletionOutput:
         """The output since the last take (DELTA), or all of it."""
-        if kind == OutputKind.DELTA:
-            ids, text, logprobs = self.new_ids, self.new_text, self.new_logprobs
-            self.new_ids, self.new_text, self.new_logprobs = [], "", None
-        else:
-            self.token_ids += self.new_ids
-            self.text += self.new_text
-            if self.new_logprobs is not None:
-                self.logprobs = (self.logprobs or []) + self.new_logprobs
-            self.new_ids, self.new_text, self.new_logprobs = [], "", None
+        ids, text, logprobs = self.new_ids, self.new_text, self.new_logprobs
+        self.new_ids, self.new_text, self.new_logprobs = [], "", None
+        if kind != OutputKind.DELTA:
+            self.token_ids += ids
+            self.text += text
+            if logprobs is not None:
+                self.logprobs = (self.logprobs or []) + logprobs
             ids, text, logprobs = list(self.token_ids), self.text, self.logprobs
         return CompletionOutput(self.index, text, ids, self.finish_reason, self.stop_reason, logprobs)
 

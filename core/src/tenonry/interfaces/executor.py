@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.model_info import ModelInfo
@@ -19,35 +20,23 @@ VERSION = 1
 SUPPORTED = frozenset({1})
 
 
+@dataclass(slots=True)
 class ExecutorContext:
     """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
     `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children.
     """
 
-    __slots__ = (
-        "config", "engine_index", "kv_connector", "max_model_len", "model", "options", "plan_text", "worker_class",
-        "worker_options", "worker_target",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        *,
-        max_model_len: int,
-        worker_class: type[Worker],
-        worker_target: str = "",
-        worker_options: BaseModel | None = None,
-        options: BaseModel | None = None,
-        engine_index: int = 0,
-        plan_text: str = "",
-        kv_connector: Any = None,
-    ) -> None:
-        self.config, self.model, self.options = config, model, options or NoOptions()
-        self.max_model_len = max_model_len
-        self.worker_class, self.worker_target = worker_class, worker_target
-        self.worker_options = worker_options or NoOptions()
-        self.engine_index, self.plan_text, self.kv_connector = engine_index, plan_text, kv_connector
+    config: EngineConfig
+    model: ModelInfo
+    _: KW_ONLY
+    max_model_len: int
+    worker_class: type[Worker]
+    worker_target: str = ""
+    worker_options: BaseModel = NO_OPTIONS
+    options: BaseModel = NO_OPTIONS
+    engine_index: int = 0
+    plan_text: str = ""
+    kv_connector: Any = None
 
 
 class Executor(Plugin, ABC):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.model_info import ModelInfo
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
@@ -20,13 +21,13 @@ VERSION = 1
 SUPPORTED = frozenset({1})
 
 
+@dataclass(slots=True)
 class IOProcessorContext:
     """All that an IO processor may know."""
 
-    __slots__ = ("config", "model", "options")
-
-    def __init__(self, config: EngineConfig, model: ModelInfo, options: BaseModel | None = None) -> None:
-        self.config, self.model, self.options = config, model, options or NoOptions()
+    config: EngineConfig
+    model: ModelInfo
+    options: BaseModel = NO_OPTIONS
 
 
 class ProcessedPrompt(msgspec.Struct, kw_only=True):

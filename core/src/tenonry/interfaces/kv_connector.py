@@ -9,12 +9,13 @@ from __future__ import annotations
 import enum
 from abc import ABC
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.model_info import ModelInfo
 from tenonry.request import Request
@@ -42,29 +43,18 @@ class BlockStore(Protocol):
         ...
 
 
+@dataclass(slots=True)
 class KVConnectorContext:
     """All that a connector may know. `engine_id` is unique per data-parallel rank over all nodes."""
 
-    __slots__ = ("config", "engine_id", "kv_cache", "model", "options", "rank", "role")
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        role: KVConnectorRole,
-        *,
-        engine_id: str,
-        kv_cache: KVCacheConfig | None = None,
-        options: BaseModel | None = None,
-        rank: int = 0,
-    ) -> None:
-        self.config, self.model, self.role = config, model, role
-        self.engine_id, self.kv_cache, self.options, self.rank = (
-            engine_id,
-            kv_cache,
-            options or NoOptions(),
-            rank,
-        )
+    config: EngineConfig
+    model: ModelInfo
+    role: KVConnectorRole
+    _: KW_ONLY
+    engine_id: str
+    kv_cache: KVCacheConfig | None = None
+    options: BaseModel = NO_OPTIONS
+    rank: int = 0
 
 
 class KVConnector(Plugin, ABC):

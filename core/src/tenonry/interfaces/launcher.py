@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 
 VERSION = 1
 SUPPORTED = frozenset({1})
@@ -32,13 +33,13 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     environment: Mapping[str, str] = {}
 
 
+@dataclass(slots=True)
 class LauncherContext:
     """All that a launcher may know. `run_dir` is a private folder (0700) for sockets and files of this run."""
 
-    __slots__ = ("config", "options", "run_dir")
-
-    def __init__(self, config: EngineConfig, run_dir: str, options: BaseModel | None = None) -> None:
-        self.config, self.run_dir, self.options = config, run_dir, options or NoOptions()
+    config: EngineConfig
+    run_dir: str
+    options: BaseModel = NO_OPTIONS
 
 
 class Launcher(Plugin, ABC):

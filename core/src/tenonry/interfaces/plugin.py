@@ -17,6 +17,9 @@ class NoOptions(PluginOptions):
     """Options of a plugin that has none."""
 
 
+NO_OPTIONS = NoOptions()
+
+
 class Plugin:
     """Base of all interfaces. A plugin class is looked at in the front end, so its module must import quickly.
 

@@ -9,12 +9,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import FinishReason
@@ -29,41 +30,26 @@ VERSION = 1
 SUPPORTED = frozenset({1})
 
 
+@dataclass(slots=True)
 class SchedulerContext:
     """All that a scheduler may know. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
-    scheduled. `resolve` finds plugins for extension points that the scheduler itself opens: (kind, name) → class.
+    scheduled. `resolve` finds plugins for extension points that the scheduler itself opens: (kind, name) → object.
     """
 
-    __slots__ = (
-        "clock", "config", "engine_index", "feeds_back_tokens", "kv_cache", "kv_connector", "max_concurrent_steps",
-        "max_model_len", "options", "plugin_name", "resolve",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        config: EngineConfig,
-        kv_cache: KVCacheConfig,
-        *,
-        max_model_len: int,
-        clock: Callable[[], float],
-        options: BaseModel | None = None,
-        plugin_name: str = "",
-        engine_index: int = 0,
-        max_concurrent_steps: int = 1,
-        feeds_back_tokens: bool = True,
-        kv_connector: KVConnector | None = None,
-        resolve: Callable[[str, str], type] | None = None,
-    ) -> None:
-        self.config, self.kv_cache, self.clock = config, kv_cache, clock
-        self.max_model_len, self.options, self.plugin_name = (
-            max_model_len,
-            options or NoOptions(),
-            plugin_name,
-        )
-        self.engine_index, self.max_concurrent_steps = engine_index, max_concurrent_steps
-        self.feeds_back_tokens, self.kv_connector, self.resolve = feeds_back_tokens, kv_connector, resolve
+    config: EngineConfig
+    kv_cache: KVCacheConfig
+    _: KW_ONLY
+    max_model_len: int
+    clock: Callable[[], float]
+    options: BaseModel = NO_OPTIONS
+    plugin_name: str = ""
+    engine_index: int = 0
+    max_concurrent_steps: int = 1
+    feeds_back_tokens: bool = True
+    kv_connector: KVConnector | None = None
+    resolve: Callable[[str, str], Any] | None = None
 
 
 class Scheduler(Plugin, ABC):

@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import dataclass
 
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.stats import EngineInfo, StatRecord
 
 VERSION = 1
 SUPPORTED = frozenset({1})
 
 
+@dataclass(slots=True)
 class StatLoggerContext:
     """All that a stat logger may know."""
 
-    __slots__ = ("config", "options", "plugin_name")
-
-    def __init__(self, config: EngineConfig, options: BaseModel | None = None, plugin_name: str = "") -> None:
-        self.config, self.options, self.plugin_name = config, options or NoOptions(), plugin_name
+    config: EngineConfig
+    options: BaseModel = NO_OPTIONS
+    plugin_name: str = ""
 
 
 class StatLogger(Plugin, ABC):

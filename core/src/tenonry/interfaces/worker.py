@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NoOptions, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.model_info import ModelInfo
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -21,39 +22,33 @@ VERSION = 1
 SUPPORTED = frozenset({1})
 
 
+@dataclass(slots=True)
 class WorkerContext:
     """All that a worker may know; it reads nothing from the environment.
 
     `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
-    `rendezvous` says where the ranks meet ("" for one rank). `kv_connector` is (target, options) of the worker half,
-    or None.
+    `rendezvous` says where the ranks meet ("" for one rank). `kv_connector` is the plan's entry of the KV connector,
+    whose worker half this rank builds, or None.
     """
 
-    __slots__ = (
-        "config", "engine_index", "kv_connector", "local_rank", "max_model_len", "model", "options", "pp_rank",
-        "rank", "rendezvous", "tp_rank", "world_size",
-    )  # fmt: skip
+    config: EngineConfig
+    model: ModelInfo
+    _: KW_ONLY
+    max_model_len: int
+    options: BaseModel = NO_OPTIONS
+    engine_index: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    rendezvous: str = ""
+    kv_connector: Any = None
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        *,
-        max_model_len: int,
-        options: BaseModel | None = None,
-        engine_index: int = 0,
-        rank: int = 0,
-        local_rank: int = 0,
-        rendezvous: str = "",
-        kv_connector: Any = None,
-    ) -> None:
-        self.config, self.model, self.options = config, model, options or NoOptions()
-        self.max_model_len = max_model_len
-        self.engine_index, self.rank, self.local_rank = engine_index, rank, local_rank
-        self.world_size = config.world_size
-        self.tp_rank = rank % config.tensor_parallel_size
-        self.pp_rank = rank // config.tensor_parallel_size
-        self.rendezvous, self.kv_connector = rendezvous, kv_connector
+    @property
+    def tp_rank(self) -> int:
+        return self.rank % self.config.tensor_parallel_size
+
+    @property
+    def pp_rank(self) -> int:
+        return self.rank // self.config.tensor_parallel_size
 
 
 class Worker(Plugin, ABC):
