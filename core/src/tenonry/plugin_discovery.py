@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib.metadata
 import re
 from typing import NamedTuple
@@ -35,6 +34,7 @@ def installed(group: str) -> list[Installed]:
     """All entry points of a group, by name. stevedore lists them; metadata says whose they are."""
     owners = _owners(group)
     found = []
+    NamedExtensionManager.ENTRY_POINT_CACHE.pop(group, None)  # it would outlive a change of sys.path
     for point in NamedExtensionManager(group, names=[]).list_entry_points():
         for distribution, version, summary in owners.get((point.name, point.value), [("", "", "")]):
             found.append(Installed(point.name, point.value, distribution, version, summary))
@@ -84,7 +84,6 @@ def not_found(kind: str, group: str, name: str) -> PluginNotFound:
     return PluginNotFound(text)
 
 
-@functools.cache
 def distribution_of_module(module: str) -> tuple[str, str]:
     """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
     top = module.partition(".")[0]

@@ -116,7 +116,8 @@ class PluginManager:
             raise PluginFault(choice.name, "", "", KINDS[kind].hook, error) from error
         if target is None:
             raise not_found(kind, KINDS[kind].group, choice.name)
-        return target_entry(kind, choice, target)
+        owners = (entry for entry in installed(KINDS[kind].group) if (entry.name, entry.target) == (choice.name, target))
+        return target_entry(kind, choice, target, next(owners, None))
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
@@ -175,9 +176,13 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(kind: str, choice: PluginChoice, target: str) -> PlanEntry:
-    """The entry of an importable target; its distribution's requirements are checked before any import."""
-    distribution, version = distribution_of_module(target.partition(":")[0])
+def target_entry(kind: str, choice: PluginChoice, target: str, owner: Installed | None = None) -> PlanEntry:
+    """The entry of an importable target; its distribution's requirements are checked before any import.
+
+    `owner` is the entry point that named the target, if one did.
+    """
+    found = (owner.distribution, owner.version) if owner else distribution_of_module(target.partition(":")[0])
+    distribution, version = found
     check_requirements(distribution)
     return PlanEntry(
         kind=kind,
@@ -201,7 +206,7 @@ def resolve_owned(kind: str, name: str, options: dict[str, Any] | None = None) -
         found = find_entry_point(kind, OWNED_GROUPS[kind], name)
         if found is None:
             raise not_found(kind, OWNED_GROUPS[kind], name)
-        entry = target_entry(kind, choice, found.target)
+        entry = target_entry(kind, choice, found.target, found)
     return import_target(entry), entry
 
 

@@ -14,7 +14,6 @@ FLAGS: tuple[tuple[str, type, str], ...] = (
     ("top_p", float, "Keep the likeliest tokens up to this share."),
     ("top_k", int, "Keep this many of the likeliest tokens; 0 keeps all."),
     ("min_p", float, "Drop tokens below this share of the likeliest."),
-    ("seed", int, "Makes sampling reproducible."),
     ("presence_penalty", float, "Penalty for tokens that were generated before."),
     ("frequency_penalty", float, "Penalty per time a token was generated before."),
     ("repetition_penalty", float, "Divides the logits of tokens seen before."),
