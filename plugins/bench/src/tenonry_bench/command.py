@@ -1,0 +1,49 @@
+"""The command `tenonry bench`: one sub-verb per kind of measurement, and the standard set when none is given.
+
+Runs in the process that measures. This module imports nothing but the interface; a sub-verb's module is imported once
+the verb `bench` was chosen.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+
+from tenonry.interfaces.command import Command
+
+STANDARD = "tenonry_bench.standard:StandardBench"
+VERBS = {
+    "engine": "tenonry_bench.engine:EngineBench",
+    "throughput": "tenonry_bench.throughput:ThroughputBench",
+    "serve": "tenonry_bench.serve:ServeBench",
+    "scheduler": "tenonry_bench.scheduler:SchedulerBench",
+    "startup": "tenonry_bench.startup:StartupBench",
+}
+
+
+class BenchCommand(Command):
+    """`tenonry bench [engine | throughput | serve | scheduler | startup]`."""
+
+    summary = "Measure tenonry, piece by piece or as a whole, and compare with a peer."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        standard = load_verb(STANDARD)
+        standard.add_arguments(parser)
+        parser.set_defaults(bench_verb=standard)
+        verbs = parser.add_subparsers(title="what to measure (all of it by default)", metavar="WHAT")
+        for name, target in VERBS.items():
+            verb = load_verb(target)
+            child = verbs.add_parser(name, help=verb.summary, description=verb.summary)
+            verb.add_arguments(child)
+            child.set_defaults(bench_verb=verb)
+
+    def run(self, args: argparse.Namespace) -> int:
+        verb: Command = args.bench_verb
+        return verb.run(args)
+
+
+def load_verb(target: str) -> Command:
+    """The sub-verb that "module:Class" names."""
+    module, _, name = target.partition(":")
+    verb: Command = getattr(importlib.import_module(module), name)()
+    return verb

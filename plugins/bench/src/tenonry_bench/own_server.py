@@ -1,0 +1,87 @@
+"""Starts `tenonry serve` as a child for a benchmark, and stops it. Client process.
+
+The child stays in this process's session: Linux schedules sessions apart (autogroups), and on shared cores a client
+would stand still for seconds while a server in a session of its own computes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import subprocess
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from tenonry.errors import LaunchError
+from tenonry_bench.processes import tenonry_command
+from tenonry_bench.sse import Client, Endpoint
+
+ADDRESS = re.compile(r"https?://[^\s/:]+:(\d+)")
+STOP_S = 10.0
+POLL_S = 0.05
+
+
+class OwnServer:
+    """A server on 127.0.0.1. With `port` 0 it takes a free one, and says in its output which."""
+
+    def __init__(self, model: str, port: int = 0, arguments: Sequence[str] = ()) -> None:
+        command = [*tenonry_command(), "serve", model, "--host", "127.0.0.1", "--port", str(port), *arguments]
+        self._lines: deque[str] = deque(maxlen=40)
+        self._port = port
+        self._known = threading.Event()
+        if port:
+            self._known.set()
+        self._started = time.monotonic()
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
+        self.pid = self._process.pid
+        self._reader = threading.Thread(target=self._read, name="server-output", daemon=True)
+        self._reader.start()
+
+    def _read(self) -> None:
+        for line in self._process.stdout or ():
+            self._lines.append(line.rstrip())
+            found = None if self._known.is_set() else ADDRESS.search(line)
+            if found:
+                self._port = int(found.group(1))
+                self._known.set()
+
+    async def ready(self, timeout_s: float) -> tuple[str, float]:
+        """Wait for it; its base URL, and seconds since its start. Raises LaunchError with its last words."""
+        while time.monotonic() - self._started < timeout_s:
+            if self._process.poll() is not None:
+                raise LaunchError(f"the server ended with status {self._process.returncode}:\n{self._last_words()}")
+            if self._known.is_set() and await self._answers():
+                return self.base_url, time.monotonic() - self._started
+            await asyncio.sleep(POLL_S)
+        raise LaunchError(f"the server is not ready after {timeout_s:g} s:\n{self._last_words()}")
+
+    @property
+    def base_url(self) -> str:
+        return f"http://127.0.0.1:{self._port}"
+
+    async def _answers(self) -> bool:
+        try:
+            status, _ = await Client(Endpoint.parse(self.base_url)).get("/ready")
+        except OSError:
+            return False
+        return status == 200
+
+    def _last_words(self) -> str:
+        self._reader.join(timeout=1.0)
+        return "\n".join(self._lines)
+
+    def stop(self) -> None:
+        """SIGTERM, and SIGKILL for one that does not end."""
+        self._process.terminate()
+        try:
+            self._process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._reader.join()
+        if self._process.stdout is not None:
+            self._process.stdout.close()

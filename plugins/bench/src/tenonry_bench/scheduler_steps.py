@@ -1,0 +1,187 @@
+"""Puts a scheduler into steady decoding and times its steps. The measuring process; no engine, no worker.
+
+Prompts differ in length by up to a block, so that in every step the same share of the rows fills a block: rows that all
+filled theirs in the same step would hide that cost in fifteen steps of sixteen.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tenonry.config import EngineConfig
+from tenonry.errors import TenonryError
+from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.messages import EngineCoreRequest
+from tenonry.plugin_manager import PluginManager, resolve_owned
+from tenonry.request import Request
+from tenonry.sampling_params import SamplingParams
+from tenonry.scheduling.validator import StepValidator
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
+
+PROMPT_LEN = 32
+SETTLE_STEPS = 16  # decoding steps before the clock runs
+MAX_PREFILL_STEPS = 10_000
+TOKEN_BUDGET = 8192
+TOKEN_ID = 1000
+
+
+class Case(NamedTuple):
+    """How many requests run and wait, and whether each step is validated."""
+
+    running: int
+    waiting: int
+    validator: bool
+
+
+class StepTimes:
+    """Seconds of each step: its parts and their sum."""
+
+    def __init__(self) -> None:
+        self.schedule: list[float] = []
+        self.update: list[float] = []
+        self.validate: list[float] = []
+
+    @property
+    def total(self) -> list[float]:
+        return [sum(parts) for parts in zip(self.schedule, self.update, self.validate, strict=True)]
+
+
+class SchedulerRig:
+    """Builds a fresh scheduler per run. `origin` names its distribution and version."""
+
+    def __init__(self, config: EngineConfig, *, steps: int, depth: int = 1, cpu_clock: bool = False) -> None:
+        manager = PluginManager(config.plugins)
+        self._entry = manager.resolve("scheduler", config.scheduler, config)
+        self._config, self._steps, self._depth = config, steps, depth
+        self._clock = time.thread_time if cpu_clock else time.perf_counter
+        self.origin = f"{self._entry.distribution} {self._entry.version}".strip() or self._entry.path
+
+    def run(self, case: Case) -> StepTimes:
+        """Fill, settle, and time the steps. The heap is frozen meanwhile, as in an engine that serves."""
+        drive = self._fill(case)
+        drive.settle(case.running)
+        gc.collect()
+        gc.freeze()
+        try:
+            return drive.timed(self._steps, case.running)
+        finally:
+            gc.unfreeze()
+
+    def _fill(self, case: Case) -> Drive:
+        block_size = self._config.block_size or 16
+        longest = PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running  # one prefill a step at worst
+        config = self._config.model_copy(
+            update={"max_num_seqs": case.running, "max_num_batched_tokens": max(TOKEN_BUDGET, case.running)}
+        )
+        blocks = case.running * (-(-longest // block_size) + 1) + 1
+        kv_cache = KVCacheConfig(
+            num_blocks=blocks, block_size=block_size, groups=(KVCacheGroup(layers=("layer",)),), max_model_len=longest
+        )
+        cls: Any = self._entry.load()
+        context = SchedulerContext(
+            config,
+            kv_cache,
+            max_model_len=longest,
+            clock=time.monotonic,
+            options=self._entry.load_options(cls),
+            plugin_name=self._entry.name,
+            max_concurrent_steps=self._depth,
+            resolve=lambda kind, name: resolve_owned(kind, name)[0],
+        )
+        validator = StepValidator(self._entry.name, config, kv_cache, longest) if case.validator else None
+        drive = Drive(cls(context), validator, self._depth, self._clock)
+        rng = np.random.default_rng(case.running)
+        for index in range(case.running + case.waiting):
+            drive.add(rng.integers(300, 8000, PROMPT_LEN + index % block_size, np.int32), longest)
+        return drive
+
+
+class Drive:
+    """One scheduler, its validator, and the steps in flight."""
+
+    def __init__(
+        self, scheduler: Scheduler, validator: StepValidator | None, depth: int, clock: Callable[[], float]
+    ) -> None:
+        self.scheduler, self._validator, self._depth, self._clock = scheduler, validator, depth, clock
+        self._in_flight: deque[SchedulerOutput] = deque()
+        self._requests = 0
+        self._params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
+
+    def add(self, prompt: np.ndarray, max_model_len: int) -> None:
+        """One request that never ends by itself."""
+        self._requests += 1
+        source = EngineCoreRequest(
+            handle=self._requests, request_id=str(self._requests), prompt_token_ids=prompt, sampling_params=self._params
+        )
+        if self._validator is not None:
+            self._validator.added(source.handle)
+        self.scheduler.add_request(Request(source, self._requests, time.monotonic(), max_model_len))
+
+    def settle(self, running: int) -> None:
+        """Step until all `running` requests have decoded a while. Raises TenonryError if they never do."""
+        decoding = 0
+        for _ in range(MAX_PREFILL_STEPS):
+            output = self.step(StepTimes())
+            decoding = decoding + 1 if len(output.row) == running == output.total_tokens else 0
+            if decoding == SETTLE_STEPS:
+                return
+        raise TenonryError(f"after {MAX_PREFILL_STEPS} steps {running} requests do not all decode: {self.counts()}")
+
+    def counts(self) -> str:
+        running, waiting = self.scheduler.get_request_counts()
+        return f"{running} run and {waiting} wait"
+
+    def timed(self, steps: int, running: int) -> StepTimes:
+        """Time steps that decode one token of each running request. Raises TenonryError for one that does not."""
+        times = StepTimes()
+        for _ in range(steps):
+            output = self.step(times)
+            if not len(output.row) == running == output.total_tokens:
+                raise TenonryError(
+                    f"step {output.step_id} computes {output.total_tokens} tokens in {len(output.row)} rows; all "
+                    f"{running} requests should decode: {self.counts()}"
+                )
+        return times
+
+    def step(self, times: StepTimes) -> SchedulerOutput:
+        """Schedule a step, and update from the oldest one in flight."""
+        clock, validator = self._clock, self._validator
+        start = clock()
+        output = self.scheduler.schedule()
+        scheduled = clock()
+        if validator is not None:
+            validator.check(output)
+        checked = clock()
+        self._in_flight.append(output)
+        updated = done = answered = clock()
+        if len(self._in_flight) == self._depth:
+            oldest = self._in_flight.popleft()
+            result = answer(oldest)
+            answered = clock()
+            self.scheduler.update_from_output(oldest, result)
+            updated = done = clock()
+            if validator is not None:
+                validator.answered(oldest, result)
+                done = clock()
+        times.schedule.append(scheduled - start)
+        times.update.append(updated - answered)
+        times.validate.append(checked - scheduled + done - updated)
+        return output
+
+
+def answer(output: SchedulerOutput) -> ModelRunnerOutput:
+    """What the worker `null` gives: one token per sampling row."""
+    row = output.row[output.samples]
+    return ModelRunnerOutput(
+        step_id=output.step_id,
+        row=row,
+        offsets=np.arange(len(row) + 1, dtype=np.int32),
+        token_ids=np.full(len(row), TOKEN_ID, np.int32),
+    )

@@ -1,0 +1,187 @@
+"""`tenonry bench serve`: load over HTTP on any OpenAI-compatible server, or on one of ours that it starts itself."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import shlex
+from typing import Any
+
+import msgspec
+
+from tenonry.errors import ConfigError, TenonryError
+from tenonry.interfaces.command import Command
+from tenonry_bench.load import Load, LoadRun, parse_limits
+from tenonry_bench.machine import describe_machine
+from tenonry_bench.own_server import OwnServer
+from tenonry_bench.processes import PeakMemory
+from tenonry_bench.served import ServedResult, ServeReport, describe, summarise
+from tenonry_bench.settings import count, natural, write_report
+from tenonry_bench.sse import Client, Endpoint
+from tenonry_bench.workload import WARM_UP_RUN, Workload, WorkloadFile, load_workloads
+
+WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 8
+DEFAULT_CONCURRENCY = 16
+
+
+class ServeBench(Command):
+    """Many clients, one server."""
+
+    summary = "Load over HTTP on an OpenAI-compatible server; without --base-url, on one of ours."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--base-url", metavar="URL", help="Server under load; without it `tenonry serve MODEL` is started.")
+        add(
+            "--model",
+            metavar="NAME",
+            help="Model to serve, or its name on the server [default: demo, or the server's first].",
+        )
+        add("--workload", metavar="FILE", help="Workload file; by default the one of this package.")
+        add("--name", metavar="W6", help="Only these workloads; by default all served ones.")
+        add("--requests", type=count, metavar="N", help="Instead of the workload's own number.")
+        add("--prompt-len", type=count, metavar="N", help="Instead of the workload's own length.")
+        add("--output-len", type=count, metavar="N", help="Instead of the workload's own length.")
+        add("--concurrency", type=count, metavar="N", help="Requests at once, instead of the workload's own number.")
+        add(
+            "--request-rate",
+            type=float,
+            metavar="X",
+            help="Requests per second, at random times, instead of a fixed number at once.",
+        )
+        add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
+        add(
+            "--goodput",
+            action="append",
+            metavar="LIMIT=MS",
+            help="Count requests within ttft_ms, tpot_ms, itl_ms, e2e_ms.",
+        )
+        add(
+            "--vocab-size",
+            type=natural,
+            default=0,
+            metavar="N",
+            help="Largest prompt token id plus one, if below the file's.",
+        )
+        add("--api-key", metavar="KEY", help="Sent as a bearer token.")
+        add(
+            "--timeout",
+            type=float,
+            default=600.0,
+            metavar="S",
+            help="Seconds for one request, and for a start [default: 600].",
+        )
+        add("--port", type=natural, default=0, help="Port of our own server; 0: any free one [default: 0].")
+        add(
+            "--server-args",
+            default="",
+            metavar="TEXT",
+            help="Flags of our own server, in one word: '--max-num-seqs 64'.",
+        )
+        add("--json", metavar="FILE", help="Write the report here.")
+
+    def run(self, args: argparse.Namespace) -> int:
+        if args.request_rate is not None and args.request_rate <= 0:
+            raise ConfigError(f"--request-rate {args.request_rate} must be above 0")
+        limits = parse_limits(args.goodput)
+        workloads = load_workloads(args.workload)
+        names = workloads.named(args.name, "served")
+        if not names:
+            raise ConfigError("there is no served workload to run; name some with --name, or give another --workload")
+        server = None if args.base_url else OwnServer(args.model or "demo", args.port, shlex.split(args.server_args))
+        try:
+            model, results = asyncio.run(measure(args, workloads, names, limits, server))
+        finally:
+            if server is not None:
+                server.stop()
+        peer = "tenonry" if server is not None else args.base_url
+        report = ServeReport(
+            peer=peer, model=model, args={"model": model}, goodput=limits, results=results, machine=describe_machine()
+        )
+        print(describe(report))
+        write_report(args.json, report)
+        return 0 if all(result.failed.max == 0 for result in results) else 1
+
+
+async def measure(
+    args: argparse.Namespace,
+    workloads: WorkloadFile,
+    names: list[str],
+    limits: dict[str, float],
+    server: OwnServer | None,
+) -> tuple[str, list[ServedResult]]:
+    """(the model's name on the server, one result per workload)."""
+    url, ready_s = (args.base_url, None) if server is None else await server.ready(args.timeout)
+    client = Client(Endpoint.parse(url), args.api_key)
+    model = args.model if server is None and args.model else await first_model(client)
+    vocab_size = args.vocab_size or (vocabulary(args.model or "demo") if server is not None else 0)
+    results = []
+    for name in names:
+        chosen = workload_from(args, workloads.get(name))
+        load = Load(client, model, chosen.concurrency, args.request_rate, timeout_s=args.timeout, seed=workloads.seed)
+        changed = msgspec.structs.replace(workloads, workloads={name: chosen})
+        with PeakMemory(server.pid if server is not None else None) as memory:
+            runs = await run_workload(load, changed, name, args.runs, vocab_size)
+        result = summarise(name, chosen, runs, limits, args.request_rate)
+        if server is not None:
+            result.peak_rss_gib, result.pss_after_gib = memory.rss_bytes / 2**30, memory.pss_bytes / 2**30
+            result.ready_s = ready_s
+        results.append(result)
+    return model, results
+
+
+async def run_workload(load: Load, workloads: WorkloadFile, name: str, runs: int, vocab_size: int) -> list[LoadRun]:
+    """A few short requests to warm up, then the runs, each with prompts of its own."""
+    workload = workloads.get(name)
+    warm_up = workloads.prompts(name, WARM_UP_RUN, min(WARM_UP_REQUESTS, workload.requests), vocab_size)
+    await load.run(warm_up, min(WARM_UP_TOKENS, workload.out_len))
+    prompts = [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]
+    return [await load.run(part, workload.out_len) for part in prompts]
+
+
+def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:
+    """The workload with what the flags change. An open load has no concurrency."""
+    changes: dict[str, Any] = {
+        "requests": args.requests,
+        "prompt_len": args.prompt_len,
+        "out_len": args.output_len,
+        "concurrency": args.concurrency,
+    }
+    changed = msgspec.structs.replace(workload, **{key: value for key, value in changes.items() if value is not None})
+    if changed.shared_prefix_len >= changed.prompt_len:
+        raise ConfigError(
+            f"--prompt-len {changed.prompt_len} must be above the {changed.shared_prefix_len} shared tokens"
+        )
+    default = None if args.request_rate else changed.concurrency or DEFAULT_CONCURRENCY
+    return msgspec.structs.replace(changed, concurrency=args.concurrency or default)
+
+
+async def first_model(client: Client) -> str:
+    """The first name that the server lists. Raises TenonryError if it lists none."""
+
+    class Entry(msgspec.Struct):
+        id: str
+
+    class Listing(msgspec.Struct):
+        data: list[Entry]
+
+    try:
+        status, body = await client.get("/v1/models")
+        if status != 200:
+            raise TenonryError(
+                f"GET /v1/models: status {status}; give --model, and --api-key if the server asks for one"
+            )
+        return msgspec.json.decode(body, type=Listing).data[0].id
+    except (OSError, msgspec.DecodeError, IndexError) as error:
+        raise TenonryError(
+            f"GET /v1/models: {error}; is this an OpenAI-compatible server? Otherwise give --model"
+        ) from None
+
+
+def vocabulary(model: str) -> int:
+    """Size of the vocabulary of a model that we serve."""
+    from tenonry.config import make_config
+    from tenonry.plugin_manager import PluginManager
+
+    config = make_config({"model": model})
+    return PluginManager(config.plugins).resolve_model(config).vocab_size

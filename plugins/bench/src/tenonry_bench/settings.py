@@ -1,0 +1,82 @@
+"""What the sub-verbs share: types of flags, the engine's configuration, the report file. The measuring process."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from tenonry.arguments import config_from_arguments
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_manager import PluginManager
+
+MAX_MODEL_LEN = 2048  # what peers are given, so that both size the same caches
+
+
+def count(text: str) -> int:
+    """A flag's value: an integer of at least 1."""
+    number = natural(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{number} is below 1")
+    return number
+
+
+def natural(text: str) -> int:
+    """A flag's value: an integer of at least 0."""
+    try:
+        number = int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not an integer") from None
+    if number < 0:
+        raise argparse.ArgumentTypeError(f"{number} is below 0")
+    return number
+
+
+def counts(text: str) -> list[int]:
+    """A flag's value: integers of at least 0, with commas between them."""
+    return [natural(part) for part in text.split(",")]
+
+
+def engine_config(args: argparse.Namespace, **defaults: Any) -> tuple[EngineConfig, ModelInfo]:
+    """The configuration that the flags ask for over `defaults`, and the model's facts.
+
+    Sequences are as long as the model and 2048 tokens allow, unless `--max-model-len` says otherwise.
+    """
+    for name, value in {"model": "demo", "log_stats": False, **defaults}.items():
+        if getattr(args, name, None) is None:
+            setattr(args, name, value)
+    config = config_from_arguments(args)
+    facts = PluginManager(config.plugins).resolve_model(config)
+    if config.max_model_len is None:
+        config = config_from_arguments(args, max_model_len=min(MAX_MODEL_LEN, facts.max_model_len))
+    return config, facts
+
+
+def check_length(config: EngineConfig, prompt_len: int, output_len: int) -> None:
+    """Raise ConfigError unless a request of these lengths fits into a sequence."""
+    longest = config.max_model_len or prompt_len + output_len
+    if prompt_len + output_len > longest:
+        raise ConfigError(
+            f"prompts of {prompt_len} and outputs of {output_len} tokens need {prompt_len + output_len}, but "
+            f"max_model_len is {longest}; ask for less, or give --max-model-len or a --model that has it"
+        )
+
+
+def settings_of(config: EngineConfig) -> dict[str, Any]:
+    """The settings of an engine that differ from the defaults, for a report."""
+    return config.model_dump(mode="json", exclude_defaults=True)
+
+
+def write_report(path: str | None, report: msgspec.Struct) -> None:
+    """Write a report as JSON, if a file was asked for. Raises ConfigError if it cannot be written."""
+    if path is None:
+        return
+    try:
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        Path(path).write_bytes(msgspec.json.format(msgspec.json.encode(report), indent=1))
+    except OSError as error:
+        raise ConfigError(f"report {path} cannot be written: {error.strerror}") from None
