@@ -1,0 +1,132 @@
+"""Every command of the README and the tutorials runs, and the reference pages are what the code says."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
+BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DEV_RUN = "python3 dev.py run"
+# `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
+ELSEWHERE = {"python3 dev.py test", "python3 dev.py check", "python3 dev.py bench"}
+DEFAULT_PORT = "8000"
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+class Reader:
+    """Someone who follows a page from top to bottom: files are written, servers stay up, commands must succeed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self.port = folder, free_port()
+        self.server: subprocess.Popen[bytes] | None = None
+
+    def follow(self, page: Path) -> int:
+        """Run every block; returns how many commands and programs ran."""
+        count = 0
+        for language, text in BLOCK.findall(page.read_text()):
+            if language == "python":
+                count += self.python(text)
+            else:
+                for line in text.replace("\\\n", " ").splitlines():
+                    count += self.shell(line.split("  #")[0].strip())
+        return count
+
+    def python(self, text: str) -> int:
+        named = re.match(r"# (\w+\.py)\n", text)
+        if named:
+            (self.folder / named[1]).write_text(text)
+            return 0
+        self.run([sys.executable, "-c", text.replace(DEFAULT_PORT, self.port)])
+        return 1
+
+    def shell(self, line: str) -> int:
+        if not line or line.startswith("#") or line.split("  ")[0] in ELSEWHERE:
+            return 0
+        words = shlex.split(line.replace(f":{DEFAULT_PORT}", f":{self.port}"))
+        if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
+            self.serve(words[3:] or ["serve", "demo"])
+        elif line.startswith(f"{DEV_RUN} serve path/"):
+            return 0  # a path that only the reader has
+        elif line.startswith(DEV_RUN):
+            self.run([sys.executable, "-m", "tenonry", *words[3:]])
+        elif words[0] == "python":
+            self.run([sys.executable, *words[1:]])
+        else:
+            assert words[0] == "curl", f"{line!r} is documented, but this test cannot run it"
+            self.run(["curl", "--fail", "--silent", "--show-error", *words[1:]])
+        return 1
+
+    def run(self, command: list[str]) -> None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), f"{command} printed nothing"
+
+    def serve(self, words: list[str]) -> None:
+        command = [sys.executable, "-m", "tenonry", *words, "--port", self.port]
+        self.server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deadline = time.monotonic() + 60
+        while time.monotonic() < deadline and self.server.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
+                    return
+            except OSError:
+                time.sleep(0.1)
+        raise AssertionError(f"{command} is not ready; exit status {self.server.poll()}")
+
+    def leave(self) -> None:
+        if self.server is not None:
+            self.server.send_signal(signal.SIGTERM)
+            assert self.server.wait(30) == 0
+
+
+@pytest.fixture
+def reader(tmp_path: Path) -> Iterator[Reader]:
+    person = Reader(tmp_path)
+    yield person
+    person.leave()
+
+
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("page", PAGES, ids=[page.stem for page in PAGES])
+def test_every_documented_command_runs(page, reader, monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+    assert reader.follow(page) > 0
+
+
+def test_reference_pages_are_up_to_date():
+    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference" / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.outdated() == [], "run: python docs/reference/generate.py"
+
+
+def test_links_between_pages_lead_somewhere():
+    pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
+    broken = [
+        f"{page.relative_to(ROOT)}: {target}"
+        for page in pages
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
+        if not (page.parent / target).exists()
+    ]
+    assert broken == []
