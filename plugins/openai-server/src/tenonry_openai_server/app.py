@@ -1,0 +1,88 @@
+"""Puts the application together: layers, routes, error handlers. Imported once the port is ours; front end."""
+
+from __future__ import annotations
+
+import logging
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.types import ASGIApp
+
+from tenonry.errors import TenonryError
+from tenonry.plugin_discovery import kernel_version
+from tenonry_openai_server import openapi
+from tenonry_openai_server.auth import HostCheck, KeyCheck, is_local
+from tenonry_openai_server.errors import APIError, as_api_error, bad_request
+from tenonry_openai_server.guard import REQUEST_ID, Guard
+from tenonry_openai_server.limits import BodyLimit
+from tenonry_openai_server.routes import chat, completions, operations, tokenize
+from tenonry_openai_server.routes.plugins import mount_plugins
+from tenonry_openai_server.state import ServerState
+from tenonry_openai_server.watch import Disconnected
+
+logger = logging.getLogger("tenonry.server")
+
+
+def create_app(state: ServerState) -> ASGIApp:
+    """The whole application. Raises PluginError for a route plugin that cannot be mounted."""
+    settings = state.settings
+    api = FastAPI(
+        title="tenonry",
+        version=kernel_version(),
+        description="OpenAI-compatible inference server.",
+        docs_url=None,  # the interactive pages load scripts from the internet
+        redoc_url=None,
+        redirect_slashes=False,
+        root_path=settings.root_path,
+    )
+    api.state.server = state
+    for module in (completions, chat, tokenize, operations):
+        api.include_router(module.router)
+    mount_plugins(api, state)
+    openapi.install(api)
+    _handle_errors(api)
+    app: ASGIApp = BodyLimit(api, settings.max_body_bytes, settings.receive_timeout)
+    if settings.api_key:
+        app = KeyCheck(app, settings)
+    elif settings.uds is None and is_local(settings.host):
+        app = HostCheck(app, settings)
+    if settings.allowed_origins:
+        app = CORSMiddleware(
+            app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST"), allow_headers=("*",)
+        )
+    return Guard(app, state)
+
+
+def _handle_errors(api: FastAPI) -> None:
+    def respond(request: Request, error: Exception) -> Response:
+        answer = as_api_error(error, request.scope.get(REQUEST_ID, ""))
+        return Response(answer.body(), answer.status_code, answer.headers, "application/json")
+
+    def unknown(request: Request, error: Exception) -> Response:
+        if isinstance(error, APIError):
+            return respond(request, error)
+        message = f"there is no route {request.method} {request.scope['path']}; /openapi.json lists what there is"
+        return respond(request, APIError(404, message, code="unknown_url"))
+
+    def not_allowed(request: Request, error: Exception) -> Response:
+        headers = getattr(error, "headers", None)
+        message = f"{request.scope['path']} does not take {request.method}"
+        return respond(request, APIError(405, message, code="method_not_allowed", headers=headers))
+
+    def invalid(request: Request, _: Exception) -> Response:
+        return respond(request, bad_request("the request does not fit this route; /openapi.json says what does"))
+
+    def gone(request: Request, _: Exception) -> Response:
+        logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))
+        return Response(status_code=499)  # nobody reads it
+
+    api.add_exception_handler(404, unknown)
+    api.add_exception_handler(405, not_allowed)
+    api.add_exception_handler(RequestValidationError, invalid)
+    api.add_exception_handler(Disconnected, gone)
+    for kind in (HTTPException, TenonryError, Exception):
+        api.add_exception_handler(kind, respond)

@@ -1,0 +1,85 @@
+"""Who may ask what: plain ASGI, deny by default, in front of every route, plugins' included. Front end.
+
+Decisions look at `scope["path"]`, never at an URL put together from headers. Without API keys there is nothing to
+check, except that a server on a local address answers only to local host names: otherwise any web page could reach it
+by pointing a name of its own at 127.0.0.1.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tenonry_openai_server.errors import APIError, send_error
+from tenonry_openai_server.guard import header
+from tenonry_openai_server.settings import ServerConfig
+
+OPEN_PATHS = frozenset({"/health", "/ready", "/version"})
+TENANT = "tenonry.tenant"
+
+
+class KeyCheck:
+    """Lets a request through if it carries one of the keys, and notes the tenant: a prefix of the key's hash."""
+
+    def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:
+        self.app = app
+        self.root_path = settings.root_path
+        self.digests = [hashlib.sha256(key.encode()).digest() for key in settings.api_key]
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"].removeprefix(self.root_path) not in OPEN_PATHS:
+            tenant = self._tenant(scope)
+            if tenant is None:
+                await send_error(send, self._refusal(scope))
+                return
+            scope[TENANT] = tenant
+        await self.app(scope, receive, send)
+
+    def _tenant(self, scope: Scope) -> str | None:
+        scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
+        given = hashlib.sha256(key.strip()).digest()
+        matches = [hmac.compare_digest(given, digest) for digest in self.digests]  # all of them, whichever matches
+        return given.hex()[:16] if any(matches) and scheme.lower() == b"bearer" else None
+
+    @staticmethod
+    def _refusal(scope: Scope) -> APIError:
+        given = header(scope, b"authorization") is not None
+        message = "the API key is wrong" if given else "an API key is needed: send 'Authorization: Bearer KEY'"
+        return APIError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+
+
+class HostCheck:
+    """Answers only to host names that mean this machine, or that the operator listed."""
+
+    def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:
+        self.app = app
+        self.allowed = {name.lower() for name in settings.allowed_hosts}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = _host_name((header(scope, b"host") or b"").decode("latin-1"))
+        if host and host not in self.allowed and not is_local(host):
+            message = f"this server answers to local host names only, not to '{host}'; allow it with --allowed-hosts"
+            await send_error(send, APIError(403, message, code="host_not_allowed"))
+            return
+        await self.app(scope, receive, send)
+
+
+def _host_name(text: str) -> str:
+    """The name in a Host header, without port and brackets."""
+    text = text.strip().lower()
+    if text.startswith("["):
+        return text[1:].partition("]")[0]
+    return text.partition(":")[0].rstrip(".")
+
+
+def is_local(host: str) -> bool:
+    """Whether a host name or address means this machine and no other."""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False

@@ -1,0 +1,30 @@
+"""The command `serve`. Light: flags are checked and the port is taken before anything slow is imported. Front end."""
+
+from __future__ import annotations
+
+import argparse
+
+from tenonry.arguments import add_engine_arguments
+from tenonry.interfaces.command import Command
+
+
+class ServeCommand(Command):
+    """`tenonry serve MODEL`: an OpenAI-compatible HTTP server in front of one engine, or several."""
+
+    summary = "Serve a model over HTTP, for any OpenAI client."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        from tenonry_openai_server.settings import add_server_arguments
+
+        add_engine_arguments(parser)
+        add_server_arguments(parser)
+
+    def run(self, args: argparse.Namespace) -> int:
+        from tenonry_openai_server.listener import listen
+        from tenonry_openai_server.settings import configs_from_arguments
+
+        config, settings = configs_from_arguments(args)
+        sock, settings = listen(settings)
+        from tenonry_openai_server.lifecycle import serve
+
+        return serve(config, settings, sock)

@@ -1,0 +1,133 @@
+"""What a client is told when something fails: OpenAI's error shape, everywhere. Front end only.
+
+Errors that are meant for the client (`RequestError`, `APIError`) keep their text. Of anything else the client gets a
+fixed sentence and the request id, and the log gets the cause: texts of unexpected exceptions may hold addresses.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+
+from tenonry.errors import (
+    EngineDeadError,
+    EngineGenerateError,
+    PluginFault,
+    QueueFullError,
+    RequestError,
+    Unsupported,
+)
+
+logger = logging.getLogger("tenonry.server")
+
+MAX_MESSAGE_CHARS = 2000
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_TYPES = {401: "authentication_error", 429: "rate_limit_error"}
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+
+
+class ErrorInfo(msgspec.Struct):
+    """The object under "error"."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class ErrorBody(msgspec.Struct):
+    """A whole error response, or the data of an error event in a stream."""
+
+    error: ErrorInfo
+
+
+class APIError(HTTPException):
+    """An answer other than success. `code` is for programs, `param` the offending field, `retry_after_s` a hint."""
+
+    def __init__(
+        self,
+        status_code: int,
+        message: str,
+        *,
+        code: str | None = None,
+        param: str | None = None,
+        retry_after_s: float | None = None,
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        merged = dict(headers or {})
+        if retry_after_s is not None:
+            merged["retry-after"] = str(max(1, math.ceil(retry_after_s)))
+        super().__init__(status_code, clean(message), merged)
+        self.code, self.param = code, param
+
+    def body(self) -> bytes:
+        """OpenAI's shape as JSON."""
+        default = "invalid_request_error" if self.status_code < 500 else "server_error"
+        kind = _TYPES.get(self.status_code, default)
+        return msgspec.json.encode(ErrorBody(ErrorInfo(self.detail, kind, self.param, self.code)))
+
+
+def clean(message: str) -> str:
+    """A message fit for strangers: bounded, and without addresses."""
+    text = _ADDRESS.sub("", message)
+    return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…"
+
+
+def bad_request(message: str, param: str | None = None, code: str = "invalid_request") -> APIError:
+    """400: the request is wrong and will stay wrong."""
+    return APIError(400, message, param=param, code=code)
+
+
+def as_api_error(error: Exception, request_id: str = "") -> APIError:
+    """What the client is told about `error`. Unexpected ones are logged here, with their traceback."""
+    if isinstance(error, APIError):
+        return error
+    if isinstance(error, HTTPException):
+        return _from_http(error)
+    if isinstance(error, RequestError):
+        return bad_request(str(error), error.param, error.code)
+    if isinstance(error, QueueFullError):
+        return _from_queue(error)
+    if isinstance(error, Unsupported):
+        return bad_request(str(error), code="unsupported")
+    if isinstance(error, EngineDeadError):
+        return APIError(503, "the engine has died; this server is about to stop", code="engine_dead", retry_after_s=5)
+    return _from_failure(error, request_id)
+
+
+def _from_failure(error: Exception, request_id: str) -> APIError:
+    """Not the client's fault: the log gets the cause, the client a sentence."""
+    note = f"; the server's log says more about request {request_id}" if request_id else ""
+    if isinstance(error, EngineGenerateError):
+        logger.error("request %s failed in the engine: %s", request_id, error)
+        return APIError(500, f"the engine could not finish this request{note}", code="generation_failed")
+    logger.error("request %s failed", request_id, exc_info=error)
+    if isinstance(error, PluginFault):
+        return APIError(500, f"plugin '{error.plugin}' failed on this request{note}", code="plugin_failed")
+    return APIError(500, f"internal error{note}", code="internal_error")
+
+
+def _from_queue(error: QueueFullError) -> APIError:
+    if "draining" in str(error):
+        return APIError(503, "the server is shutting down", code="draining", retry_after_s=error.retry_after_s)
+    return APIError(429, str(error), code="queue_full", retry_after_s=error.retry_after_s)
+
+
+def _from_http(error: HTTPException) -> APIError:
+    codes = {404: "unknown_url", 405: "method_not_allowed"}
+    return APIError(error.status_code, str(error.detail), code=codes.get(error.status_code), headers=error.headers)
+
+
+async def send_error(send: Send, error: APIError) -> None:
+    """Answer with `error`, as plain ASGI."""
+    body = error.body()
+    headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
+    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in (error.headers or {}).items()]
+    await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
+    await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -1,0 +1,172 @@
+"""The event loop's thread: runs the HTTP server, drains on request, and notices a dead engine. Front end."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import socket
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from tenonry_openai_server.state import Phase, ServerState
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+    from tenonry_openai_server.http_server import HTTPServer
+
+logger = logging.getLogger("tenonry.server")
+
+HEALTH_POLL_S = 0.2
+DEAD_LINGER_S = 0.5  # new requests and probes learn of a death this long; waiting ones are answered first
+FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
+
+
+class FrontDoor:
+    """Answers HTTP from `start()` on. Methods are called from the main thread, but for those that start with `_`."""
+
+    def __init__(self, state: ServerState, sock: socket.socket) -> None:
+        self.state, self.sock = state, sock
+        self._thread = threading.Thread(target=self._run, name="http", daemon=True)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._up = threading.Event()
+        self._over = threading.Event()
+        self._error: BaseException | None = None
+        self._status = 0
+        self._server: HTTPServer | None = None
+        self._stops = 0
+        self._stopping: asyncio.Event
+        self._aborting: asyncio.Event
+
+    def start(self) -> None:
+        """Return once requests are answered. Raises what keeps the server from it."""
+        self._thread.start()
+        self._up.wait()
+        if self._error is not None:
+            raise self._error
+
+    def attach(self, engine: AsyncLLM) -> None:
+        """The engines are ready."""
+        self._call(lambda: self._attach(engine))
+
+    def request_stop(self) -> None:
+        """First call: finish what runs; second: abort it. Safe in a signal handler."""
+        self._call(self._stop)
+
+    def wait(self, poll_s: float) -> int:
+        """Wait for the end, waking every `poll_s` seconds for signals. Returns the exit status."""
+        while not self._over.wait(poll_s):
+            pass
+        if self._error is not None:
+            raise self._error
+        return self._status
+
+    def close(self) -> None:
+        """End the thread, whatever it does."""
+        self._call(self._abandon)
+        self._thread.join()
+        self.sock.close()
+        if self.state.settings.uds:
+            Path(self.state.settings.uds).unlink(missing_ok=True)
+
+    def _call(self, function: object) -> None:
+        loop = self._loop
+        if loop is None:
+            return
+        try:
+            loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
+        except RuntimeError:  # the loop has ended, and with it all that could be asked of it
+            logger.debug("the event loop has ended already")
+
+    def _run(self) -> None:
+        import uvloop
+
+        try:
+            with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+                runner.run(self._main())
+        except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
+            self._error = error
+        finally:
+            self._loop = None
+            self._up.set()
+            self._over.set()
+
+    async def _main(self) -> None:
+        from tenonry_openai_server.app import create_app
+        from tenonry_openai_server.http_server import make_server, serve_on
+
+        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
+        self._server = make_server(create_app(self.state), self.state.settings)
+        self._loop = asyncio.get_running_loop()
+        server = asyncio.create_task(serve_on(self._server, self.sock))
+        self._loop.call_soon(self._up.set)
+        try:
+            self._status = await self._watch()
+        finally:
+            self._server.should_exit = True
+            await server
+
+    def _attach(self, engine: AsyncLLM) -> None:
+        gc.collect()
+        gc.freeze()  # what start-up left behind lives as long as the server; collections need not look at it
+        self.state.attach(engine)
+
+    def _stop(self) -> None:
+        self._stops += 1
+        self._stopping.set()
+        if self._stops > 1:
+            self._aborting.set()
+
+    def _abandon(self) -> None:
+        self._stopping.set()
+        self._aborting.set()
+
+    async def _watch(self) -> int:
+        """Until a stop is asked for, or the engine dies. Returns the exit status."""
+        while not self._stopping.is_set():
+            if self.state.phase is Phase.READY and self.state.engine.errored:
+                return await self._mourn()
+            await _wait(self._stopping, HEALTH_POLL_S)
+        started = self.state.phase is not Phase.STARTING
+        self.state.phase = Phase.DRAINING
+        return await self._drain(self.state.engine) if started else 0
+
+    async def _drain(self, engine: AsyncLLM) -> int:
+        """Finish what runs, within the time there is; abort the rest. Refusing new requests has begun already."""
+        timeout_s = self.state.config.shutdown_timeout
+        if not self._aborting.is_set():
+            logger.info("stopping: %d requests may finish within %g s", engine.num_unfinished_requests, timeout_s)
+        drain = asyncio.ensure_future(engine.drain(timeout_s))
+        abort = asyncio.ensure_future(self._aborting.wait())
+        await asyncio.wait({drain, abort}, return_when=asyncio.FIRST_COMPLETED)
+        finished = drain.done() and not drain.cancelled() and drain.exception() is None and drain.result()
+        if not finished:
+            logger.warning("aborting %d requests", engine.num_unfinished_requests)
+            await engine.abort_all()
+        for task in (drain, abort):
+            task.cancel()
+        await asyncio.gather(drain, abort, return_exceptions=True)
+        await self._flush()
+        return 1 if engine.errored else 0
+
+    async def _mourn(self) -> int:
+        """The engine is dead: waiting clients are told, then the server ends."""
+        logger.critical("the engine has died; stopping")
+        self.state.phase = Phase.DEAD
+        await _wait(self._aborting, DEAD_LINGER_S)
+        await self._flush()
+        return 1
+
+    async def _flush(self) -> None:
+        """Give responses whose requests have ended the time to be written."""
+        await _wait(self.state.idle, FLUSH_S)
+
+
+async def _wait(event: asyncio.Event, seconds: float) -> None:
+    """Until the event is set, but no longer."""
+    try:
+        async with asyncio.timeout(seconds):
+            await event.wait()
+    except TimeoutError:
+        return

@@ -1,0 +1,67 @@
+"""The outermost layer around the application, plain ASGI: request ids, the count of active requests, and the last
+resort for exceptions. Front end.
+
+A client's `X-Request-Id` is echoed and logged, and never used as a key. The raw `send` is left in the scope, so that a
+stream may write its many chunks past the layers, which have nothing more to do once a response has started.
+"""
+
+from __future__ import annotations
+
+import re
+import uuid
+from collections.abc import MutableMapping
+from typing import Any
+
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from tenonry_openai_server.errors import as_api_error, send_error
+from tenonry_openai_server.state import ServerState
+
+RAW_SEND = "tenonry.send"
+REQUEST_ID = "tenonry.request_id"
+_CLIENT_ID = re.compile(rb"[\x21-\x7e]{1,128}")
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header of that (lower-case) name."""
+    return next((value for key, value in scope["headers"] if key == name), None)
+
+
+class Guard:
+    """Wraps the whole application; nothing gets past it as anything but OpenAI's error shape."""
+
+    def __init__(self, app: ASGIApp, state: ServerState) -> None:
+        self.app, self.state = app, state
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "websocket":
+                await send({"type": "websocket.close", "code": 1008})
+            return
+        client_id = header(scope, b"x-request-id")
+        label = client_id if client_id and _CLIENT_ID.fullmatch(client_id) else uuid.uuid4().hex.encode()
+        scope[REQUEST_ID] = label.decode()
+        scope[RAW_SEND] = send
+        started = complete = False
+
+        async def send_marked(message: MutableMapping[str, Any]) -> None:
+            nonlocal started, complete
+            if message["type"] == "http.response.start":
+                started = True
+                message["headers"] = [*message.get("headers", ()), (b"x-request-id", label)]
+            else:
+                complete = not message.get("more_body", False)
+            await send(message)
+
+        self.state.enter()
+        try:
+            await self.app(scope, receive, send_marked)
+        except Exception as error:  # noqa: BLE001  the last resort: logged, and answered in OpenAI's shape
+            if complete:
+                return  # an inner layer has answered and logged it
+            answer = as_api_error(error, scope[REQUEST_ID])
+            if started:
+                raise ConnectionAbortedError("the response could not be finished") from None
+            await send_error(send_marked, answer)
+        finally:
+            self.state.leave()

@@ -1,0 +1,164 @@
+"""uvicorn, started from code on a socket that is already ours: no signal handlers, and bounds where it has none.
+
+httptools parses without limits on the size of a request's head or the time that it may take; the protocol below adds
+them, and answers what is no HTTP in OpenAI's error shape. Front end, in the thread of the event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import ssl
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+
+from tenonry.errors import ConfigError
+from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.settings import ServerConfig
+
+MAX_DISCARDED_BYTES = 256 << 20
+CLOSE_TIMEOUT_S = 2
+
+
+class BoundedProtocol(HttpToolsProtocol):
+    """HTTP/1.1 with a bounded head: `max_header_bytes` in size, `receive_timeout` in seconds."""
+
+    max_header_bytes: ClassVar[int]
+    receive_timeout: ClassVar[float]
+    _head_bytes = 0  # as headers end; a header that never ends shows in _raw_bytes
+    _raw_bytes = 0
+    _discarded = 0
+    _head_timer: asyncio.TimerHandle | None = None  # there while a head is awaited
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._arm()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._disarm()
+        super().connection_lost(exc)
+
+    def data_received(self, data: bytes) -> None:
+        awaited = self._head_timer is not None
+        self._raw_bytes = self._raw_bytes + len(data) if awaited else 0
+        super().data_received(data)
+        if awaited and self._head_timer is not None and self._raw_bytes > self.max_header_bytes:
+            self._answer(self._too_large())
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._head_bytes = 0
+        self._arm()
+
+    def on_url(self, url: bytes) -> None:
+        self._count(url)
+        super().on_url(url)
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        self._count(name)
+        self._count(value)
+        super().on_header(name, value)
+
+    def on_headers_complete(self) -> None:
+        self._disarm()
+        super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        if self.cycle.response_complete:  # the request was refused; the rest of it is read and thrown away
+            self._discarded += len(body)
+            if self._discarded > MAX_DISCARDED_BYTES:
+                self.transport.abort()
+        super().on_body(body)
+
+    def _count(self, part: bytes) -> None:
+        self._head_bytes += len(part)
+        if self._head_bytes > self.max_header_bytes:
+            raise ValueError("the head is too large")  # httptools makes it an error of its own
+
+    def send_400_response(self, msg: str) -> None:
+        """Answer what could not be parsed, and close."""
+        invalid = APIError(400, "this is no valid HTTP/1.1 request", code="invalid_http")
+        self._answer(self._too_large() if self._head_bytes > self.max_header_bytes else invalid)
+
+    def _too_large(self) -> APIError:
+        message = f"the request line and headers are larger than {self.max_header_bytes} bytes"
+        return APIError(431, message, code="headers_too_large")
+
+    @property
+    def _is_responding(self) -> bool:
+        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+
+    def _answer(self, error: APIError) -> None:
+        self._disarm()
+        if not self._is_responding:
+            body = error.body()
+            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            self.transport.write(STATUS_LINE[error.status_code] + head + body)
+        self.transport.close()
+
+    def _arm(self) -> None:
+        self._disarm()
+        self._head_timer = self.loop.call_later(self.receive_timeout, self._too_slow)
+
+    def _disarm(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+    def _too_slow(self) -> None:
+        if self._is_responding:
+            self._arm()
+        elif self._raw_bytes:
+            self._answer(APIError(408, f"no request came for {self.receive_timeout:g} s", code="timeout"))
+        else:
+            self.transport.close()
+
+
+class HTTPServer(uvicorn.Server):
+    """uvicorn's server; signals are handled by who starts it."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
+    """The server, configured. Raises ConfigError for certificates that cannot be used."""
+    limits: dict[str, Any] = {
+        "max_header_bytes": settings.max_header_bytes,
+        "receive_timeout": settings.receive_timeout,
+    }
+    config = uvicorn.Config(
+        app,
+        http=type("BoundedProtocol", (BoundedProtocol,), limits),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=not settings.disable_access_log,
+        proxy_headers=False,
+        server_header=False,
+        root_path=settings.root_path,
+        backlog=settings.backlog,
+        timeout_keep_alive=settings.keep_alive_timeout,
+        timeout_graceful_shutdown=CLOSE_TIMEOUT_S,
+        ssl_certfile=settings.ssl_certfile,
+        ssl_keyfile=settings.ssl_keyfile,
+        ssl_keyfile_password=settings.ssl_keyfile_password,
+        ssl_ca_certs=settings.ssl_ca_certs,
+        ssl_cert_reqs=ssl.CERT_REQUIRED if settings.ssl_ca_certs else ssl.CERT_NONE,
+    )
+    try:
+        config.load()
+    except (OSError, ssl.SSLError) as error:
+        raise ConfigError(f"ssl_certfile={settings.ssl_certfile}: {error}") from None
+    return HTTPServer(config)
+
+
+async def serve_on(server: HTTPServer, sock: socket.socket) -> None:
+    """Answer until `server.should_exit`."""
+    await server.serve(sockets=[sock])

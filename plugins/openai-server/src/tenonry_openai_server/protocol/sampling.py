@@ -1,0 +1,140 @@
+"""The fields that completions and chat completions share, and how they become SamplingParams. Front end.
+
+Types and sizes are checked here, so that nothing large is walked through in vain; the exact bounds of each value are
+SamplingParams' own and are checked when it is built.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
+
+from tenonry import sampling_params as limits
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry_openai_server.protocol.parse import Body
+
+MAX_INT = 2**63 - 1
+MAX_SALT_CHARS = 256
+MAX_EXTRA_ARGS = 64
+DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+PASSED_ON = (
+    *DEFAULTABLE, "n", "seed", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
+    "skip_special_tokens", "bad_words", "allowed_token_ids", "extra_args",
+)  # fmt: skip
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Refuse a list or mapping by its length before its entries are looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, list | dict) and len(value) > count:
+            raise ValueError(f"has {len(value)} entries; at most {count} are allowed")
+        return value
+
+    return BeforeValidator(check)
+
+
+def _stop(value: Any) -> tuple[str, ...] | None:
+    if value is None or isinstance(value, str):
+        return (value,) if value else None
+    if not isinstance(value, list) or len(value) > limits.MAX_STOP_STRINGS or set(map(type, value)) - {str}:
+        raise ValueError(f"must be a text or a list of at most {limits.MAX_STOP_STRINGS} texts")
+    return tuple(value) or None
+
+
+def _scalars(value: Any) -> dict[str, Any] | None:
+    """A flat mapping: nothing that an engine would have to walk through."""
+    if value is None:
+        return None
+    if not isinstance(value, dict) or len(value) > MAX_EXTRA_ARGS:
+        raise ValueError(f"must be a mapping of at most {MAX_EXTRA_ARGS} names to texts, numbers or flags")
+    for name, entry in value.items():
+        if len(name) > 64 or not isinstance(entry, str | int | float) or len(str(entry)) > 1024:
+            raise ValueError("must map names of at most 64 characters to texts of at most 1024, numbers or flags")
+    return value
+
+
+Number = Annotated[float, Field(allow_inf_nan=False)]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
+_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+Stop = Annotated[tuple[str, ...] | None, PlainValidator(_stop), WithJsonSchema(_STOP_SCHEMA)]
+Scalars = Annotated[dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})]
+Word = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
+
+
+class StreamOptions(BaseModel):
+    """What a stream carries besides text."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    include_usage: bool | None = False
+    continuous_usage_stats: bool | None = False
+
+
+class SamplingBody(Body):
+    """Shared fields. A field that is absent or null takes the model's default, then OpenAI's."""
+
+    n: int | None = Field(None, ge=1, le=limits.MAX_N)
+    temperature: Number | None = Field(None, ge=0, le=100)
+    top_p: Number | None = Field(None, gt=0, le=1)
+    top_k: int | None = Field(None, ge=-1, lt=2**31)
+    min_p: Number | None = Field(None, ge=0, le=1)
+    seed: int | None = Field(None, ge=-MAX_INT - 1, le=MAX_INT)
+    min_tokens: int | None = Field(None, ge=0, le=limits.MAX_TOKENS)
+    stop: Stop = None
+    stop_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_STOP_TOKEN_IDS)] = None
+    ignore_eos: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    presence_penalty: Number | None = Field(None, ge=-2, le=2)
+    frequency_penalty: Number | None = Field(None, ge=-2, le=2)
+    repetition_penalty: Number | None = Field(None, ge=0.01, le=100)
+    logit_bias: Annotated[dict[str, Number] | None, at_most(limits.MAX_LOGIT_BIAS)] = None
+    bad_words: Annotated[list[Word] | None, at_most(limits.MAX_BAD_WORDS)] = None
+    allowed_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_ALLOWED_TOKEN_IDS)] = None
+    prompt_logprobs: int | None = Field(None, ge=0, le=limits.MAX_LOGPROBS)
+    extra_args: Scalars = Field(None, description="For plugins that look at SamplingParams.extra_args.")
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="Lower runs first, where the policy asks.")
+    cache_salt: str | None = Field(None, max_length=MAX_SALT_CHARS, description="Only equal salts share prefixes.")
+    add_special_tokens: bool | None = None
+    truncate_prompt_tokens: int | None = Field(None, ge=-1, lt=2**31, description="Keep this many last tokens.")
+    return_token_ids: bool | None = None
+    return_tokens_as_token_ids: bool | None = None
+    kv_transfer_params: Scalars = None
+
+    def sampling_params(
+        self, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, detokenize: bool
+    ) -> SamplingParams:
+        """What the engine needs of it. Raises RequestError for a value out of bounds."""
+        values: dict[str, Any] = {name: defaults[name] for name in DEFAULTABLE if defaults.get(name) is not None}
+        for name in PASSED_ON:
+            value = getattr(self, name)
+            if value is not None:
+                values[name] = value
+        if self.logit_bias:
+            values["logit_bias"] = token_biases(self.logit_bias)
+        return SamplingParams(
+            **values,
+            max_tokens=max_tokens,
+            logprobs=logprobs,
+            prompt_logprobs=self.prompt_logprobs,
+            detokenize=detokenize,
+            output_kind=OutputKind.DELTA if self.stream else OutputKind.FINAL,
+        )
+
+
+def token_biases(given: Mapping[str, float]) -> dict[int, float]:
+    """`logit_bias` as JSON has it, with token ids as texts. Raises RequestError."""
+    from tenonry.errors import RequestError
+
+    biases: dict[int, float] = {}
+    for text, bias in given.items():
+        if not (text.isascii() and text.isdigit() and len(text) <= 10):
+            raise RequestError(f"logit_bias names '{text[:20]}', which is no token id", "logit_bias")
+        biases[int(text)] = bias
+    return biases

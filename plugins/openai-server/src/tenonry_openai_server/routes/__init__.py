@@ -1,0 +1,3 @@
+"""The routes, one module per subject. Front end."""
+
+from __future__ import annotations

@@ -1,0 +1,85 @@
+"""What operators ask: health, readiness, version, metrics, models. Front end, event loop."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tenonry.plugin_discovery import kernel_version
+from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.openapi import describe
+from tenonry_openai_server.protocol.responses import ModelCard, ModelList, StateResponse, VersionResponse
+from tenonry_openai_server.routes.calls import server_state
+from tenonry_openai_server.state import Phase
+
+router = APIRouter()
+
+
+def answer(value: Any, status: int = 200, **headers: str) -> Response:
+    """A struct as JSON."""
+    return Response(msgspec.json.encode(value), status, headers, "application/json")
+
+
+@router.get("/health", **describe("Whether the engine lives", None, StateResponse))
+async def health(request: Request) -> Response:
+    """200 while the engine lives, a drain included; 503 before it is there and after it died."""
+    state = server_state(request)
+    if state.is_healthy:
+        return answer(StateResponse("ok"))
+    return answer(StateResponse(_shown(state.phase)), 503)
+
+
+@router.get("/ready", **describe("Whether new requests are taken", None, StateResponse))
+async def ready(request: Request) -> Response:
+    """200 while new requests are taken; 503 while the model loads, during a drain and when the engine died."""
+    state = server_state(request)
+    if state.is_ready:
+        return answer(StateResponse("ready"))
+    return answer(StateResponse(_shown(state.phase)), 503, **{"retry-after": "2"})
+
+
+def _shown(phase: Phase) -> str:
+    """The phase of a server that is not ready: if it thinks that it is, its engine died a moment ago."""
+    return (Phase.DEAD if phase is Phase.READY else phase).value
+
+
+@router.get("/version", **describe("Version of tenonry", None, VersionResponse))
+async def version(_: Request) -> Response:
+    """The kernel's version."""
+    return answer(VersionResponse(kernel_version()))
+
+
+@router.get("/metrics", **describe("Prometheus metrics", None, None))
+async def metrics(request: Request) -> Response:
+    """The exposition of the first stat logger that can render one."""
+    for stat_logger in server_state(request).engine.stat_loggers.values():
+        render = getattr(stat_logger, "render", None)
+        if render is not None:
+            content, content_type = render()
+            return Response(content, headers={"content-type": content_type})
+    message = "no stat logger renders metrics; start the server with --stat-logger prometheus"
+    raise APIError(404, message, code="no_metrics")
+
+
+def _card(request: Request, name: str) -> ModelCard:
+    state = server_state(request)
+    return ModelCard(
+        id=name, created=state.created, root=state.engine.model.name, max_model_len=state.engine.info.max_model_len
+    )
+
+
+@router.get("/v1/models", **describe("Served models", None, ModelList))
+async def models(request: Request) -> Response:
+    """The served names of the model."""
+    names = server_state(request).model_names
+    return answer(ModelList(data=[_card(request, name) for name in names]))
+
+
+@router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
+async def model(request: Request, name: str) -> Response:
+    """One served name."""
+    return answer(_card(request, server_state(request).check_model(name)))

@@ -1,0 +1,54 @@
+"""POST /tokenize and /detokenize. Front end, event loop."""
+
+from __future__ import annotations
+
+import msgspec
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tenonry.sampling_params import SamplingParams
+from tenonry_openai_server.openapi import describe
+from tenonry_openai_server.protocol.requests import DetokenizeRequest, TokenizeRequest
+from tenonry_openai_server.protocol.responses import DetokenizeResponse, TokenizeResponse
+from tenonry_openai_server.routes.calls import need_text, off_loop, read_body, server_state
+from tenonry_openai_server.routes.chat import render
+
+router = APIRouter()
+
+
+@router.post("/tokenize", **describe("Token ids of a text or a chat", TokenizeRequest, TokenizeResponse))
+async def tokenize(request: Request) -> Response:
+    """What a prompt looks like to the model."""
+    state = server_state(request)
+    engine = state.engine
+    body = await read_body(request, TokenizeRequest)
+    state.check_model(body.model)
+    io_processor = need_text(engine, "/tokenize", "prompt")
+    if body.messages is None:
+        text, special = body.prompt or "", body.add_special_tokens is not False
+        ids = await off_loop(len(text), lambda: io_processor.encode(text, add_special_tokens=special))
+    else:
+        special = bool(body.add_special_tokens)
+        prompt = await render(engine, body.messages, body, special=special)
+        size = sum(len(message.content or "") for message in body.messages)
+        processed = await off_loop(
+            size, lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special)
+        )
+        ids = processed.token_ids.tolist()
+    answer = TokenizeResponse(count=len(ids), max_model_len=engine.info.max_model_len, tokens=ids)
+    if body.return_token_strs:
+        answer.token_strs = await off_loop(len(ids), lambda: [io_processor.decode([i]) for i in ids])
+    return Response(msgspec.json.encode(answer), media_type="application/json")
+
+
+@router.post("/detokenize", **describe("Text of token ids", DetokenizeRequest, DetokenizeResponse))
+async def detokenize(request: Request) -> Response:
+    """The text that token ids stand for."""
+    state = server_state(request)
+    engine = state.engine
+    body = await read_body(request, DetokenizeRequest)
+    state.check_model(body.model)
+    io_processor = need_text(engine, "/detokenize", "tokens")
+    text = await off_loop(len(body.tokens), lambda: io_processor.decode(body.tokens))
+    return Response(msgspec.json.encode(DetokenizeResponse(text)), media_type="application/json")

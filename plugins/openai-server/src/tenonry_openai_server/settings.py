@@ -1,0 +1,143 @@
+"""The server's own settings, beside `EngineConfig`: one frozen model for flags, environment and YAML. Light; front end.
+
+The YAML file of `--config` holds the engine's and the server's settings side by side; each model takes its own keys.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import Any, get_origin
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from tenonry.arguments import config_from_arguments, human_int
+from tenonry.config import ENV_PREFIX, EngineConfig, environment_values, load_yaml
+from tenonry.errors import ConfigError
+from tenonry.plugin_discovery import installed
+
+DEFAULT_STAT_LOGGERS = ("console", "prometheus")
+
+
+class ServerConfig(BaseModel):
+    """Where and how the server answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = Field("127.0.0.1", min_length=1, max_length=255, description="Address to bind; 0.0.0.0 for all.")
+    port: int = Field(8000, ge=0, le=65535, description="Port to bind; 0 takes a free one.")
+    uds: str | None = Field(None, min_length=1, description="Unix socket to bind instead of host and port.")
+    api_key: tuple[str, ...] = Field((), description="Key that clients must send; repeat it for several.")
+    allowed_hosts: tuple[str, ...] = Field((), description="Host names to answer to besides local ones.")
+    allowed_origins: tuple[str, ...] = Field((), description="Origins whose web pages may call the server, or *.")
+    root_path: str = Field("", pattern=r"^(/.*[^/])?$", description="Path prefix that a proxy in front removes.")
+    max_body_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Largest request body.")
+    max_header_bytes: int = Field(64 << 10, ge=1024, le=1 << 20, description="Largest request line and headers.")
+    receive_timeout: float = Field(60.0, gt=0, le=3600, description="Seconds that headers, then a body, may take.")
+    keep_alive_timeout: int = Field(65, ge=1, le=3600, description="Seconds that an idle connection is kept.")
+    backlog: int = Field(2048, ge=1, le=65535, description="Connections that may wait to be accepted.")
+    route: tuple[str, ...] = Field((), description="Route plugin to mount under /plugins/NAME; repeat for several.")
+    disable_access_log: bool = Field(False, description="Do not log each HTTP request.")
+    ssl_certfile: str | None = Field(None, description="Certificate file; turns on HTTPS.")
+    ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
+    ssl_keyfile_password: str | None = Field(None, description="Password of the key file.")
+    ssl_ca_certs: str | None = Field(None, description="Authorities whose client certificates are required.")
+
+    @field_validator("api_key")
+    @classmethod
+    def _check_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
+        if any(not key.strip() for key in keys):
+            raise ValueError("an API key is empty")
+        return keys
+
+    @model_validator(mode="after")
+    def _check_tls(self) -> ServerConfig:
+        if self.ssl_certfile is None and (self.ssl_keyfile or self.ssl_ca_certs):
+            raise ValueError("ssl_keyfile and ssl_ca_certs need ssl_certfile")
+        return self
+
+    @property
+    def url(self) -> str:
+        """Where clients find the server; a wildcard address is shown as this machine's own."""
+        if self.uds:
+            return f"unix:{self.uds}"
+        host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(self.host, self.host)  # noqa: S104  shown, not bound
+        scheme = "https" if self.ssl_certfile else "http"
+        return f"{scheme}://{f'[{host}]' if ':' in host else host}:{self.port}{self.root_path}"
+
+
+def add_server_arguments(parser: argparse.ArgumentParser) -> None:
+    """A flag per field of ServerConfig."""
+    group = parser.add_argument_group("server")
+    for name, field in ServerConfig.model_fields.items():
+        many = get_origin(field.annotation) is tuple
+        default = "none" if field.default in (None, (), "") else field.default
+        note = f"{field.description} [default: {default}; env: {ENV_PREFIX}{name.upper()}]"
+        keywords: dict[str, Any] = {"dest": name, "default": None, "help": note.replace("%", "%%")}
+        if field.annotation is bool:
+            keywords["action"] = "store_true"
+        elif many:
+            keywords |= {"action": "append", "metavar": name.upper()}
+        elif field.annotation in (int, float):
+            keywords |= {"type": human_int if field.annotation is int else float, "metavar": "N"}
+        else:
+            keywords["metavar"] = name.upper()
+        group.add_argument("--" + name.replace("_", "-"), **keywords)
+
+
+def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
+    """The two configurations that flags, environment and `--config` describe. Raises ConfigError."""
+    given = vars(args)
+    from_file = load_yaml(given["config"]) if given.get("config") else {}
+    own = {name: from_file.pop(name) for name in ServerConfig.model_fields if name in from_file}
+    own |= _environment()
+    own |= {name: given[name] for name in ServerConfig.model_fields if given.get(name) is not None}
+    return _engine_config(given, from_file), make_server_config(own)
+
+
+def make_server_config(values: dict[str, Any]) -> ServerConfig:
+    """Validate `values`; a single text stands for a list of one. Raises ConfigError that names each bad setting."""
+    lists = {n for n, field in ServerConfig.model_fields.items() if get_origin(field.annotation) is tuple}
+    values = {n: (v,) if n in lists and isinstance(v, str) else v for n, v in values.items() if v is not None}
+    try:
+        return ServerConfig.model_validate(values)
+    except ValidationError as error:
+        problems = []
+        for problem in error.errors(include_url=False):
+            path = ".".join(str(part) for part in problem["loc"])
+            secret = path.startswith(("api_key", "ssl_keyfile_password"))
+            value = "" if secret or not path else f"={problem['input']!r}"
+            text = problem["msg"].removeprefix("Value error, ")
+            problems.append(f"{path}{value}: {text}" if path else text)
+        raise ConfigError("; ".join(problems)) from None
+
+
+def _environment() -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, field in ServerConfig.model_fields.items():
+        text = os.environ.get(ENV_PREFIX + name.upper())
+        if text is not None:
+            many = get_origin(field.annotation) is tuple
+            found[name] = [part.strip() for part in text.split(",") if part.strip()] if many else text
+    return found
+
+
+def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineConfig:
+    flags = argparse.Namespace(**(given | {"config": None}))
+    environment = environment_values()
+    by_flag = {name for name in from_file if given.get(name) is not None or given.get(f"{name}_option") is not None}
+    if given.get("model_tag"):
+        by_flag.add("model")
+    below = {name: value for name, value in from_file.items() if name not in environment and name not in by_flag}
+    if flags.stat_loggers is None and flags.stat_logger_option and not {"stat_loggers"} & (environment.keys() | below):
+        flags.stat_loggers = list(_default_stat_loggers())  # options without names speak about the defaults
+    config = config_from_arguments(flags, **below)
+    if "stat_loggers" in config.model_fields_set or not config.log_stats:
+        return config
+    return config_from_arguments(flags, **below, stat_loggers=_default_stat_loggers())
+
+
+def _default_stat_loggers() -> tuple[str, ...]:
+    """The usual ones, as far as they are installed."""
+    names = {entry.name for entry in installed("tenonry.stat_loggers")}
+    return tuple(name for name in DEFAULT_STAT_LOGGERS if name in names)

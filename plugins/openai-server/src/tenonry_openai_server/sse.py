@@ -1,0 +1,114 @@
+"""Sends a stream of outputs as server-sent events, in raw bytes, to one client. Front end, event loop.
+
+The generator is pulled: while a client does not read, nothing is taken from the engine's stream, whose deltas are then
+joined, so a slow reader costs neither other requests nor memory. Headers wait for the first output, so that a refused
+request gets its own status, but no longer than HEAD_START_S.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+
+from starlette.responses import Response
+from starlette.types import Receive, Scope, Send
+
+from tenonry.outputs import RequestOutput
+from tenonry_openai_server.errors import as_api_error
+from tenonry_openai_server.guard import RAW_SEND, REQUEST_ID
+from tenonry_openai_server.protocol.chunks import DONE, ChunkWriter
+from tenonry_openai_server.watch import Disconnected, DisconnectWatch
+
+logger = logging.getLogger("tenonry.server")
+
+HEAD_START_S = 5.0
+HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+class EventStream(Response):
+    """A response that writes itself; errors before its first output are raised, later ones end it as an event."""
+
+    def __init__(self, outputs: AsyncGenerator[RequestOutput, None], write: ChunkWriter) -> None:
+        self.outputs, self.write = outputs, write
+        self.status_code = 200
+        self.background = None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            async with DisconnectWatch(receive) as watch, aclosing(self.outputs):
+                head = _Head(send)
+                try:
+                    first = await anext(self.outputs)
+                except Exception as error:
+                    if not head.stop():
+                        raise
+                    await head.send()
+                    await self._fail(scope, error, watch)
+                    return
+                head.stop()
+                await head.send()
+                await self._pump(first, scope, watch)
+        except Disconnected:
+            logger.info("request %s: the client went away; aborted", scope.get(REQUEST_ID, ""))
+
+    async def _pump(self, first: RequestOutput, scope: Scope, watch: DisconnectWatch) -> None:
+        send: Send = scope[RAW_SEND]
+        write: Callable[[RequestOutput], bytes] = self.write
+        try:
+            data = write(first)
+            if data:
+                await send({"type": "http.response.body", "body": data, "more_body": True})
+            async for output in self.outputs:
+                data = write(output)
+                if data:
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
+            data = self.write.close()
+        except Exception as error:  # noqa: BLE001  the status is out already: the stream says what happened
+            await self._fail(scope, error, watch)
+            return
+        watch.stop()
+        await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _fail(self, scope: Scope, error: Exception, watch: DisconnectWatch) -> None:
+        """The event that official clients raise as an error, then the end of the stream."""
+        answer = as_api_error(error, scope.get(REQUEST_ID, ""))
+        watch.stop()
+        send: Send = scope[RAW_SEND]
+        body = b"data: " + answer.body() + b"\n\n" + DONE
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+class _Head:
+    """Sends the headers once: when asked to, or after HEAD_START_S without an output."""
+
+    __slots__ = ("_send", "_task", "_timer")
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self._task: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(HEAD_START_S, self._begin)
+
+    def _begin(self) -> None:
+        if self._task is None:
+            self._task = asyncio.ensure_future(self._start())
+
+    async def _start(self) -> None:
+        await self._send({"type": "http.response.start", "status": 200, "headers": HEADERS})
+
+    def stop(self) -> bool:
+        """End the waiting; returns whether the headers are out already, or on their way."""
+        self._timer.cancel()
+        return self._task is not None
+
+    async def send(self) -> None:
+        """Send the headers, unless they were sent."""
+        if self._task is None:
+            await self._start()
+        else:
+            await self._task

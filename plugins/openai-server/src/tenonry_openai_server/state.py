@@ -1,0 +1,112 @@
+"""What every request may ask: which phase the server is in, and the engine. Owned by the event loop; front end."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import time
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from tenonry.config import EngineConfig
+from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.settings import ServerConfig
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+
+class Phase(enum.StrEnum):
+    """The server's life, in this order; DEAD is the way out when the engine died."""
+
+    STARTING = "starting"
+    READY = "ready"
+    DRAINING = "draining"
+    DEAD = "dead"
+
+
+_REFUSALS = {
+    Phase.STARTING: ("the model is still loading", 2.0),
+    Phase.DRAINING: ("the server is shutting down", 5.0),
+    Phase.DEAD: ("the engine has died; this server is about to stop", 5.0),
+}
+
+
+class ServerState:
+    """Shared by all requests. `active` counts the HTTP requests being answered; `idle` is set while there is none."""
+
+    def __init__(self, config: EngineConfig, settings: ServerConfig) -> None:
+        self.config, self.settings = config, settings
+        self.phase = Phase.STARTING
+        self.active = 0
+        self.idle = asyncio.Event()
+        self.idle.set()
+        self.created = int(time.time())
+        self._engine: AsyncLLM | None = None
+
+    def attach(self, engine: AsyncLLM) -> None:
+        """The engines are ready."""
+        self._engine = engine
+        if self.phase is Phase.STARTING:
+            self.phase = Phase.READY
+
+    def enter(self) -> None:
+        """An HTTP request begins."""
+        self.active += 1
+        self.idle.clear()
+
+    def leave(self) -> None:
+        """An HTTP request has been answered."""
+        self.active -= 1
+        if not self.active:
+            self.idle.set()
+
+    @property
+    def is_ready(self) -> bool:
+        """True while new requests are taken and tokens can flow."""
+        return self.phase is Phase.READY and self._engine is not None and not self._engine.errored
+
+    @property
+    def is_healthy(self) -> bool:
+        """True while the engine lives; a server that drains is healthy, though not ready."""
+        return self._engine is not None and self.phase is not Phase.DEAD and not self._engine.errored
+
+    @property
+    def engine(self) -> AsyncLLM:
+        """The engine, for requests that need no tokens from it. Raises APIError 503 before it is there."""
+        if self._engine is None:
+            raise self._refusal(Phase.STARTING if self.phase is Phase.READY else self.phase)
+        return self._engine
+
+    def admit(self) -> AsyncLLM:
+        """The engine, for a request that wants tokens. Raises APIError 503 unless the server is ready."""
+        if self._engine is not None and self._engine.errored:
+            raise self._refusal(Phase.DEAD)
+        if self.phase is not Phase.READY:
+            raise self._refusal(self.phase)
+        return self.engine
+
+    @staticmethod
+    def _refusal(phase: Phase) -> APIError:
+        message, retry_after_s = _REFUSALS[phase]
+        code = "engine_dead" if phase is Phase.DEAD else phase.value
+        return APIError(503, message, code=code, retry_after_s=retry_after_s)
+
+    @property
+    def model_names(self) -> Sequence[str]:
+        """The names that requests may use, the first being the default."""
+        if self.config.served_model_name:
+            return self.config.served_model_name
+        return (self._engine.model.name,) if self._engine is not None else (self.config.model,)
+
+    def check_model(self, name: str | None) -> str:
+        """The served name that a request means. Raises APIError 404 that lists what is served."""
+        names = self.model_names
+        if name is None or name in names:
+            return name or names[0]
+        raise APIError(
+            404,
+            f"the model '{name}' is not served here; served: {', '.join(names)}",
+            param="model",
+            code="model_not_found",
+        )

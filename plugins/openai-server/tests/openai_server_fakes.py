@@ -1,0 +1,228 @@
+"""A fake engine with the surface of AsyncLLM: one token per character, a scripted answer, faults on demand."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncIterator
+from typing import Any
+
+import numpy as np
+
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, QueueFullError, RequestError
+from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
+from tenonry.model_info import ModelInfo
+from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry.stats import EngineInfo, PluginRecord
+
+MODEL = ModelInfo(name="fake", path="/nowhere", architecture="Fake", max_model_len=100, vocab_size=2**20)
+ANSWER = "Hello there, wörld."
+
+
+class CharacterIO(IOProcessor):
+    """A token is a character; a chat is `role: content` lines."""
+
+    has_template = True
+
+    def process_prompt(self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True):
+        if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
+            return ProcessedPrompt(token_ids=np.asarray(prompt["prompt_token_ids"], np.int32))
+        if isinstance(prompt, dict):
+            add_special_tokens = prompt.get("add_special_tokens", add_special_tokens)
+            prompt = prompt["prompt"]
+        ids = self.encode(prompt, add_special_tokens=add_special_tokens)
+        return ProcessedPrompt(token_ids=np.asarray(ids, np.int32), text=prompt)
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        return None
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        return [*([1] if add_special_tokens else []), *map(ord, text)]
+
+    def decode(self, token_ids, *, skip_special_tokens: bool = False) -> str:
+        return "".join("<s>" if i == 1 else chr(i) for i in token_ids)
+
+    def render_chat(self, messages, **kwargs):
+        if not self.has_template:
+            raise RequestError("the model has no chat template; use /v1/completions", "messages")
+        self.seen = (messages, kwargs)
+        lines = [f"{message['role']}: {message['content']}" for message in messages]
+        if kwargs["add_generation_prompt"]:
+            lines.append("assistant:")
+        return {"prompt": "\n".join(lines), "add_special_tokens": False}
+
+
+class Call:
+    """What one call of `generate` was given."""
+
+    def __init__(self, prompt: Any, params: SamplingParams, request_id: str, fields: dict[str, Any]) -> None:
+        self.prompt, self.params, self.request_id, self.fields = prompt, params, request_id, fields
+
+
+class FakeEngine:
+    """Answers every prompt with `answer`, one character per step.
+
+    `before` is raised by the next calls before an output, `after` after two of them. While `gate` is unset, calls wait
+    before each output; aborted ones end. `endless` answers go on until aborted.
+    """
+
+    def __init__(self, config: EngineConfig, *, answer: str = ANSWER, text: bool = True) -> None:
+        self.config, self.model, self.answer = config, MODEL, answer
+        self.io_processor = CharacterIO(IOProcessorContext(config, MODEL)) if text else None
+        self.info = EngineInfo(
+            model="fake",
+            served_model_name="fake",
+            max_model_len=MODEL.max_model_len,
+            num_gpu_blocks=10,
+            block_size=16,
+            plugins=(PluginRecord("scheduler", "fake", "m:C", "fake-dist", "1.0"),),
+        )
+        self.stat_loggers: dict[str, Any] = {}
+        self.calls: list[Call] = []
+        self.running: dict[str, asyncio.Event] = {}
+        self.ended: dict[str, str] = {}
+        self.before: Exception | None = None
+        self.after: Exception | None = None
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.endless = False
+        self.step_s = 0.0
+        self.dead = False
+        self.is_draining = False
+        self.was_shut_down = False
+
+    @classmethod
+    def from_config(cls, config: EngineConfig) -> FakeEngine:
+        return cls(config)
+
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **fields: Any
+    ) -> AsyncIterator[RequestOutput]:
+        params = sampling_params
+        self.calls.append(Call(prompt, params, request_id, fields))
+        if self.before is not None:
+            raise self.before
+        if self.is_draining:
+            raise QueueFullError("the server is draining", retry_after_s=5)
+        ids, text = self._prompt(prompt, params, fields)
+        stop = self.running[request_id] = asyncio.Event()
+        try:
+            async for output in self._outputs(request_id, ids, text, params, stop):
+                yield output
+            self.ended[request_id] = "finished"
+        except (asyncio.CancelledError, GeneratorExit):
+            self.ended[request_id] = "aborted"
+            raise
+        finally:
+            del self.running[request_id]
+
+    def _prompt(self, prompt: Any, params: SamplingParams, fields: dict[str, Any]) -> tuple[list[int], str | None]:
+        if self.io_processor is None:
+            return list(prompt["prompt_token_ids"]), None
+        special = fields.get("add_special_tokens", True)
+        processed = self.io_processor.process_prompt(prompt, params, add_special_tokens=special)
+        ids = processed.token_ids.tolist()
+        if not ids:
+            raise RequestError("the prompt is empty; give at least one token", "prompt")
+        if len(ids) >= MODEL.max_model_len:
+            raise RequestError(f"the prompt has {len(ids)} tokens, but max_model_len=100", "prompt", "too_long")
+        return ids, processed.text
+
+    async def _outputs(self, request_id, ids, text, params, stop) -> AsyncIterator[RequestOutput]:
+        answer = [ord(c) for c in self.answer]
+        limit = params.max_tokens or MODEL.max_model_len - len(ids)
+        steps = 10**9 if self.endless else min(len(answer), limit)
+        collected: list[int] = []
+        for step in range(steps):
+            await self._pace(stop, step)
+            token = answer[step % len(answer)]
+            collected.append(token)
+            last = step == steps - 1 or stop.is_set()
+            reason = ("abort" if stop.is_set() else "length" if steps >= limit else "stop") if last else None
+            if params.output_kind is OutputKind.DELTA or last:
+                new = [token] if params.output_kind is OutputKind.DELTA else collected
+                yield self._output(request_id, ids, text, params, new, reason)
+            if last:
+                return
+
+    async def _pace(self, stop: asyncio.Event, step: int) -> None:
+        await asyncio.sleep(self.step_s)
+        while not self.gate.is_set() and not stop.is_set() and not self.dead:
+            await asyncio.sleep(0.005)
+        if self.after is not None and step == 2:
+            raise self.after
+        if self.dead:
+            raise EngineDeadError("the engine died: engine 0 (pid 7) ended with signal 9 at 0x7f001122")
+
+    def _output(self, request_id, ids, text, params, new, reason) -> RequestOutput:
+        chars = "".join(map(chr, new)) if params.detokenize else ""
+        completions = [
+            CompletionOutput(
+                i,
+                chars,
+                list(new),
+                reason,
+                logprobs=[_logprobs(t, params.logprobs) for t in new] if params.logprobs is not None else None,
+            )
+            for i in range(params.n)
+        ]
+        prompt_logprobs = None
+        if params.prompt_logprobs is not None:
+            prompt_logprobs = [None, *(_logprobs(t, params.prompt_logprobs) for t in ids[1:])]
+        return RequestOutput(
+            request_id, text, ids, completions, reason is not None, num_cached_tokens=2, prompt_logprobs=prompt_logprobs
+        )
+
+    # ------------------------------------------------------------------ the rest of the surface
+    async def abort(self, request_id: Any) -> None:
+        for name in [request_id] if isinstance(request_id, str) else request_id:
+            if name in self.running:
+                self.running[name].set()
+
+    async def abort_all(self) -> None:
+        await self.abort(list(self.running))
+
+    async def drain(self, timeout: float) -> bool:
+        self.is_draining = True
+        deadline = asyncio.get_running_loop().time() + timeout
+        while self.running:
+            if self.errored or asyncio.get_running_loop().time() > deadline:
+                return False
+            await asyncio.sleep(0.01)
+        return True
+
+    @property
+    def errored(self) -> bool:
+        return self.dead
+
+    @property
+    def is_running(self) -> bool:
+        return not self.dead
+
+    async def check_health(self) -> None:
+        if self.dead:
+            raise EngineDeadError("dead")
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self.running)
+
+    def shutdown(self) -> None:
+        self.was_shut_down = True
+
+
+def _logprobs(token: int, count: int) -> dict[int, Logprob]:
+    entry = {token: Logprob(-0.5, 1, chr(token))}
+    for i in range(1, count):
+        entry[i + 60] = Logprob(-float(i), i + 1, None)
+    return entry
+
+
+def sse_events(text: str) -> list[str]:
+    """The data of every event of a stream, in order; every line of it must be well formed."""
+    events = text.split("\n\n")
+    assert events.pop() == ""
+    assert all(re.fullmatch(r"data: [^\n]+", event) for event in events), events
+    return [event.removeprefix("data: ") for event in events]
