@@ -1,0 +1,207 @@
+"""The IO processor `text`: the model's tokenizer and chat template. Front end; light until it is built."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from tenonry.errors import ConfigError, RequestError
+from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, IOProcessorContext, ProcessedPrompt
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import I32
+from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
+
+if TYPE_CHECKING:
+    from tenonry_io_text.chat import ChatRenderer
+    from tenonry_io_text.codec import Codec
+
+logger = logging.getLogger(__name__)
+
+CHARS_PER_TOKEN = 256  # twice the longest run of spaces that any published tokenizer makes one token of
+MIN_CHARS = 4096
+
+
+class TextOptions(PluginOptions):
+    """Options of the IO processor `text`."""
+
+    max_prompt_chars: int | None = Field(
+        None, ge=1, description="Longest prompt in characters; by default what cannot fit is refused: 256 per token."
+    )
+
+
+class TextIOProcessor(IOProcessor):
+    """Text and chats to token ids with the model's tokenizer, and back. Safe to use from several threads."""
+
+    Options = TextOptions
+
+    def __init__(self, context: IOProcessorContext) -> None:
+        super().__init__(context)
+        config, model = context.config, context.model
+        options = context.options if isinstance(context.options, TextOptions) else TextOptions()
+        self._vocab_size = model.vocab_size
+        self._max_model_len = min(config.max_model_len or model.max_model_len, model.max_model_len)
+        self._max_chars = options.max_prompt_chars or max(MIN_CHARS, CHARS_PER_TOKEN * self._max_model_len)
+        self._codec: Codec | None = None
+        self._transformers_tokenizer: Any = None
+        self._folder: Path | None = None
+        if not config.skip_tokenizer_init:
+            self._open_tokenizer()
+        self._chat: ChatRenderer | None = self._operator_chat(config.chat_template) if config.chat_template else None
+
+    def _open_tokenizer(self) -> None:
+        from tenonry_io_text.loading import load_codec
+
+        self._folder = _tokenizer_folder(self.context)
+        self._codec = load_codec(self._folder)
+
+    # ------------------------------------------------------------------------------------------------- prompts
+
+    def process_prompt(
+        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+    ) -> ProcessedPrompt:
+        """A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`.
+
+        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit);
+        `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete.
+        """
+        parsed = parse_prompt(prompt, max_model_len=self._max_model_len)
+        token_ids = self._token_ids(parsed, add_special_tokens)
+        if parsed.truncate is not None:
+            token_ids = token_ids[-parsed.truncate :]
+        return ProcessedPrompt(token_ids=token_ids, text=parsed.text, bad_words=self._bad_words(params))
+
+    def _token_ids(self, parsed: ParsedPrompt, add_special_tokens: bool) -> I32:
+        if parsed.token_ids is not None:
+            return checked_ids(parsed.token_ids, self._vocab_size)
+        text = parsed.text or ""
+        if parsed.add_special_tokens is not None:
+            add_special_tokens = parsed.add_special_tokens
+        return checked_ids(self.encode(text, add_special_tokens=add_special_tokens), self._vocab_size)
+
+    def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
+        if not params.bad_words:
+            return ()
+        from tenonry_io_text.bad_words import bad_word_ids
+
+        return bad_word_ids(params.bad_words, self._need_codec("bad_words"), self._vocab_size)
+
+    # ---------------------------------------------------------------------------------------------------- text
+
+    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Detokenizer | None:
+        if self._codec is None or not params.detokenize:
+            return None
+        from tenonry_io_text.codec import make_detokenizer
+
+        return make_detokenizer(
+            self._codec.stream(prompt_token_ids, skip_special_tokens=params.skip_special_tokens),
+            params.stop_strings,
+            include=params.include_stop_str_in_output,
+            min_tokens=params.min_tokens,
+        )
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        if len(text) > self._max_chars:
+            raise RequestError(
+                f"the text has {len(text)} characters; more than {self._max_chars} cannot fit into "
+                f"max_model_len={self._max_model_len} tokens",
+                "prompt",
+            )
+        return self._need_codec("prompt").encode(text, add_special_tokens=add_special_tokens)
+
+    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+        return self._need_codec("tokens").decode(token_ids, skip_special_tokens=skip_special_tokens)
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Each token as it reads inside a text, for logprobs: leading space kept, U+FFFD for a part of a character."""
+        codec = self._need_codec("tokens")
+        return [codec.token_text(token_id) for token_id in token_ids]
+
+    def _need_codec(self, param: str) -> Codec:
+        if self._codec is None:
+            raise RequestError(
+                "this engine was started with skip_tokenizer_init: it reads and writes token ids only; send "
+                "prompt_token_ids",
+                param,
+            )
+        return self._codec
+
+    # --------------------------------------------------------------------------------------------------- chats
+
+    def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
+        """A chat as a prompt for `process_prompt`: {"prompt": text, "add_special_tokens": False}.
+
+        Keyword arguments: `tools` and `documents` (lists of objects), `add_generation_prompt` (default: unless the last
+        message is to be continued), `continue_final_message`, `chat_template_kwargs` (values for names that the
+        template reads, such as enable_thinking). A template never comes from a request. Raises RequestError.
+        """
+        if self._chat is None:
+            self._need_codec("messages")
+            self._chat = self._model_chat()
+        unknown = sorted(set(kwargs) - _CHAT_ARGUMENTS)
+        if unknown:
+            raise RequestError(
+                f"unknown chat settings: {', '.join(unknown)}; known are {', '.join(sorted(_CHAT_ARGUMENTS))}",
+                unknown[0],
+            )
+        return {"prompt": self._chat.render(messages, **kwargs), "add_special_tokens": False}
+
+    def _model_chat(self) -> ChatRenderer:
+        from tenonry_io_text.chat import find_templates
+
+        folders = [Path(folder) for folder in dict.fromkeys([str(self._folder), self.context.model.path]) if folder]
+        return self._renderer(find_templates(folders))
+
+    def _operator_chat(self, setting: str) -> ChatRenderer:
+        """The operator's template; a broken one stops the start, not the first request."""
+        from tenonry_io_text.chat import DEFAULT, compile_template, operator_template
+
+        source = operator_template(setting)
+        try:
+            compile_template(source)
+        except RequestError as error:
+            raise ConfigError(f"chat_template: {error}") from None
+        return self._renderer({DEFAULT: source})
+
+    def _renderer(self, sources: dict[str, str]) -> ChatRenderer:
+        from tenonry_io_text.chat import ChatRenderer
+        from tenonry_io_text.loading import special_tokens, tokenizer_settings
+
+        special = special_tokens(tokenizer_settings(self._folder)) if self._folder else {}
+        return ChatRenderer(sources, special, max_chars=self._max_chars, max_messages=max(1024, self._max_model_len))
+
+    # --------------------------------------------------------------------------------------------------- others
+
+    def get_tokenizer(self) -> Any:
+        """The model's tokenizer as transformers opens it, for users who know its methods; loaded on the first call."""
+        if self._folder is None:
+            raise ValueError("this engine was started with skip_tokenizer_init: there is no tokenizer")
+        if self._transformers_tokenizer is None:
+            from tenonry_io_text.loading import load_with_transformers
+
+            self._transformers_tokenizer = load_with_transformers(self._folder)
+        return self._transformers_tokenizer
+
+    def shutdown(self) -> None:
+        self._codec = self._chat = self._transformers_tokenizer = None
+
+
+_CHAT_ARGUMENTS = frozenset(
+    {"tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
+)
+
+
+def _tokenizer_folder(context: IOProcessorContext) -> Path:
+    """Where the tokenizer is: resolved with the model, or here when another plugin resolved the model."""
+    config, model = context.config, context.model
+    if model.tokenizer_path:
+        return Path(model.tokenizer_path)
+    if config.tokenizer:
+        from tenonry_hf_hub import Located, locate_tokenizer
+
+        return locate_tokenizer(config, Located(Path(model.path))).path
+    return Path(model.path)

@@ -1,0 +1,115 @@
+"""Reads a prompt in any of its forms and checks it. Front end, once per request."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from tenonry.errors import RequestError
+from tenonry.step import I32
+
+# Fields of other kinds of prompts, which are read elsewhere or not at all, and do no harm here.
+IGNORED = frozenset({"cache_salt"})
+FIELDS = ("prompt", "prompt_token_ids", "truncate_prompt_tokens", "add_special_tokens")
+FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
+
+
+class ParsedPrompt(NamedTuple):
+    """A prompt as the user gave it, sorted out: text, or ids (then the text is for information only)."""
+
+    text: str | None
+    token_ids: Any
+    truncate: int | None
+    add_special_tokens: bool | None
+
+
+def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
+    """Raises RequestError for anything but the forms that `TextIOProcessor.process_prompt` documents."""
+    if isinstance(prompt, str):
+        return ParsedPrompt(_checked_text(prompt), None, None, None)
+    if isinstance(prompt, list | tuple | np.ndarray):
+        return ParsedPrompt(None, prompt, None, None)
+    if not isinstance(prompt, dict):
+        raise RequestError(f"the prompt is a {type(prompt).__name__}; it must be {FORMS}", "prompt")
+    unknown = sorted(str(key) for key in prompt if key not in FIELDS and key not in IGNORED)
+    if unknown:
+        raise RequestError(
+            f"the prompt has fields that are not supported: {', '.join(unknown)}; it must be {FORMS}", "prompt"
+        )
+    text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
+    if text is None and ids is None:
+        raise RequestError(f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}", "prompt")
+    if ids is None:
+        text = _checked_text(text)
+    return ParsedPrompt(
+        text if isinstance(text, str) else None,
+        ids,
+        _checked_truncation(prompt.get("truncate_prompt_tokens"), max_model_len),
+        _checked_flag(prompt.get("add_special_tokens")),
+    )
+
+
+def _checked_text(text: Any) -> str:
+    if not isinstance(text, str):
+        raise RequestError(f"'prompt' is a {type(text).__name__}; it must be a text", "prompt")
+    if not text:
+        raise RequestError(
+            "the prompt is empty; give some text, or one token id such as the model's BOS to start from nothing",
+            "prompt",
+        )
+    return text
+
+
+def _checked_truncation(value: Any, max_model_len: int) -> int | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not (value == -1 or 1 <= value <= max_model_len):
+        raise RequestError(
+            f"truncate_prompt_tokens={value!r} is out of bounds: 1 to {max_model_len}, or -1 for all that fits",
+            "truncate_prompt_tokens",
+        )
+    return max_model_len - 1 if value == -1 else value
+
+
+def _checked_flag(value: Any) -> bool | None:
+    if value is None or isinstance(value, bool):
+        return value
+    raise RequestError(f"add_special_tokens={value!r} must be true or false", "add_special_tokens")
+
+
+def checked_ids(values: Any, vocab_size: int) -> I32:
+    """Token ids as i32[n]. Raises RequestError: not a flat list of integers, empty, or an id outside the vocabulary."""
+    try:
+        ids = np.asarray(values)
+    except (ValueError, TypeError, OverflowError):
+        raise _not_ids("of lists of different lengths") from None
+    if ids.size == 0:
+        raise RequestError("the prompt is empty; give at least one token id", "prompt")
+    if ids.ndim != 1:
+        raise _not_ids(f"with {ids.ndim} dimensions; send several prompts as several requests")
+    if ids.dtype.kind not in "iu":
+        raise _not_ids(f"with a {_odd_one(values)}")
+    wrong = (ids < 0) | (ids >= vocab_size)
+    if wrong.any():
+        at = int(np.argmax(wrong))
+        raise RequestError(
+            f"token id {int(ids[at])} at position {at} of the prompt is outside the vocabulary: ids go from 0 to "
+            f"{vocab_size - 1}",
+            "prompt",
+        )
+    return np.ascontiguousarray(ids, dtype=np.int32)
+
+
+def _odd_one(values: Any) -> str:
+    """The first entry that is no integer of a sane size, in words."""
+    for value in values:
+        if isinstance(value, bool) or not isinstance(value, int | np.integer):
+            return f"{type(value).__name__} ({str(value)[:40]!r})"
+        if not -(2**63) <= value < 2**63:
+            return "number beyond 64 bits"
+    return "value that is no integer"
+
+
+def _not_ids(what: str) -> RequestError:
+    return RequestError(f"the prompt is a list {what}; token ids are a flat list of integers", "prompt")
