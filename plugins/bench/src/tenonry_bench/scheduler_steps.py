@@ -27,8 +27,7 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 PROMPT_LEN = 32
 SETTLE_STEPS = 16  # decoding steps before the clock runs
-MAX_PREFILL_STEPS = 10_000
-TOKEN_BUDGET = 8192
+MAX_SETTLE_STEPS = 100_000
 TOKEN_ID = 1000
 
 
@@ -78,7 +77,7 @@ class SchedulerRig:
         block_size = self._config.block_size or 16
         longest = PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running  # one prefill a step at worst
         config = self._config.model_copy(
-            update={"max_num_seqs": case.running, "max_num_batched_tokens": max(TOKEN_BUDGET, case.running)}
+            update={"max_num_seqs": case.running, "max_num_batched_tokens": case.running * (PROMPT_LEN + block_size)}
         )
         blocks = case.running * (-(-longest // block_size) + 1) + 1
         kv_cache = KVCacheConfig(
@@ -127,12 +126,14 @@ class Drive:
     def settle(self, running: int) -> None:
         """Step until all `running` requests have decoded a while. Raises TenonryError if they never do."""
         decoding = 0
-        for _ in range(MAX_PREFILL_STEPS):
+        for _ in range(MAX_SETTLE_STEPS):
+            if not self.scheduler.has_unfinished_requests():
+                break
             output = self.step(StepTimes())
             decoding = decoding + 1 if len(output.row) == running == output.total_tokens else 0
             if decoding == SETTLE_STEPS:
                 return
-        raise TenonryError(f"after {MAX_PREFILL_STEPS} steps {running} requests do not all decode: {self.counts()}")
+        raise TenonryError(f"{running} requests never decoded all at once: {self.counts()}; try fewer with --running")
 
     def counts(self) -> str:
         running, waiting = self.scheduler.get_request_counts()
