@@ -93,9 +93,11 @@ class CoreClient:
         launcher.on_exit(self._on_exit)
         for name, code in launcher.finished().items():  # it may have ended before anybody listened
             self._on_exit(name, 0, code)
-        if not self._input.poll(FIRST_MESSAGE_MS):  # the engine's empty first message: then it can be addressed
-            raise LaunchError(f"engine {self._engine.index} is ready but sent nothing on its input socket")
-        self._input.recv_multipart()
+        for socket in (self._input, self._output):  # the engine says one empty word on each: then they are connected
+            if not socket.poll(FIRST_MESSAGE_MS):
+                raise LaunchError(f"engine {self._engine.index} is ready but did not connect its sockets")
+            socket.recv_multipart()
+        self._run.close()  # nobody else connects: from here on there is no file that a crash could leave behind
         assert self._engine.ready is not None  # noqa: S101 - the handshake ended
         return self._engine.ready
 

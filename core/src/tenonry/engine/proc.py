@@ -150,6 +150,8 @@ class EngineLoop:
         for source in self._inputs:
             source.send(b"")  # lets the front end's ROUTER address this engine
             self._poller.register(source, zmq.POLLIN)
+        for sink in self._outputs:
+            sink.send(b"")
         self._poller.register(self._wake_read, zmq.POLLIN)
 
     # ------------------------------------------------------------------ the loop
