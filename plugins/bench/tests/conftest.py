@@ -84,17 +84,21 @@ class FakeServer:
         self._thread.start()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        head = (await reader.readuntil(b"\r\n\r\n")).decode()
-        first, *lines = head.split("\r\n")
-        headers = dict(line.lower().split(": ", 1) for line in lines if line)
-        body = await reader.readexactly(int(headers["content-length"]))
-        method, path, _ = first.split(" ")
-        self.requests.append((method, path, headers, body))
-        for piece in self._reply(method, path, body):
-            writer.write(piece)
-            await writer.drain()
-            await asyncio.sleep(0.001)
-        writer.close()
+        try:
+            head = (await reader.readuntil(b"\r\n\r\n")).decode()
+            first, *lines = head.split("\r\n")
+            headers = dict(line.lower().split(": ", 1) for line in lines if line)
+            body = await reader.readexactly(int(headers["content-length"]))
+            method, path, _ = first.split(" ")
+            self.requests.append((method, path, headers, body))
+            for piece in self._reply(method, path, body):
+                writer.write(piece)
+                await writer.drain()
+                await asyncio.sleep(0.001)
+        except ConnectionError:
+            pass  # the client has left
+        finally:
+            writer.close()
 
     def close(self) -> None:
         async def end() -> None:
@@ -104,7 +108,7 @@ class FakeServer:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0)  # closed transports tell their protocols
+            await asyncio.sleep(0.01)  # closed transports tell their protocols
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)

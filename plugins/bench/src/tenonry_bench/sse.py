@@ -10,7 +10,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import AsyncIterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -37,7 +37,7 @@ class Chunk(msgspec.Struct):
 
     choices: list[msgspec.Raw] = []
     usage: Usage | None = None
-    error: msgspec.Raw | None = None
+    error: Any = None
 
 
 class Endpoint(NamedTuple):
@@ -74,7 +74,7 @@ class Client:
         """Status and body. Raises OSError when there is nobody."""
         response = await self._open("GET", path, b"")
         try:
-            return response.status, b"".join([data async for data in response.body()])
+            return response.status, await response.read_all()
         finally:
             response.close()
 
@@ -86,17 +86,17 @@ class Client:
         response = await self._open("POST", path, payload)
         try:
             if response.status != 200:
-                text = b"".join([data async for data in response.body()])[:MAX_ERROR_BYTES]
+                text = (await response.read_all())[:MAX_ERROR_BYTES]
                 raise HttpFailure(f"status {response.status}: {text.decode('utf-8', 'replace').strip()}")
             events = EventSplitter()
-            async for data in response.body():
+            while data := await response.read():
                 now = time.perf_counter()
                 for event in events.feed(data):
                     if event == b"[DONE]":
                         return
                     chunk = msgspec.json.decode(event, type=Chunk)
                     if chunk.error is not None:
-                        raise HttpFailure(f"error in the stream: {bytes(chunk.error)[:MAX_ERROR_BYTES].decode()}")
+                        raise HttpFailure(f"error in the stream: {str(chunk.error)[:MAX_ERROR_BYTES]}")
                     yield now, chunk
         finally:
             response.close()
@@ -130,27 +130,33 @@ class Response:
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
             raise HttpFailure(f"the answer is not HTTP: {first[:80]!r}")
         self.status = int(words[1])
-        self._headers = {
-            key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)
-        }
+        headers = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
+        self._decoder = ChunkDecoder() if "chunked" in headers.get("transfer-encoding", "").lower() else None
+        length = headers.get("content-length", "")
+        self._left = int(length) if length.isdecimal() and self._decoder is None else None
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Pieces of the body. Raises ConnectionError when it ends too early."""
-        chunked = "chunked" in self._headers.get("transfer-encoding", "").lower()
-        decoder = ChunkDecoder() if chunked else None
-        left = None if chunked else int(self._headers.get("content-length", -1))
-        while left != 0 and not (decoder and decoder.done):
+    async def read(self) -> bytes:
+        """The next piece of the body, nothing at its end. Raises ConnectionError when it ends too early."""
+        while self._left != 0 and not (self._decoder and self._decoder.done):
             data = await self._reader.read(READ_BYTES)
             if not data:
-                if decoder is not None or (left is not None and left > 0):
+                if self._decoder is not None or self._left is not None:
                     raise ConnectionError("the server closed the connection in the middle of a body")
-                return
-            if decoder is not None:
-                data = decoder.feed(data)
-            elif left is not None and left > 0:
-                left -= len(data)
+                return b""
+            if self._left is not None:
+                self._left -= len(data)
+            if self._decoder is not None:
+                data = self._decoder.feed(data)
             if data:
-                yield data
+                return data
+        return b""
+
+    async def read_all(self) -> bytes:
+        """The whole body."""
+        pieces = []
+        while data := await self.read():
+            pieces.append(data)
+        return b"".join(pieces)
 
     def close(self) -> None:
         self._writer.close()
