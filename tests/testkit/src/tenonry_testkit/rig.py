@@ -101,6 +101,7 @@ class Rig:
         oracle: TokenModel | None = None,
         plugin_name: str = "under test",
         options: Any = None,
+        resolve: Callable[[str, str], Any] | None = None,
         guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.spec = spec or RigSpec()
@@ -119,7 +120,7 @@ class Rig:
             max_concurrent_steps=self.spec.depth,
             feeds_back_tokens=self.spec.feeds_back,
             kv_connector=self.connector,
-            resolve=lambda kind, name: resolve_owned(kind, name)[0],
+            resolve=resolve or (lambda kind, name: resolve_owned(kind, name)[0]),
         )
         with self.guard():
             self.scheduler = build(context)
@@ -276,6 +277,9 @@ class Rig:
             return False
         answer = self.worker.execute_model(output)
         self.in_flight.append((output, answer if isinstance(answer, ModelRunnerOutput) else answer.result()))
+        if isinstance(self.worker, FakeWorker):
+            for handle in self.worker.contaminated:
+                self.ledger.entries[handle].may_fail = True
         return True
 
     def deliver(self) -> list[Entry]:
@@ -288,6 +292,8 @@ class Rig:
         for entry in ended:
             self.validator.ended(entry.handle)
             self.watch.ended(entry.handle)
+            if entry.finished is not None and entry.finished.reason is FinishReason.ERROR:
+                self.fake_worker.failure_was_told(entry.handle)
         self._check_counts()
         return ended
 

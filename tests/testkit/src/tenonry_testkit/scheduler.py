@@ -18,9 +18,11 @@ from typing import Any, ClassVar
 import hypothesis.strategies as st
 import pytest
 from hypothesis import Phase
+from pydantic import BaseModel
 
 from tenonry.config import PluginChoice
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.plugin_manager import resolve_owned
 from tenonry_testkit import scenarios
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rig import Rig, RigSpec
@@ -45,22 +47,39 @@ class SchedulerContract:
     config: ClassVar[dict[str, Any]] = {}
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
+    _target: ClassVar[tuple[Any, BaseModel, str]]
+    _points: ClassVar[dict[tuple[str, str], Any]]
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, context: SchedulerContext) -> Scheduler:
         """The scheduler under test, as an engine builds it."""
-        cls, _, _ = resolve_target("scheduler", self.scheduler, self.options)
-        scheduler: Scheduler = cls(context)
+        scheduler: Scheduler = self._resolved()[0](context)
         return scheduler
 
     def rig(self, spec: RigSpec = ROOMY, **parts: Any) -> Rig:
         """A fresh engine around the scheduler under test; `parts` are further arguments of `Rig`."""
-        _, options, name = resolve_target("scheduler", self.scheduler, self.options)
+        _, options, name = self._resolved()
         fields = {**dict(spec.config), **self.config}
         if self.policy is not None:
             fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
         spec = dataclasses.replace(spec, config=tuple(fields.items()))
-        return Rig(self.build, spec, plugin_name=name, options=options, **parts)
+        return Rig(self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts)
+
+    @classmethod
+    def _resolved(cls) -> tuple[Any, BaseModel, str]:
+        """(class, options, name) of the scheduler; looked up once per suite, as an engine does."""
+        if "_target" not in cls.__dict__:
+            cls._target = resolve_target("scheduler", cls.scheduler, cls.options)
+        return cls._target
+
+    @classmethod
+    def _resolve(cls, kind: str, name: str) -> Any:
+        """What the scheduler's own extension points resolve to."""
+        if "_points" not in cls.__dict__:
+            cls._points = {}
+        if (kind, name) not in cls._points:
+            cls._points[kind, name] = resolve_owned(kind, name)[0]
+        return cls._points[kind, name]
 
     def _search(self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12) -> None:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)

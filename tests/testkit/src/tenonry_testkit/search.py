@@ -6,11 +6,13 @@ the default of 1 every run looks at the same ones.
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
 from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis.internal.conjecture import engine
 from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
@@ -27,6 +29,17 @@ def effort() -> int:
     return int(text)
 
 
+@contextlib.contextmanager
+def brief_shrinking() -> Iterator[None]:
+    """Give hypothesis ten seconds instead of five minutes to make a failing example small: a test has a time limit."""
+    before = engine.MAX_SHRINKING_SECONDS
+    engine.MAX_SHRINKING_SECONDS = 10
+    try:
+        yield
+    finally:
+        engine.MAX_SHRINKING_SECONDS = before
+
+
 def search_settings(examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES) -> settings:
     """Settings for `examples` examples at effort 1; deterministic there, random above."""
     times = effort()
@@ -38,6 +51,7 @@ def search_settings(examples: int, *, steps: int = 30, phases: Sequence[Phase] =
         deadline=None,
         print_blob=times > 1,
         phases=phases,
+        report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck),
     )
 
@@ -55,11 +69,13 @@ def search(
     def example(value: Value) -> None:
         check(value)
 
-    example()
+    with brief_shrinking():
+        example()
 
 
 def search_machine(
     machine: type[RuleBasedStateMachine], examples: int, steps: int, phases: Sequence[Phase] = PHASES
 ) -> None:
     """Run a state machine."""
-    run_state_machine_as_test(machine, settings=search_settings(examples, steps=steps, phases=phases))
+    with brief_shrinking():
+        run_state_machine_as_test(machine, settings=search_settings(examples, steps=steps, phases=phases))

@@ -13,6 +13,7 @@ from tenonry.step import BatchState, StepInputs
 from tenonry_testkit.fakes.tokens import U64, group_kv
 
 NOBODY = np.iinfo(np.uint64).max
+POISON = np.uint64(0xBAD)  # what a row leaves behind whose numbers went wrong
 TRANSFERRED = NOBODY - np.uint64(1)  # the slot was filled by a KV connector
 
 
@@ -60,27 +61,33 @@ class FakeKVStore:
         blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(np.int64)
         return blocks * self.block_size + position % self.block_size
 
-    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: NDArray[np.bool_]) -> U64:
-        """Write what the step computes, then check and sum what each row reads. Returns u64[R], modulo 2⁶⁴.
+    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: NDArray[np.bool_]) -> tuple[U64, U64]:
+        """Write what the step computes, then check and sum what each row reads.
 
-        `kv` u64[R, longest] is what the positions should hold; rows marked `bad` write rubbish and read nothing.
-        Raises FakeKVError that names the row, the position, the slot and what stands there instead.
+        `kv` u64[R, longest] is what the positions should hold; rows marked `bad` write poison and read nothing. Returns
+        the sums u64[R], modulo 2⁶⁴, and u64[R]: whose poison each row has read (NOBODY's, one hopes). Raises FakeKVError
+        that names the row, the position, the slot and what stands there instead.
         """
         position = np.arange(kv.shape[1])
         inside = position < inputs.seq_lens[:, None]
         written = inside & (position >= inputs.start[:, None])
         context = np.zeros(len(inputs.row), np.uint64)
+        poisoned_by = np.full(len(inputs.row), NOBODY, np.uint64)
         for group in range(self.num_groups):
             slots = self.slots(state, inputs, group)
             expected = group_kv(kv, group)
-            self._write(state, inputs, group, slots, np.where(bad[:, None], ~expected, expected), written)
+            self._write(state, inputs, group, slots, np.where(bad[:, None], POISON, expected), written)
             read = inside & ~bad[:, None]
             if self.windows[group]:
                 read &= position >= (inputs.seq_lens - self.windows[group])[:, None]
-            found = self.content[group][np.where(read, slots, 0)]
-            self._check(state, inputs, group, slots, read & (found != expected))
+            at = np.where(read, slots, 0)
+            found = self.content[group][at]
+            poison = read & (found == POISON)
+            self._check(state, inputs, group, slots, read & ~poison & (found != expected))
+            if poison.any():
+                poisoned_by = np.minimum(poisoned_by, np.where(poison, self.owner[group][at], NOBODY).min(axis=1))
             context += np.where(read, found, np.uint64(0)).sum(axis=1, dtype=np.uint64)
-        return context
+        return context, poisoned_by
 
     def _write(
         self,

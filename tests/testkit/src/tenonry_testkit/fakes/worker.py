@@ -29,7 +29,7 @@ from tenonry.step import (
     SchedulerOutput,
     StepInputs,
 )
-from tenonry_testkit.fakes.kv_store import FakeKVError, FakeKVStore
+from tenonry_testkit.fakes.kv_store import NOBODY, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
 
@@ -60,7 +60,8 @@ class FakeWorkerOptions(PluginOptions):
 
 class FakeWorker(Worker):
     """`fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise;
-    `on_step`: called with each step before it runs. `steps` counts what was executed.
+    `on_step`: called with each step before it runs. `steps` counts what was executed. `contaminated`: handles of rows that
+    failed because they read what a failed row had written.
     """
 
     Options = FakeWorkerOptions
@@ -77,13 +78,16 @@ class FakeWorker(Worker):
         self.fail_steps: dict[int, Exception] = {}
         self.on_step: Callable[[SchedulerOutput], None] | None = None
         self.steps = 0
+        self.contaminated: set[int] = set()
         self.profiling = False
         self.is_shut_down = False
         size = context.config.max_num_seqs
         self._new_rows: list[NewRow | None] = [None] * size
         self._salt = np.zeros(size, np.uint64)
-        self._failed = np.zeros(size, np.bool_)
-        self._rubbish = np.zeros(size, np.bool_)
+        self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot go on
+        self._rubbish = np.zeros(size, np.bool_)  # rows that run on contents that never came
+        self._entered = np.zeros(size, np.int64)
+        self._told: dict[int, int] = {}
         self._connector: KVConnector | None = None
 
     # ------------------------------------------------------------------ start-up
@@ -147,15 +151,16 @@ class FakeWorker(Worker):
         for new in output.new:
             self._new_rows[new.row] = new
             self._salt[new.row] = text_salt(new.adapter)
-            self._failed[new.row] = False
+            self._failure[new.row] = 0
             self._rubbish[new.row] = False
+            self._entered[new.row] = self.steps
         inputs = self.state.apply(output)
-        self.steps += 1
         self._rubbish[inputs.row] |= np.isin(self.state.handle[inputs.row], np.array(failed, np.uint64))
         result = self._compute(output, inputs) if len(output.row) else ModelRunnerOutput(step_id=output.step_id)
         if self._connector is not None:
             self._connector.save(output.connector_metadata)
         result.transfers_done, result.transfers_failed = done, failed
+        self.steps += 1
         return result
 
     def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
@@ -170,30 +175,60 @@ class FakeWorker(Worker):
         return list(done), list(failed)
 
     def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
-        longest = int(inputs.seq_lens.max())
-        token_ids = self.state.token_ids[inputs.row, :longest]
+        token_ids = self.state.token_ids[inputs.row, : int(inputs.seq_lens.max())]
         self._mark_failed(inputs)
-        bad = self._failed[inputs.row] | self._rubbish[inputs.row]
-        self._check_known(inputs, token_ids, bad)
-        kv = self.model.kv(token_ids, self._salt[inputs.row])
-        context = self.store.step(self.state, inputs, kv, bad)
+        self._check_known(inputs, token_ids)
+        context = self._attend(inputs, self.model.kv(token_ids, self._salt[inputs.row]))
         rows, tokens = self._sample(inputs, context)
         self._remember(rows, tokens)
-        failed_row = inputs.row[self._failed[inputs.row]]
+        failed_row = inputs.row[self._failure[inputs.row] > 0]
         return ModelRunnerOutput(
             step_id=output.step_id,
             row=rows,
             offsets=np.arange(len(rows) + 1, dtype=np.int32),
             token_ids=tokens,
             logprobs=token_logprobs(rows, tokens, self._new_rows, self.model.vocab_size),
-            prompt_logprobs=prompt_logprobs(self.state, inputs, self._new_rows, self.model.vocab_size, bad),
+            prompt_logprobs=prompt_logprobs(
+                self.state, inputs, self._new_rows, self.model.vocab_size, self._is_bad(inputs)
+            ),
             failed_row=failed_row,
-            failed_code=self._failure_codes(failed_row),
+            failed_code=self._failure[failed_row],
         )
+
+    def _is_bad(self, inputs: StepInputs) -> NDArray[np.bool_]:
+        bad: NDArray[np.bool_] = (self._failure[inputs.row] > 0) | self._rubbish[inputs.row]
+        return bad
+
+    def _attend(self, inputs: StepInputs, kv: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Write and read the cache; who reads a failed row's poison fails like it, as NaN would make it.
+
+        That is nobody's fault while the scheduler cannot know of the failure. Later it must not hand out such blocks.
+        """
+        while True:
+            context, poisoned_by = self.store.step(self.state, inputs, kv, self._is_bad(inputs))
+            poisoned = np.flatnonzero(poisoned_by != NOBODY).tolist()
+            if not poisoned:
+                return context
+            for i in poisoned:
+                self._poison(int(inputs.row[i]), int(poisoned_by[i]))
+
+    def _poison(self, row: int, culprit: int) -> None:
+        handle = int(self.state.handle[row])
+        if culprit in self._told and self._entered[row] >= self._told[culprit]:
+            raise FakeKVError(
+                f"row {row} (handle {handle}) got a block from the cache that handle {culprit} filled, though that "
+                "request is known to have failed"
+            )
+        self._failure[row] = RowFailure.NUMERICAL
+        self.contaminated.add(handle)
+
+    def failure_was_told(self, handle: int) -> None:
+        """The scheduler knows by now that this request failed: its blocks must not be given to others any more."""
+        self._told.setdefault(handle, self.steps)
 
     def _sample(self, inputs: StepInputs, context: NDArray[np.uint64]) -> tuple[I32, I32]:
         rows, tokens = [], []
-        for i in np.flatnonzero(inputs.samples & ~self._failed[inputs.row]).tolist():
+        for i in np.flatnonzero(inputs.samples & (self._failure[inputs.row] == 0)).tolist():
             row = int(inputs.row[i])
             new = self._new_rows[row]
             if new is None:
@@ -202,7 +237,7 @@ class FakeWorker(Worker):
             picked = self.model.pick(int(context[i]), index, new.sampling.seed)
             token = self.model.allowed(picked, new.sampling, new.stop_token_ids, index)
             if token is None:
-                self._failed[row] = True
+                self._failure[row] = RowFailure.SAMPLING
                 continue
             rows.append(row)
             tokens.append(token)
@@ -219,12 +254,12 @@ class FakeWorker(Worker):
         entered = {new.row for new in output.new}
         for row, token in zip(output.row.tolist(), output.next_token.tolist(), strict=True):
             mine = int(self.state.token_ids[row, self.state.num_computed[row]])
-            if row not in entered and not self._failed[row] and token >= 0 and mine not in {-1, token}:
+            if row not in entered and not self._failure[row] and token >= 0 and mine not in {-1, token}:
                 raise FakeKVError(f"row {row}: next_token is {token}, but the token at that position is {mine}")
 
-    @staticmethod
-    def _check_known(inputs: StepInputs, token_ids: I32, bad: NDArray[np.bool_]) -> None:
-        unknown = (token_ids < 0) & (np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]) & ~bad[:, None]
+    def _check_known(self, inputs: StepInputs, token_ids: I32) -> None:
+        inside = np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]
+        unknown = (token_ids < 0) & inside & ~self._is_bad(inputs)[:, None]
         if unknown.any():
             i, position = (int(axis[0]) for axis in np.nonzero(unknown))
             raise FakeKVError(
@@ -244,20 +279,17 @@ class FakeWorker(Worker):
     def _mark_failed(self, inputs: StepInputs) -> None:
         options = self.options
         for row in inputs.row.tolist():
-            if int(self.state.handle[row]) in self.fail_handles:
-                self._failed[row] = True
+            code = self.fail_handles.get(int(self.state.handle[row]))
+            if code is not None:
+                self._failure[row] = code
         if options.fail_row_token is not None:
-            self._failed[inputs.token_row[inputs.token_ids == options.fail_row_token]] = True
+            self._failure[inputs.token_row[inputs.token_ids == options.fail_row_token]] = RowFailure.NUMERICAL
         if options.exit_token is not None and (inputs.token_ids == options.exit_token).any():
             os._exit(77)
         if options.hang_token is not None and (inputs.token_ids == options.hang_token).any():
             time.sleep(options.hang_s)
         if options.fail_step_token is not None and (inputs.token_ids == options.fail_step_token).any():
             raise RuntimeError(f"the fake worker was told to fail on token {options.fail_step_token}")
-
-    def _failure_codes(self, rows: I32) -> I32:
-        handles = self.state.handle[rows].tolist()
-        return np.array([self.fail_handles.get(handle, RowFailure.SAMPLING) for handle in handles], np.int32)
 
     # ------------------------------------------------------------------ calls
     def profile(self, is_start: bool = True) -> bool:
