@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import math
+import reprlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,7 @@ MAX_STOP_STRING_CHARS = 1024
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
+MAX_BAD_WORD_CHARS = 1024
 MAX_ALLOWED_TOKEN_IDS = 262_144
 MAX_TOKENS = 2**31 - 1
 
@@ -69,6 +71,10 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     extra_args: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
+        for info in _FIELDS:
+            value = getattr(self, info.name)
+            if value is not info.default:
+                _check_type(info.name, value, info.type)
         for field, low, high in _BOUNDS:
             _check_bound(field, getattr(self, field), low, high)
         for field, length in _LENGTHS:
@@ -103,8 +109,11 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if not -100 <= bias <= 100:
                 raise RequestError(f"logit_bias[{token_id}]={bias} is outside -100..100", "logit_bias")
         for word in self.bad_words or ():
-            if not word:
-                raise RequestError("bad_words holds an empty string", "bad_words")
+            if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
+                raise RequestError(
+                    f"bad_words holds a word of {len(word)} characters; it must have 1 to {MAX_BAD_WORD_CHARS}",
+                    "bad_words",
+                )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -140,14 +149,21 @@ _LENGTHS = (
     ("bad_words", MAX_BAD_WORDS),
     ("allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
 )
+_FIELDS = msgspec.structs.fields(SamplingParams)
 _EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all
+
+
+def _check_type(field: str, value: Any, kind: Any) -> None:
+    """What a decoder would refuse is refused in the constructor, too."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{field}={reprlib.repr(value)} has the wrong type: {error}", field) from None
 
 
 def _check_bound(field: str, value: float | None, low: float, high: float) -> None:
     if value is None:
         return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise RequestError(f"{field}={value!r} is not a number", field)
     below = value <= low if field in _EXCLUSIVE_LOW else value < low
     if not math.isfinite(value) or below or value > high:
         above = "above" if field in _EXCLUSIVE_LOW else "at least"
