@@ -48,7 +48,7 @@ class BatchingScheduler(BaseScheduler):
         self.policy = bind_policy(choice.name, resolve("scheduling_policy", choice.name), choice.options)
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
         super().__init__(context, KVCacheManager(context, options.prefix_cache_seed))
-        self._max_prefill = options.long_prefill_token_threshold
+        self._max_prefill = options.long_prefill_token_threshold if self.chunked_prefill else None
         self._watermark = int(options.watermark * self.blocks.num_total)
 
     def order(self, request: Request) -> Any:

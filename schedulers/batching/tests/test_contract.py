@@ -1,0 +1,39 @@
+"""The conformance suite of schedulers over `batching`, with each of its policies and with options that bite.
+
+Classes instead of entry-point names: a suite builds hundreds of engines, and finding a name reads the metadata of every
+installed distribution.
+"""
+
+from __future__ import annotations
+
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
+from tenonry_testkit.scheduler import SchedulerContract
+
+from tenonry.plugin_manager import resolve_owned
+from tenonry_testkit.targets import resolve_target
+
+POLICIES = "tenonry_scheduler_batching.policies"
+
+
+class TestFcfs(SchedulerContract):
+    scheduler = BatchingScheduler
+    policy = f"{POLICIES}:FcfsPolicy"
+
+
+class TestPriority(SchedulerContract):
+    scheduler = BatchingScheduler
+    policy = f"{POLICIES}:PriorityPolicy"
+    effort = 0.5
+
+
+class TestSmallShares(SchedulerContract):
+    scheduler = BatchingScheduler
+    policy = f"{POLICIES}:FcfsPolicy"
+    options = {"long_prefill_token_threshold": 3, "watermark": 0.3}
+    effort = 0.3
+
+
+def test_names_lead_to_the_same_classes():
+    assert resolve_target("scheduler", "batching")[0] is BatchingScheduler
+    for name, cls in (("fcfs", "FcfsPolicy"), ("priority", "PriorityPolicy")):
+        assert resolve_owned("scheduling_policy", name)[0].__name__ == cls
