@@ -18,8 +18,12 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "tutorial").glob("*.md"))]
-BLOCK = re.compile(r"^```(sh|python)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
+BLOCK = re.compile(r"^```(sh|python|yaml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DEV_RUN = "python3 dev.py run"
 # `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
 ELSEWHERE = {"python3 dev.py test", "python3 dev.py check", "python3 dev.py bench"}
@@ -43,17 +47,24 @@ class Reader:
         """Run every block; returns how many commands and programs ran."""
         count = 0
         for language, text in BLOCK.findall(page.read_text()):
-            if language == "python":
+            if language == "yaml":
+                self.write(text)
+            elif language == "python":
                 count += self.python(text)
             else:
                 for line in text.replace("\\\n", " ").splitlines():
                     count += self.shell(line.split("  #")[0].strip())
         return count
 
-    def python(self, text: str) -> int:
-        named = re.match(r"# (\w+\.py)\n", text)
+    def write(self, text: str) -> bool:
+        """Blocks that begin with a file's name are written, not run."""
+        named = re.match(r"# ([\w-]+\.\w+)\n", text)
         if named:
             (self.folder / named[1]).write_text(text)
+        return named is not None
+
+    def python(self, text: str) -> int:
+        if self.write(text):
             return 0
         self.run([sys.executable, "-c", text.replace(DEFAULT_PORT, self.port)])
         return 1
@@ -62,12 +73,17 @@ class Reader:
         if not line or line.startswith("#") or line.split("  ")[0] in ELSEWHERE:
             return 0
         words = shlex.split(line.replace(f":{DEFAULT_PORT}", f":{self.port}"))
+        environment = {}
+        if words[0] == "env":
+            environment = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+            line = line[line.index(DEV_RUN) :]
+            words = shlex.split(line)
         if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
             self.serve(words[3:] or ["serve", "demo"])
         elif line.startswith(f"{DEV_RUN} serve path/"):
             return 0  # a path that only the reader has
         elif line.startswith(DEV_RUN):
-            self.run([sys.executable, "-m", "tenonry", *words[3:]])
+            self.run([sys.executable, "-m", "tenonry", *words[3:]], environment)
         elif words[0] == "python":
             self.run([sys.executable, *words[1:]])
         else:
@@ -75,8 +91,11 @@ class Reader:
             self.run(["curl", "--fail", "--silent", "--show-error", *words[1:]])
         return 1
 
-    def run(self, command: list[str]) -> None:
-        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
+    def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
+            env={**os.environ, **(environment or {})},
+        )  # fmt: skip
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), f"{command} printed nothing"
 
