@@ -18,7 +18,7 @@ from tenonry.errors import LaunchError
 from tenonry_bench.processes import tenonry_command
 from tenonry_bench.sse import Client, Endpoint
 
-ADDRESS = re.compile(r"https?://[^\s/:]+:(\d+)")
+ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
 STOP_S = 10.0
 POLL_S = 0.05
 

@@ -24,6 +24,18 @@ WARM_UP_REQUESTS, WARM_UP_TOKENS = 8, 8
 DEFAULT_CONCURRENCY = 16
 
 
+class ServedModel(msgspec.Struct):
+    """One entry of GET /v1/models."""
+
+    id: str
+
+
+class ServedModels(msgspec.Struct):
+    """The answer of GET /v1/models."""
+
+    data: list[ServedModel]
+
+
 class ServeBench(Command):
     """Many clients, one server."""
 
@@ -158,20 +170,13 @@ def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:
 
 async def first_model(client: Client) -> str:
     """The first name that the server lists. Raises TenonryError if it lists none."""
-
-    class Entry(msgspec.Struct):
-        id: str
-
-    class Listing(msgspec.Struct):
-        data: list[Entry]
-
     try:
         status, body = await client.get("/v1/models")
         if status != 200:
             raise TenonryError(
                 f"GET /v1/models: status {status}; give --model, and --api-key if the server asks for one"
             )
-        return msgspec.json.decode(body, type=Listing).data[0].id
+        return msgspec.json.decode(body, type=ServedModels).data[0].id
     except (OSError, msgspec.DecodeError, IndexError) as error:
         raise TenonryError(
             f"GET /v1/models: {error}; is this an OpenAI-compatible server? Otherwise give --model"

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tenonry.errors import ConfigError
+from tenonry_bench.__main__ import main
+from tenonry_bench.figures import Spread
+from tenonry_bench.machine import describe_machine
+from tenonry_bench.peers import PeerFigure, peer_figures
+from tenonry_bench.standard import PARTS, chosen_parts, describe, find_models, plan, run_all
+from tenonry_bench.standard_figures import Figure, figures_from
+
+
+def spread(median: float) -> dict[str, float]:
+    return {"median": median, "min": median - 0.01, "max": median + 0.01, "n": 3}
+
+
+def case(running: int, *, validator: bool, mean: float) -> dict:
+    return {"running": running, "waiting": 0, "validator": validator, "mean_ms": spread(mean), "p99_ms": spread(9.0)}
+
+
+ENGINE = {
+    "bench": "engine",
+    "streams": 256,
+    "tok_s": spread(200_000.0),
+    "frontend_us_per_tok": spread(5.0),
+    "engine_us_per_tok": spread(2.0),
+    "ttft_ms": spread(20.0),
+    "round_trip_ms": {"p50": 0.4, "p99": 0.9, "n": 10},
+}
+STARTUP = {
+    "bench": "startup",
+    "model": "m/tiny",
+    "startup_s": spread(4.0),
+    "import_s": spread(0.3),
+    "help_s": spread(0.2),
+}
+THROUGHPUT = {
+    "bench": "throughput",
+    "model": "m/tiny",
+    "results": [{"workload": "W1", "output_tok_s": spread(5000.0)}, {"workload": "W3", "output_tok_s": spread(1.0)}],
+}
+
+
+def by_label(reports: list[dict], peers=None) -> dict[str, Figure]:
+    return {row.label: row for row in figures_from(reports, peers if peers is not None else peer_figures([]))}
+
+
+def test_targets_of_the_scheduler():
+    report = {"bench": "scheduler", "results": [case(256, validator=v, mean=0.2) for v in (False, True)]}
+    rows = by_label([report])
+    off = rows["scheduler, 256 running, 0 waiting, validator off, ms: mean"]
+    on = rows["scheduler, 256 running, 0 waiting, validator on, ms: mean"]
+    assert (off.target, off.met, on.target, on.met) == (0.14, False, 0.25, True)
+    assert off.ratio == pytest.approx(2.802 / 0.2)
+    assert rows["scheduler, 256 running, 0 waiting, validator off, ms: p99"].cells()[2:] == ("–", "–", "–", "–")
+
+
+def test_targets_of_the_engine():
+    rows = by_label([ENGINE])
+    rate = rows["engine, 256 streams: tokens/s"]
+    assert (rate.target, rate.met) == (3 * 60355, True)
+    assert rate.ratio == pytest.approx(200_000 / 60355)
+    assert rows["engine, 256 streams: front-end µs/token"].met is False
+    assert rows["engine, 256 streams: engine µs/token"].met is True
+    assert rows["engine, one-token round trip p50, ms"].met is True
+    assert by_label([ENGINE | {"streams": 1}])["engine, 1 streams: engine µs/token"].target is None
+
+
+def test_targets_of_start_and_throughput():
+    rows = by_label([STARTUP, THROUGHPUT])
+    assert rows["process to first token, tiny, s"].met is True
+    assert rows["import tenonry over bare Python, s"].met is False
+    assert rows["throughput, tiny W1: output tokens/s"].target == pytest.approx(0.7 * 5728)
+    assert rows["throughput, tiny W3: output tokens/s"].met is None
+
+
+def test_without_a_peer_there_is_no_ratio():
+    (row,) = by_label([THROUGHPUT | {"results": THROUGHPUT["results"][:1]}], peers={}).values()
+    assert (row.ratio, row.met, row.target) == (None, None, None)
+    assert row.cells() == (row.label, "5,000.0 (5,000.0–5,000.0)", "≥ 0.7 × peer", "–", "–", "–")
+
+
+def test_the_table_names_the_sources():
+    peers = {"a": PeerFigure(2.0, "theirs.json"), "b": PeerFigure(1.0, "unused.json")}
+    row = Figure(label="speed", key="a", ours=Spread(1.0, 1.0, 1.0), bound=1.5, peer=2.0)
+    text = describe([row], peers, describe_machine())
+    assert "| speed  | 1.000 | ≤ 1.5  | yes | 2.000 | 2.00  |" in text
+    assert "peer: theirs.json." in text
+
+
+def test_the_plan_covers_every_part_and_uses_tiny():
+    commands = plan(list(PARTS), {"small": "d/small", "tiny": "d/tiny"}, quick=False, runs=2)
+    assert list(commands) == [
+        "scheduler", "engine, 1 streams", "engine, 256 streams", "engine, 1024 streams", "startup",
+        "throughput, small", "throughput, tiny",
+    ]  # fmt: skip
+    assert commands["engine, 256 streams"][-2:] == ["--runs", "2"]
+    assert "d/tiny" in commands["startup"]
+    assert "d/small" not in commands["engine, 1 streams"]
+    assert list(plan(["startup"], {"demo": "demo"}, quick=True, runs=None)) == ["startup"]
+
+
+def test_models_are_folders_with_a_configuration(tmp_path, model_folder):
+    assert find_models(None) == {"demo": "demo"}
+    assert find_models(str(model_folder.parent)) == {"words": str(model_folder)}
+    with pytest.raises(ConfigError, match=r"no folder in it holds a config\.json"):
+        find_models(str(tmp_path))
+
+
+def test_an_unknown_part_is_refused():
+    assert chosen_parts("engine,startup") == ["engine", "startup"]
+    with pytest.raises(ConfigError, match="'speed' is none of scheduler"):
+        chosen_parts("engine,speed")
+
+
+def test_a_part_that_fails_leaves_the_others(capsys):
+    words = "scheduler --waiting 0 --steps 3 --runs 1 --running"
+    reports, failures = run_all({"good": [*words.split(), "2"], "bad": [*words.split(), "0"]})
+    assert [report["bench"] for report in reports] == ["scheduler"]
+    assert list(failures) == ["bad"]
+    assert "at least one request has to run" in failures["bad"]
+
+
+def test_the_quick_set_from_end_to_end(model_folder, tmp_path, capsys):
+    file = tmp_path / "report.json"
+    words = ["--quick", "--only", "scheduler,engine", "--models", str(model_folder.parent), "--json", str(file)]
+    assert main(words) == 0
+    report = json.loads(file.read_text())
+    assert [part["bench"] for part in report["reports"]] == ["scheduler", "engine"]
+    assert report["failures"] == {}
+    assert report["figures"]
+    printed = capsys.readouterr().out
+    assert printed.count("\n| ") == len(report["figures"])
+    assert "figure" in printed.splitlines()[0]
