@@ -13,7 +13,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-from kernel_site import Site, forget_modules  # noqa: E402 - the folder is known from here on
+from kernel_site import Site, forget_modules
 
 
 @pytest.fixture(autouse=True)

@@ -5,6 +5,8 @@ A message is a list of frames: the body, then one frame per large array. Any pro
 
 from __future__ import annotations
 
+import functools
+import typing
 from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
@@ -17,7 +19,9 @@ T = TypeVar("T")
 Frame = bytes | memoryview
 INLINE_BYTES = 16_384
 MAX_FRAMES = 4096
-_KINDS = frozenset("iufb")
+_NAMES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
+# The types that travel, by the text that names them: numpy itself would read any text, even as Python.
+_DTYPES = {np.dtype(name).str: np.dtype(name) for name in _NAMES}
 
 
 class Encoder:
@@ -34,8 +38,8 @@ class Encoder:
         return self._frames
 
     def _hook(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.dtype.kind in _KINDS:
-            array = np.ascontiguousarray(value)
+        if isinstance(value, np.ndarray) and value.dtype.newbyteorder("=").str in _DTYPES:
+            array = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
             data: Any
             if array.nbytes <= INLINE_BYTES:
                 data = array.tobytes()
@@ -45,7 +49,7 @@ class Encoder:
             return (array.dtype.str, array.shape, data) if array.ndim != 1 else (array.dtype.str, data)
         if isinstance(value, np.generic):
             return value.item()
-        raise NotImplementedError(f"{type(value).__name__} cannot be sent to another process")
+        raise TypeError(f"{_type_name(value)} cannot be sent to another process")
 
 
 class Decoder(Generic[T]):
@@ -62,7 +66,7 @@ class Decoder(Generic[T]):
         self._frames = frames
         try:
             decoded: T = self._decoder.decode(frames[0])
-        except (msgspec.DecodeError, ValueError, TypeError, RecursionError) as error:
+        except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise WireError(f"a frame cannot be decoded: {error}") from None
         finally:
             self._frames = ()
@@ -71,24 +75,46 @@ class Decoder(Generic[T]):
     def _hook(self, kind: Any, value: Any) -> Any:
         if not isinstance(value, list | tuple) or len(value) not in (2, 3):
             raise TypeError("an array must be (dtype, data) or (dtype, shape, data)")
-        dtype = np.dtype(value[0])
-        if dtype.kind not in _KINDS:
-            raise TypeError(f"arrays of {dtype} are not accepted")
+        dtype = _DTYPES.get(value[0])
+        if dtype is None:
+            raise TypeError(f"arrays of {value[0]!r:.32} are not accepted")
         data = value[-1]
-        if isinstance(data, int):
+        if type(data) is int:
             if not 1 <= data < len(self._frames):
                 raise TypeError(f"array frame {data} is missing")
             data = self._frames[data]
         array = np.frombuffer(data, dtype)
+        wanted = _declared_type(kind)
+        if wanted not in (None, dtype):
+            array = _convert(array, wanted)
         return array if len(value) == 2 else array.reshape(value[1])
 
 
+@functools.cache
+def _declared_type(kind: Any) -> np.dtype[Any] | None:
+    """The element type of `NDArray[…]`; None for a plain `np.ndarray`, which may hold any of ours."""
+    arguments = typing.get_args(kind)
+    return np.dtype(typing.get_args(arguments[1])[0]) if arguments else None
+
+
+def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
+    """The same numbers as `wanted`; numpy would cut what does not fit in silence."""
+    converted = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
+    if converted is None or (wanted.kind != "f" and not np.array_equal(converted, array)):
+        raise TypeError(f"an array of {array.dtype} does not fit into {wanted}")
+    return converted
+
+
 def to_plain(value: Any) -> Any:
-    """A value as plain lists, dicts, numbers and texts, for messages without a declared type."""
-    return msgspec.to_builtins(value, enc_hook=_plain_array)
+    """A value as plain lists, dicts, numbers, texts and bytes, for messages without a declared type."""
+    return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_array)
 
 
 def _plain_array(value: Any) -> Any:
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{type(value).__name__} cannot be sent to another process")
+    raise TypeError(f"{_type_name(value)} cannot be sent to another process")
+
+
+def _type_name(value: Any) -> str:
+    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
