@@ -140,7 +140,8 @@ def save(tokenizer, folder, **config):
     folder.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(folder / "tokenizer.json"))
     settings = {
-        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", **config
+        "tokenizer_class": "PreTrainedTokenizerFast", "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>",
+        **config,
     }  # fmt: skip
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder

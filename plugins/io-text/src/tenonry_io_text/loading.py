@@ -52,8 +52,9 @@ def load_with_transformers(folder: Path) -> Any:
         return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
     except Exception as error:  # anything can go wrong in there; the cause is named
         note = remote_code_note(tokenizer_settings(folder))
+        cause = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         raise ModelError(
-            f"no tokenizer could be opened in {folder}: {type(error).__name__}: {error}; it needs a tokenizer.json, or "
+            f"no tokenizer could be opened in {folder}: {cause}; it needs a tokenizer.json, or "
             "give another folder with --tokenizer, or use --skip-tokenizer-init and prompts of token ids"
             + (f"; {note}" if note else "")
         ) from error
@@ -76,41 +77,43 @@ def token_text(value: Any) -> str | None:
 
 def special_tokens(settings: dict[str, Any]) -> dict[str, str]:
     """Name → text of the named special tokens (`bos_token`, …, and those that only this model has)."""
+    return {name: text for name, value in _named(settings).items() if (text := token_text(value))}
+
+
+def _named(settings: dict[str, Any]) -> dict[str, Any]:
     names = [*NAMED, *(key for key in settings if key.endswith("_token") and key not in NAMED)]
-    found = {name: token_text(settings.get(name)) for name in names}
+    found = {name: settings.get(name) for name in names}
     for key in EXTRA:
         if isinstance(settings.get(key), dict):
-            found |= {name: token_text(value) for name, value in settings[key].items()}
-    return {name: text for name, text in found.items() if text}
+            found |= settings[key]
+    return found
 
 
 def _add_tokens(tokenizer: Any, settings: dict[str, Any]) -> None:
     """Add what tokenizer_config.json lists and tokenizer.json lacks, in the order of its ids, as transformers does."""
-    from tokenizers import AddedToken
-
-    listed: dict[str, Any] = {}
-    for entry in _listed_tokens(settings):
-        flags = {key: bool(entry[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in entry}
-        listed[entry["content"]] = AddedToken(entry["content"], **flags, special=bool(entry.get("special")))
+    listed = {entry["content"]: _added_token(entry, special=bool(entry.get("special"))) for entry in _listed(settings)}
     present = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in listed.values() if repr(token) not in present])
+    special = list(_named(settings).values())
+    special += [value for key in EXTRA if isinstance(settings.get(key), list) for value in settings[key]]
     tokenizer.add_special_tokens(
-        [listed.get(text, AddedToken(text, normalized=False, special=True)) for text in _all_special(settings)]
+        [listed.get(text) or _added_token(value, special=True) for value in special if (text := token_text(value))]
     )
 
 
-def _listed_tokens(settings: dict[str, Any]) -> list[dict[str, Any]]:
+def _added_token(value: Any, *, special: bool) -> Any:
+    from tokenizers import AddedToken
+
+    if isinstance(value, str):
+        return AddedToken(value, normalized=False, special=special)
+    flags = {key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in value}
+    return AddedToken(value["content"], **flags, special=special)
+
+
+def _listed(settings: dict[str, Any]) -> list[dict[str, Any]]:
     decoder = settings.get("added_tokens_decoder") or {}
     try:
         entries = [entry for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
     except (AttributeError, ValueError):
         raise ModelError("added_tokens_decoder in tokenizer_config.json must be an object of id → token") from None
     return [entry for entry in entries if isinstance(entry, dict) and token_text(entry)]
-
-
-def _all_special(settings: dict[str, Any]) -> list[str]:
-    texts = list(special_tokens(settings).values())
-    for key in EXTRA:
-        if isinstance(settings.get(key), list):
-            texts += [text for value in settings[key] if (text := token_text(value))]
-    return list(dict.fromkeys(texts))

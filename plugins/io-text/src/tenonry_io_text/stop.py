@@ -93,15 +93,26 @@ class StopDetokenizer:
 
     def _scan(self, piece: str, counts: bool) -> str:
         """The part of held text and piece that is certain; sets `stop_reason` if a stop string is complete."""
-        text = self._held + piece
-        for at, char in enumerate(piece, len(self._held) + 1):
-            complete = [stop.text for stop in self._stops if stop.advance(char)]
+        text, held = self._held + piece, len(self._held)
+        for at, char in enumerate(piece, held + 1):
+            if not held and char not in self._first_chars:
+                continue
+            held, complete = self._advance(char)
             if complete and counts:
-                self._held, self.stop_reason = "", complete[0]
-                return text[:at] if self._include else text[: at - len(complete[0])]
-        held = max(stop.matched for stop in self._stops)
+                self._held, self.stop_reason = "", complete
+                return text[:at] if self._include else text[: at - len(complete)]
         self._held = text[len(text) - held :]
         return text[: len(text) - held]
+
+    def _advance(self, char: str) -> tuple[int, str | None]:
+        """(the longest start of a stop string that the text now ends with, the longest stop string now complete)."""
+        held, complete = 0, None
+        for stop in self._stops:
+            if stop.matched or stop.text[0] == char:
+                if stop.advance(char) and complete is None:
+                    complete = stop.text
+                held = max(held, stop.matched)
+        return held, complete
 
     def finish(self) -> str:
         """What was held back: the start of a stop string that never came, and the bytes of a broken character."""

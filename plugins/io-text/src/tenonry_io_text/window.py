@@ -15,36 +15,46 @@ MAX_HELD = 6  # a character has at most four bytes; tokens that form none by the
 
 
 class WindowStream:
-    """A stream over `decode(ids) -> text`. The window starts with context: tokens whose text was given out already."""
+    """A stream over `decode(ids) -> text`. The window starts with context: tokens whose text was given out already.
 
-    __slots__ = ("_context", "_context_text", "_decode", "_ids")
+    An incomplete character shows as U+FFFD at the end of the text, or, with decoders that drop it, as no text at all.
+    """
+
+    __slots__ = ("_context", "_context_text", "_decode", "_ids", "_silent")
 
     def __init__(self, decode: Callable[[list[int]], str], prompt_token_ids: Sequence[int]) -> None:
         self._decode = decode
         self._ids = [int(token_id) for token_id in prompt_token_ids[-SEED_TOKENS:]]
         self._context = len(self._ids)
         self._context_text = decode(self._ids) if self._ids else ""
+        self._silent = 0  # tokens after the context that have added no text
 
     def feed(self, token_id: int) -> str:
         self._ids.append(int(token_id))
         text = self._decode(self._ids)
-        if text.endswith(REPLACEMENT) and len(self._ids) - self._context < MAX_HELD:
-            return ""
         new = text[len(self._context_text) :]
-        if new:
-            self._ids = self._ids[self._context :]
-            self._context = len(self._ids)
-            self._context_text = self._decode(self._ids)
-        elif self._context_text:
-            self._ids.pop()  # a token without text is no context for the next one
-        else:
-            self._context = len(self._ids)  # nor is it a part of a character that still has to come
+        if not new:
+            self._add_silent()
+            return ""
+        if text.endswith(REPLACEMENT) and len(self._ids) - self._context - self._silent < MAX_HELD:
+            return ""
+        self._advance()
         return new
 
-    def flush(self) -> str:
-        if len(self._ids) == self._context:
-            return ""
-        new = self._decode(self._ids)[len(self._context_text) :]
-        self._context = len(self._ids)
+    def _add_silent(self) -> None:
+        """Keep the token, because it may begin a character, but not for ever: most are skipped special tokens."""
+        self._silent += 1
+        if self._silent > MAX_HELD:
+            del self._ids[self._context]
+            self._silent -= 1
+
+    def _advance(self) -> None:
+        self._ids = self._ids[self._context :]
+        self._context, self._silent = len(self._ids), 0
         self._context_text = self._decode(self._ids)
+
+    def flush(self) -> str:
+        new = self._decode(self._ids)[len(self._context_text) :]
+        if new:
+            self._advance()
         return new

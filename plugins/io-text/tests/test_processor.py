@@ -1,0 +1,254 @@
+"""The processor as the kernel uses it: prompts in, text out, errors for people. Rows IP-1 and AF-3."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ModelError, PluginError, RequestError
+from tenonry.interfaces.io_processor import IOProcessorContext
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_manager import PluginManager
+from tenonry.sampling_params import SamplingParams
+from tenonry_io_text.processor import TextIOProcessor
+from tenonry_io_text.prompt import checked_ids
+
+
+@pytest.fixture
+def processor(tokenizer_folders, make_processor):
+    return make_processor(tokenizer_folders["llama"])
+
+
+def ids_of(processor, prompt, params=None, **kwargs):
+    found = processor.process_prompt(prompt, params or SamplingParams(), **kwargs)
+    assert found.token_ids.dtype == np.int32
+    return found.token_ids.tolist()
+
+
+class TestPrompts:
+    def test_text(self, processor):
+        ids = ids_of(processor, "the cat")
+        assert ids == processor.encode("the cat")
+        assert ids == ids_of(processor, {"prompt": "the cat"})
+        assert processor.process_prompt("the cat", SamplingParams()).text == "the cat"
+        assert ids_of(processor, "the cat", add_special_tokens=False) == ids[1:]
+        assert ids_of(processor, {"prompt": "the cat", "add_special_tokens": False}) == ids[1:]
+
+    @pytest.mark.parametrize("ids", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8)])
+    def test_token_ids(self, processor, ids):
+        assert ids_of(processor, ids) == [1, 2, 3]
+        assert ids_of(processor, {"prompt_token_ids": ids}) == [1, 2, 3]
+
+    def test_ids_with_their_text(self, processor):
+        found = processor.process_prompt({"prompt": "as seen", "prompt_token_ids": [5]}, SamplingParams())
+        assert (found.text, found.token_ids.tolist()) == ("as seen", [5])
+
+    def test_truncation_keeps_the_end(self, processor):
+        whole = ids_of(processor, "the cat sat on the mat")
+        assert ids_of(processor, {"prompt": "the cat sat on the mat", "truncate_prompt_tokens": 3}) == whole[-3:]
+        assert ids_of(processor, {"prompt_token_ids": list(range(600)), "truncate_prompt_tokens": -1}) == list(
+            range(89, 600)
+        )
+        assert ids_of(processor, {"prompt_token_ids": [7], "truncate_prompt_tokens": 3}) == [7]
+
+    def test_odd_characters_are_fine(self, processor):
+        assert (
+            processor.decode(ids_of(processor, "a\x00b\u200b\ufeff"), skip_special_tokens=True) == "a\x00b\u200b\ufeff"
+        )
+
+    @pytest.mark.parametrize(
+        ("prompt", "words"),
+        [
+            ("", "the prompt is empty"),
+            ({"prompt": ""}, "the prompt is empty"),
+            ([], "the prompt is empty"),
+            ({"prompt_token_ids": []}, "the prompt is empty"),
+            ({}, "neither 'prompt' nor 'prompt_token_ids'"),
+            ({"prompt": 3}, "'prompt' is a int"),
+            ({"text": "x"}, "not supported: text"),
+            ({"prompt": "x", "multi_modal_data": {}}, "not supported: multi_modal_data"),
+            (3, "the prompt is a int"),
+            (None, "the prompt is a NoneType"),
+            (b"x", "the prompt is a bytes"),
+            ([1, "x"], "list with a str"),
+            (["x"], "list with a str"),
+            ([1.5], "list with a float"),
+            ([True], "list with a bool"),
+            ([None], "list with a NoneType"),
+            ([{}], "list with a dict"),
+            ([[1], [2]], "with 2 dimensions"),
+            ([[1], [2, 3]], "lists of different lengths"),
+            ([2**70], "beyond 64 bits"),
+            ([0, 5, 1000], "token id 1000 at position 2 .* from 0 to 999"),
+            ([0, -1], "token id -1 at position 1"),
+            ([2**63], "token id 9223372036854775808 at position 0"),
+            ("\ud800x", "character 0 of the text is the lone surrogate"),
+            ({"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens=0 is out of bounds"),
+            ({"prompt": "x", "truncate_prompt_tokens": 513}, "1 to 512"),
+            ({"prompt": "x", "truncate_prompt_tokens": True}, "truncate_prompt_tokens=True"),
+            ({"prompt": "x", "add_special_tokens": 1}, "add_special_tokens=1"),
+        ],
+    )
+    def test_bad_prompts_are_the_users_fault(self, processor, prompt, words):
+        with pytest.raises(RequestError, match=words) as caught:
+            processor.process_prompt(prompt, SamplingParams())
+        assert caught.value.param
+
+    def test_text_that_cannot_fit_is_not_even_tokenised(self, tokenizer_folders, make_processor):
+        processor = make_processor(tokenizer_folders["llama"], max_model_len=8)
+        with pytest.raises(RequestError, match="5000 characters; more than 4096 cannot fit into max_model_len=8"):
+            processor.process_prompt("x" * 5000, SamplingParams())
+        assert ids_of(make_processor(tokenizer_folders["llama"], options={"max_prompt_chars": 3}), "abc")
+
+    def test_tokenizer_with_more_tokens_than_the_model(self, tokenizer_folders, make_processor):
+        processor = make_processor(tokenizer_folders["llama"], vocab_size=100)
+        with pytest.raises(RequestError, match="outside the vocabulary: ids go from 0 to 99"):
+            processor.process_prompt("the cat", SamplingParams())
+
+    @given(
+        st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()), st.lists, max_leaves=6)
+    )
+    def test_checked_ids_gives_ids_or_a_request_error(self, values):
+        try:
+            ids = checked_ids(values, 50)
+        except RequestError:
+            return
+        assert ids.tolist() == values
+        assert all(0 <= token_id < 50 for token_id in ids)
+
+
+class TestBadWords:
+    def test_both_forms_of_a_word(self, tokenizer_folders, make_processor):
+        processor = make_processor(tokenizer_folders["byte_level"])
+        found = processor.process_prompt("x", SamplingParams(bad_words=["was"])).bad_words
+        assert [processor.decode(form) for form in found] == ["was", " was"]
+
+    def test_space_that_is_a_token_of_its_own_is_left_out(self, tokenizer_folders, make_processor):
+        processor = make_processor(tokenizer_folders["byte_level"])
+        found = processor.process_prompt("x", SamplingParams(bad_words=["world", " world"])).bad_words
+        assert [processor.decode(form) for form in found] == ["world"]
+
+    @pytest.mark.parametrize("words", [["   "], ["cat", "\t"]])
+    def test_word_without_tokens(self, processor, words):
+        with pytest.raises(RequestError, match="no tokens") as caught:
+            processor.process_prompt("x", SamplingParams(bad_words=words))
+        assert caught.value.param == "bad_words"
+
+
+class TestText:
+    def test_stream_follows_the_params(self, processor):
+        ids = processor.encode("the cat sat", add_special_tokens=False)
+        detokenizer = processor.make_detokenizer([1], SamplingParams(stop=["sat"]))
+        assert detokenizer.push(ids) + detokenizer.finish() == "the cat "
+        assert detokenizer.stop_reason == "sat"
+        shown = processor.make_detokenizer([1], SamplingParams(stop="sat", include_stop_str_in_output=True))
+        assert shown.push(ids) == "the cat sat"
+        assert processor.make_detokenizer([1], SamplingParams(detokenize=False)) is None
+        raw = processor.make_detokenizer(ids, SamplingParams(skip_special_tokens=False))
+        assert raw.push([2]) == "</s>"
+
+    def test_decode_and_token_texts(self, processor):
+        ids = processor.encode("the cat")
+        assert processor.decode(ids) == "<s> the cat"
+        assert processor.decode(np.array(ids), skip_special_tokens=True) == "the cat"
+        assert "".join(processor.token_texts(ids)) == "<s> the cat"
+
+    def test_several_threads(self, processor):
+        texts = [f"the cat number {index} sat" for index in range(64)]
+        with ThreadPoolExecutor(8) as pool:
+            found = list(pool.map(lambda text: processor.process_prompt(text, SamplingParams()), texts))
+        assert [processor.decode(one.token_ids, skip_special_tokens=True) for one in found] == texts
+
+    def test_get_tokenizer_is_the_one_that_users_know(self, processor):
+        assert processor.get_tokenizer().encode("the cat") == processor.encode("the cat")
+        assert processor.get_tokenizer() is processor.get_tokenizer()
+
+    def test_shutdown(self, processor):
+        processor.shutdown()
+        with pytest.raises(RequestError):
+            processor.encode("x")
+
+
+class TestWithoutTokenizer:
+    """Row AF-3: skip_tokenizer_init leaves ids in and ids out."""
+
+    @pytest.fixture
+    def bare(self, tmp_path, make_processor):
+        return make_processor(tmp_path, skip_tokenizer_init=True)
+
+    def test_ids_pass(self, bare):
+        assert ids_of(bare, [1, 2]) == [1, 2]
+        assert bare.make_detokenizer([1], SamplingParams()) is None
+
+    def test_text_is_refused(self, bare):
+        with pytest.raises(RequestError, match=r"skip_tokenizer_init.*prompt_token_ids"):
+            bare.process_prompt("x", SamplingParams())
+        with pytest.raises(RequestError, match="skip_tokenizer_init"):
+            bare.process_prompt([1], SamplingParams(bad_words=["x"]))
+        with pytest.raises(RequestError, match="skip_tokenizer_init"):
+            bare.render_chat([{"role": "user", "content": "x"}])
+        with pytest.raises(RequestError, match="skip_tokenizer_init"):
+            bare.decode([1])
+        with pytest.raises(ValueError, match="no tokenizer"):
+            bare.get_tokenizer()
+
+
+class TestWhereTheTokenizerIs:
+    def context(self, model_path, **config):
+        model = ModelInfo(name="m", path=str(model_path), architecture="A", max_model_len=64, vocab_size=1000)
+        return IOProcessorContext(EngineConfig(model=str(model_path), **config), model)
+
+    def test_model_resolved_by_another_plugin(self, tokenizer_folders):
+        processor = TextIOProcessor(self.context(tokenizer_folders["llama"]))
+        assert processor.decode([1]) == "<s>"
+
+    def test_override(self, tokenizer_folders, tmp_path):
+        context = self.context(tmp_path, tokenizer=str(tokenizer_folders["byte_level"]))
+        assert TextIOProcessor(context).encode("the cat")
+
+    def test_missing(self, tmp_path):
+        with pytest.raises(ModelError, match="no tokenizer could be opened"):
+            TextIOProcessor(self.context(tmp_path))
+
+
+def test_found_by_name_and_options_are_checked(tokenizer_folders):
+    config = EngineConfig(model="x")
+    manager = PluginManager(discover=False)
+    entry = manager.resolve("io_processor", PluginChoice(name="text"), config)
+    assert entry.load() is TextIOProcessor
+    with pytest.raises(PluginError, match="max_prompt_chars"):
+        manager.resolve("io_processor", PluginChoice(name="text", options={"max_prompt_chars": 0}), config)
+
+
+def test_module_is_light():
+    """The front end imports every chosen class before anything starts: nothing heavy may come with it."""
+    code = (
+        "import sys, tenonry_io_text.processor;"
+        "heavy = ('torch', 'transformers', 'tokenizers', 'jinja2', 'huggingface_hub');"
+        "print([name for name in heavy if name in sys.modules])"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
+
+
+def test_building_needs_no_transformers(tokenizer_folders):
+    code = (
+        "import sys; from tenonry.config import EngineConfig; from tenonry.model_info import ModelInfo;"
+        "from tenonry.interfaces.io_processor import IOProcessorContext;"
+        "from tenonry.sampling_params import SamplingParams;"
+        "from tenonry_io_text.processor import TextIOProcessor; path = sys.argv[1];"
+        "model = ModelInfo(name='m', path=path, architecture='A', max_model_len=64, vocab_size=1000);"
+        "io = TextIOProcessor(IOProcessorContext(EngineConfig(model=path), model));"
+        "io.make_detokenizer(io.process_prompt('the', SamplingParams()).token_ids, SamplingParams());"
+        "print([name for name in ('torch', 'transformers', 'jinja2') if name in sys.modules])"
+    )
+    folder = str(tokenizer_folders["llama"])
+    done = subprocess.run([sys.executable, "-P", "-c", code, folder], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
