@@ -1,0 +1,160 @@
+"""What an attention backend must do, and what it is told. Worker process; the extension point
+`tenonry.attention_backends`.
+
+A backend owns the layout of the KV cache and everything that is computed once per step from the block tables. The
+model runner calls `plan` once per step and `forward` once per layer.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_worker_torch.buffers import StepBuffers
+
+
+class LayerSpec:
+    """Shape and mathematics of one attention layer, as the model itself passed them in a probe run.
+
+    `key_size` and `value_size` are elements per head. `window` counts the positions a query sees, its own included
+    (0: all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
+    """
+
+    __slots__ = ("index", "key_size", "name", "num_heads", "num_kv_heads", "scaling", "softcap", "value_size", "window")
+
+    def __init__(
+        self,
+        *,
+        name: str,
+        index: int,
+        num_heads: int,
+        num_kv_heads: int,
+        key_size: int,
+        value_size: int,
+        scaling: float,
+        window: int = 0,
+        softcap: float = 0.0,
+    ) -> None:
+        self.name, self.index = name, index
+        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
+        self.key_size, self.value_size = key_size, value_size
+        self.scaling, self.window, self.softcap = scaling, window, softcap
+
+    @property
+    def group_size(self) -> int:
+        """Query heads that share one KV head."""
+        return self.num_heads // self.num_kv_heads
+
+    def bytes_per_token(self, dtype: torch.dtype) -> int:
+        """K and V of one token."""
+        return self.num_kv_heads * (self.key_size + self.value_size) * dtype.itemsize
+
+
+class LayerCache:
+    """The K and V tensors of one layer, in whatever layout the backend chose.
+
+    `both` holds them side by side, where the backend keeps them so and their heads have one size.
+    """
+
+    __slots__ = ("both", "key", "value")
+
+    def __init__(self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None) -> None:
+        self.key, self.value, self.both = key, value, both
+
+
+class AttentionBatch:
+    """The rows of one step, seen by a backend: R rows, Q query tokens, T written tokens.
+
+    All arrays are numpy and on the host: `row` i32[R], `num_tokens` i32[R] (query tokens per row, neighbours in the
+    flattened batch), `start` i32[R] (position of a row's first query), `seq_lens` i32[R] (KV length to attend to,
+    queries included), `block_table` i32[rows, blocks] indexed by `row`, `slot_mapping` i64[T] (where the step's K/V go).
+    `generation` i64[R] changes whenever a row is filled anew. `put` moves an array to the device.
+
+    For the last layer of a model the queries are only those that are sampled from, while all T tokens are still
+    written: then every row has one query token, and `full_plan` is the plan of the other layers.
+    """
+
+    __slots__ = (
+        "block_table", "full_plan", "generation", "num_tokens", "put", "row", "seq_lens", "slot_mapping", "start",
+    )  # fmt: skip
+
+    def __init__(
+        self,
+        *,
+        row: NDArray[np.int32],
+        num_tokens: NDArray[np.int32],
+        start: NDArray[np.int32],
+        seq_lens: NDArray[np.int32],
+        block_table: NDArray[np.int32],
+        slot_mapping: NDArray[np.int64],
+        generation: NDArray[np.int64],
+        buffers: StepBuffers,
+        full_plan: Any = None,
+    ) -> None:
+        self.row, self.num_tokens, self.start, self.seq_lens = row, num_tokens, start, seq_lens
+        self.block_table, self.slot_mapping, self.generation = block_table, slot_mapping, generation
+        self.put = buffers.put
+        self.full_plan = full_plan
+
+
+class AttentionBackend(ABC):
+    """One way to write K/V into blocks and to attend to them.
+
+    Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
+    `forward` once per layer. `block_sizes` lists what it can do, best first; empty means any.
+    """
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+
+    @classmethod
+    @abstractmethod
+    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:
+        """Why this backend cannot run these layers on this device, in words; None if it can."""
+
+    @classmethod
+    def block_sizes(cls, device: torch.device) -> tuple[int, ...]:
+        """Block sizes it can do on the device, best first; empty for any."""
+        return ()
+
+    def __init__(self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+        self.layers, self.dtype, self.device = tuple(layers), dtype, device
+
+    @abstractmethod
+    def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
+        """Allocate the cache; one entry per layer, by its name."""
+
+    @abstractmethod
+    def plan(self, batch: AttentionBatch) -> Any:
+        """Everything `forward` needs that is the same for all layers of the step."""
+
+    def release(self, rows: NDArray[np.int32]) -> None:  # noqa: B027 - few backends keep anything by row
+        """Rows are gone; what the backend keeps for them can be dropped."""
+
+    @abstractmethod
+    def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
+        """Overwrite the K/V of a failed row: NaN in a masked key would still reach whoever gets its blocks next."""
+
+    @abstractmethod
+    def forward(
+        self,
+        layer: AttentionLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: Any,
+        both: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        """Write `key` and `value` [T, num_kv_heads, size] of the whole step, then attend with `query`
+        [Q, num_heads, key_size]; returns [Q, num_heads, value_size]. Nothing is read before everything is written.
+
+        `both` [T, 2 × num_kv_heads, size] is key and value as one tensor, where the caller has them so.
+        """

@@ -1,0 +1,139 @@
+"""The attention layers of a model and the way into them: transformers' attention interface, or a fused layer. Worker
+process.
+
+transformers calls one registered function for every attention module. It finds the module's `AttentionLayer` on the
+module itself, so several engines in one process never meet.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.attention.base import AttentionBackend, LayerCache, LayerSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+INTERFACE_NAME = "tenonry"
+LAYER_ATTRIBUTE = "tenonry_attention"
+# Tensors that models hand to every attention function and that a causal paged one does not need.
+HARMLESS_TENSORS = frozenset({"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"})
+
+
+class StepPlan:
+    """What all layers of one model share during a step: the backend and its plan. Replaced every step."""
+
+    __slots__ = ("backend", "plan")
+
+    def __init__(self, backend: AttentionBackend) -> None:
+        self.backend = backend
+        self.plan: Any = None
+
+
+class AttentionLayer:
+    """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan."""
+
+    __slots__ = ("kv_cache", "spec", "step")
+
+    def __init__(self, spec: LayerSpec, step: StepPlan) -> None:
+        self.spec, self.step = spec, step
+        self.kv_cache: list[LayerCache] = []
+
+    def __call__(
+        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`query` [T, num_heads, size], `key` and `value` [T, num_kv_heads, size] → [T, num_heads, size].
+
+        `both` is key and value as one tensor [T, 2 × num_kv_heads, size], if they are that.
+        """
+        step = self.step
+        return step.backend.forward(self, query, key, value, step.plan, both)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> AttentionLayer:
+        """A copied module attends to the same cache: caches are never copied."""
+        return self
+
+
+class Probe:
+    """Stands in for the layers during the first run of a model: records what each attention module is called with."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+        self.specs: dict[int, LayerSpec] = {}
+        self.modules: dict[int, torch.nn.Module] = {}
+
+    def __call__(
+        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec
+    ) -> torch.Tensor:
+        from tenonry_worker_torch.attention.math import causal_attention
+
+        if id(module) in self.specs and self.specs[id(module)].index != spec.index:
+            raise ModelError(f"attention module {spec.name} changes its layer index between calls")
+        spec.name = self._names.get(id(module), spec.name)
+        self.specs[id(module)] = spec
+        self.modules[id(module)] = module
+        return causal_attention(query, key, value, spec)
+
+
+def register_interface() -> None:
+    """Make `INTERFACE_NAME` known to transformers; doing it twice is harmless."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(INTERFACE_NAME, paged_attention)
+    AttentionMaskInterface.register(INTERFACE_NAME, _no_mask)
+
+
+def _no_mask(*_: Any, **__: Any) -> None:
+    """The block tables and positions say who sees whom; a mask tensor is never needed."""
+
+
+def paged_attention(
+    module: torch.nn.Module,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    attention_mask: torch.Tensor | None = None,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    **other: Any,
+) -> tuple[torch.Tensor, None]:
+    """The function transformers calls: `query` [1, num_heads, T, size]; returns [1, T, num_heads, size].
+
+    Raises ModelError when the model passes something that would change the result and that is not supported.
+    """
+    layer: AttentionLayer | Callable[..., torch.Tensor] = getattr(module, LAYER_ATTRIBUTE)
+    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    if isinstance(layer, AttentionLayer):
+        return layer(q, k, v)[None], None
+    _refuse_unknown(module, attention_mask, other)
+    spec = LayerSpec(
+        name=type(module).__name__,
+        index=int(getattr(module, "layer_idx", -1)),
+        num_heads=q.shape[1],
+        num_kv_heads=k.shape[1],
+        key_size=k.shape[2],
+        value_size=v.shape[2],
+        scaling=float(scaling) if scaling is not None else q.shape[2] ** -0.5,
+        window=int(sliding_window or 0),
+        softcap=float(softcap or 0.0),
+    )
+    return layer(module, q, k, v, spec)[None], None
+
+
+def _refuse_unknown(module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]) -> None:
+    """Position biases, attention sinks, bidirectional layers: anything that paged causal attention would get wrong."""
+    import torch
+
+    kind = type(module).__name__
+    if mask is not None:
+        raise ModelError(f"{kind} adds its own bias to the attention scores, which worker 'torch' does not support")
+    for name, value in other.items():
+        if isinstance(value, torch.Tensor) and name not in HARMLESS_TENSORS:
+            raise ModelError(f"{kind} passes '{name}' to attention, which worker 'torch' does not support")
+    if getattr(module, "is_causal", True) is False or other.get("is_causal") is False:
+        raise ModelError(f"{kind} is not causal: worker 'torch' serves causal language models only")

@@ -1,0 +1,62 @@
+"""Attention arithmetic that backends share: masks, soft-capped scores, grouped heads. Worker process, any device.
+
+Shapes: B independent batches, H query heads, K KV heads (H = K × group), S queries, L keys.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+
+from tenonry_worker_torch.attention.base import LayerSpec
+
+
+def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec) -> torch.Tensor:
+    """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
+    length = query.shape[0]
+    mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device)
+    q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
+    return masked_attention(q, k, v, mask, spec)[0].transpose(0, 1)
+
+
+def causal_mask(
+    num_queries: int, start: int, num_keys: int, window: int, dtype: torch.dtype, device: torch.device, first_key: int = 0
+) -> torch.Tensor:
+    """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them.
+
+    Key column j stands for position `first_key + j`.
+    """
+    queries = torch.arange(start, start + num_queries, device=device)[:, None]
+    keys = torch.arange(first_key, first_key + num_keys, device=device)[None, :]
+    hidden = keys > queries
+    if window:
+        hidden |= keys <= queries - window
+    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+
+
+def masked_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, spec: LayerSpec
+) -> torch.Tensor:
+    """`query` [B, H, S, D], `key`, `value` [B, K, L, D], additive `mask` broadcastable to [B, H, S, L]."""
+    if spec.softcap:
+        return softcapped_attention(query, key, value, mask, spec)
+    if spec.group_size > 1 and query.device.type != "cpu":
+        key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
+    grouped = key.shape[1] != query.shape[1]
+    if mask.dim() == 2:
+        mask = mask[None, None]
+    return F.scaled_dot_product_attention(
+        query, key, value, attn_mask=mask, scale=spec.scaling, enable_gqa=grouped
+    )
+
+
+def softcapped_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, spec: LayerSpec
+) -> torch.Tensor:
+    """As `masked_attention`, the scores bounded by tanh before the mask (Gemma 2, arXiv:2408.00118, section 2)."""
+    if key.shape[1] != query.shape[1]:
+        key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
+    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(spec.scaling)
+    scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap).add_(mask)
+    weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
+    return torch.matmul(weights, value)

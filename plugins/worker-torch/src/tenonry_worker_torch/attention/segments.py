@@ -1,0 +1,69 @@
+"""How the rows of a step are cut into pieces that attend together. Pure numpy, on the host; worker process.
+
+Rows with one query ("decode") go together, padded to the longest of a group. Rows with several queries ("prefill") are
+segments: neighbours of equal length whose whole context is in this step share one, the others have one each.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+SMALL_WASTE = 4096  # padded tokens that are not worth another group
+
+
+class Segment:
+    """`count` sequences of `length` queries each, from flattened token `token` on.
+
+    `start` is the position of the first query and `row` the row, for one sequence with computed tokens before it;
+    a segment with `start` 0 sees nothing but its own keys.
+    """
+
+    __slots__ = ("count", "length", "row", "start", "token")
+
+    def __init__(self, token: int, count: int, length: int, row: int, start: int) -> None:
+        self.token, self.count, self.length, self.row, self.start = token, count, length, row, start
+
+
+def prefill_segments(
+    row: NDArray[np.int32], num_tokens: NDArray[np.int32], start: NDArray[np.int32]
+) -> list[Segment]:
+    """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding."""
+    first_token = np.cumsum(num_tokens) - num_tokens
+    segments: list[Segment] = []
+    for i in np.flatnonzero(num_tokens > 1):
+        token, length, begin = int(first_token[i]), int(num_tokens[i]), int(start[i])
+        last = segments[-1] if segments else None
+        if (
+            last is not None
+            and begin == 0 == last.start
+            and length == last.length
+            and token == last.token + last.count * last.length
+        ):
+            last.count += 1
+        else:
+            segments.append(Segment(token, 1, length, int(row[i]), begin))
+    return segments
+
+
+def length_groups(lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int, int]]:
+    """Cut rows, sorted by falling length, into runs [begin, end) whose padded size stays within `max_tokens`.
+
+    A run is also cut where padding would more than double the work, unless the waste is small.
+    """
+    groups: list[tuple[int, int]] = []
+    begin, total = 0, len(lengths)
+    while begin < total:
+        longest = max(int(lengths[begin]), 1)
+        end = min(total, begin + max(1, max_tokens // longest))
+        waste = longest * (end - begin) - int(lengths[begin:end].sum())
+        if waste > SMALL_WASTE:
+            half = begin + int(np.searchsorted(-lengths[begin:end], -(longest // 2), side="right"))
+            end = max(half, begin + 1)
+        groups.append((begin, end))
+        begin = end
+    return groups

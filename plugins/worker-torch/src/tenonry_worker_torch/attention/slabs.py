@@ -1,0 +1,172 @@
+"""Contiguous copies of the K/V of decoding rows, and who sits where in them. Worker process, CPU.
+
+A *slab* holds rows of similar length, padded to one capacity, dense per layer. A row enters a slab by a copy of its
+blocks and then only gains one token per step, so decoding reads K/V where they lie and copies nothing. Blocks stay the
+truth: whatever is in a slab can be dropped at any time and is copied again when it is needed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+NOWHERE = -1
+
+
+def capacities(longest: int) -> NDArray[np.int64]:
+    """Slab capacities in tokens: 64, 96, 128, 192, 256, … up to at least `longest`; padding wastes a fifth on average."""
+    sizes = [64]
+    while sizes[-1] < longest:
+        sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2] if len(sizes) % 2 else [sizes[-1] * 2]
+    return np.array(sizes, np.int64)
+
+
+class Slab:
+    """Rows of one capacity: `tensors[layer]` [2, slots, num_kv_heads, capacity, size] and the owner of each slot."""
+
+    __slots__ = ("capacity", "owner", "tensors")
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self.owner: NDArray[np.int64] = np.empty(0, np.int64)
+        self.tensors: list[torch.Tensor] = []
+
+
+class Placement:
+    """Where `rows` of one step sit: all in `slab`, row i in `slots[i]`; those in `entering` need their blocks copied."""
+
+    __slots__ = ("entering", "rows", "slab", "slots")
+
+    def __init__(
+        self, slab: Slab, rows: NDArray[np.int64], slots: NDArray[np.int64], entering: NDArray[np.bool_]
+    ) -> None:
+        self.slab, self.rows, self.slots, self.entering = slab, rows, slots, entering
+
+
+class Slabs:
+    """The slabs of a backend. Columns by row: slab number, slot, generation, and tokens held (`length`)."""
+
+    def __init__(
+        self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int
+    ) -> None:
+        self.num_layers, self.num_kv_heads, self.size, self.dtype = num_layers, num_kv_heads, size, dtype
+        self.budget_bytes, self.used_bytes = budget_bytes, 0
+        self._capacities = capacities(64)
+        self._slabs: dict[int, Slab] = {}
+        self._slab = np.empty(0, np.int64)
+        self._slot = self._generation = self._length = self._slab
+
+    def place(
+        self, rows: NDArray[np.int64], generation: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> tuple[list[tuple[NDArray[np.int64], Placement]], NDArray[np.int64]]:
+        """Find or make room for rows that attend to `lengths` tokens, the one of this step included.
+
+        Returns (indices into `rows`, placement) per slab, and the indices of rows for which the budget has no room.
+        """
+        self._make_columns(int(rows.max()) + 1)
+        if lengths.max() > self._capacities[-1]:
+            self._capacities = capacities(int(lengths.max()))
+        wanted = np.searchsorted(self._capacities, lengths)
+        resident = (
+            (self._slab[rows] == wanted) & (self._generation[rows] == generation) & (self._length[rows] == lengths - 1)
+        )
+        self.release(rows[~resident])
+        placed, homeless = [], [np.empty(0, np.int64)]
+        for number in np.unique(wanted):
+            which = np.flatnonzero(wanted == number)
+            placement = self._place_in(int(number), rows[which], resident[which])
+            if placement is None:
+                homeless.append(which)
+                continue
+            mine = rows[which]
+            self._slab[mine], self._slot[mine] = number, placement.slots
+            self._generation[mine], self._length[mine] = generation[which], lengths[which]
+            placed.append((which, placement))
+        return placed, np.concatenate(homeless)
+
+    def advance(self, rows: NDArray[np.int64]) -> None:
+        """Each of the rows gained one token where it sits."""
+        self._length[rows] += 1
+
+    def release(self, rows: NDArray[np.int64]) -> None:
+        """Forget rows; their slots are free. Rows that sit nowhere are ignored."""
+        rows = rows[rows < len(self._slab)]
+        for number in np.unique(self._slab[rows]):
+            if number != NOWHERE:
+                mine = rows[self._slab[rows] == number]
+                self._slabs[int(number)].owner[self._slot[mine]] = NOWHERE
+        self._slab[rows] = NOWHERE
+
+    def zero(self, row: int) -> None:
+        """Overwrite what a row left in its slot: it may hold NaN, which even a masked key would pass on."""
+        if row < len(self._slab) and self._slab[row] != NOWHERE:
+            for tensor in self._slabs[int(self._slab[row])].tensors:
+                tensor[:, self._slot[row]] = 0
+
+    def _place_in(self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]) -> Placement | None:
+        """Slots for `rows` in slab `number`. Packs them anew when the slab is mostly holes, grows it when it is full."""
+        slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))
+        taken = self._slot[rows[resident]]
+        reach = int(taken.max()) + 1 if len(taken) else 0
+        if len(rows) > len(slab.owner):
+            if not self._grow(slab, len(rows)):
+                return None
+            resident = np.zeros_like(resident)
+        elif reach > 2 * len(rows):
+            self._evict(slab, slab.owner[slab.owner != NOWHERE])
+            resident = np.zeros_like(resident)
+        slots = np.where(resident, self._slot[rows], NOWHERE)
+        missing = np.flatnonzero(~resident)
+        if len(missing):
+            free = np.ones(len(slab.owner), np.bool_)
+            free[slots[resident]] = False
+            unowned = np.flatnonzero(free & (slab.owner == NOWHERE))
+            others = np.flatnonzero(free & (slab.owner != NOWHERE))
+            found = np.concatenate([unowned, others])[: len(missing)]
+            self._evict(slab, slab.owner[found[len(unowned) :]])
+            slots[missing] = found
+            slab.owner[found] = rows[missing]
+        return Placement(slab, rows, slots, ~resident)
+
+    def _evict(self, slab: Slab, rows: NDArray[np.int64]) -> None:
+        slab.owner[self._slot[rows]] = NOWHERE
+        self._slab[rows] = NOWHERE
+
+    def _grow(self, slab: Slab, num_slots: int) -> bool:
+        """More slots, if the budget has room; all rows of the slab must enter again."""
+        for wanted in (1 << (num_slots - 1).bit_length(), num_slots):
+            more = self._bytes(slab.capacity, wanted) - self._bytes(slab.capacity, len(slab.owner))
+            if self.used_bytes + more > self.budget_bytes:
+                self._drop_empty(slab)
+            if self.used_bytes + more <= self.budget_bytes:
+                self._evict(slab, slab.owner[slab.owner != NOWHERE])
+                shape = (2, wanted, self.num_kv_heads, slab.capacity, self.size)
+                slab.tensors = []  # freed before the larger ones are made
+                slab.tensors = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.num_layers)]
+                slab.owner = np.full(wanted, NOWHERE, np.int64)
+                self.used_bytes += more
+                return True
+        return False
+
+    def _drop_empty(self, keep: Slab) -> None:
+        for slab in self._slabs.values():
+            if slab is not keep and len(slab.owner) and (slab.owner == NOWHERE).all():
+                self.used_bytes -= self._bytes(slab.capacity, len(slab.owner))
+                slab.tensors, slab.owner = [], np.empty(0, np.int64)
+
+    def _bytes(self, capacity: int, num_slots: int) -> int:
+        return 2 * num_slots * self.num_kv_heads * capacity * self.size * self.dtype.itemsize * self.num_layers
+
+    def _make_columns(self, count: int) -> None:
+        more = count - len(self._slab)
+        if more > 0:
+            self._slab = np.concatenate([self._slab, np.full(more, NOWHERE, np.int64)])
+            self._slot, self._generation, self._length = (
+                np.concatenate([column, np.zeros(more, np.int64)])
+                for column in (self._slot, self._generation, self._length)
+            )

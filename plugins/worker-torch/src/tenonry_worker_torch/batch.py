@@ -1,0 +1,58 @@
+"""From a step's inputs to what attention and the model need: slots, kept positions, the pruned last layer. Pure numpy;
+worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tenonry_worker_torch.attention.base import AttentionBatch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry.step import BatchState, StepInputs
+    from tenonry_worker_torch.buffers import StepBuffers
+
+
+def slot_mapping(inputs: StepInputs, state: BatchState) -> NDArray[np.int64]:
+    """The flat KV slot of each token of the step, i64[T]."""
+    block_size = state.block_size
+    blocks = state.block_table[0][inputs.token_row, inputs.positions // block_size].astype(np.int64)
+    return blocks * block_size + inputs.positions % block_size
+
+
+def attention_batch(
+    inputs: StepInputs, state: BatchState, generation: NDArray[np.int64], buffers: StepBuffers
+) -> AttentionBatch:
+    """The whole step, as every layer but a pruned last one sees it."""
+    return AttentionBatch(
+        row=inputs.row,
+        num_tokens=inputs.num_tokens,
+        start=inputs.start,
+        seq_lens=inputs.seq_lens,
+        block_table=state.block_table[0],
+        slot_mapping=slot_mapping(inputs, state),
+        generation=generation[inputs.row],
+        buffers=buffers,
+    )
+
+
+def pruned_batch(
+    full: AttentionBatch, full_plan: Any, samples: NDArray[np.bool_], buffers: StepBuffers
+) -> AttentionBatch:
+    """The last layer's view: all K/V are written, but only the last token of each sampling row goes on."""
+    count = int(samples.sum())
+    return AttentionBatch(
+        row=full.row[samples],
+        num_tokens=np.ones(count, np.int32),
+        start=full.seq_lens[samples] - 1,
+        seq_lens=full.seq_lens[samples],
+        block_table=full.block_table,
+        slot_mapping=full.slot_mapping,
+        generation=full.generation[samples],
+        buffers=buffers,
+        full_plan=full_plan,
+    )

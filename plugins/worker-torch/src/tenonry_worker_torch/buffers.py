@@ -1,0 +1,43 @@
+"""How per-step inputs reach the device; the extension point `tenonry.buffers`. Worker process.
+
+`host` hands arrays over as they are: nothing is copied on the CPU, and on another device each copy comes from pageable
+memory. A buffers plugin for a device keeps pinned memory of its own, one set per step in flight.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+
+class StepBuffers(ABC):
+    """Order of calls: constructor once, then per step `begin_step` and any number of `put`."""
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+
+    def __init__(self, device: torch.device, steps_in_flight: int) -> None:
+        self.device, self.steps_in_flight = device, steps_in_flight
+
+    def begin_step(self) -> None:
+        """A new step starts: memory handed out `steps_in_flight` steps ago may be used again."""
+
+    @abstractmethod
+    def put(self, label: str, array: NDArray[np.generic]) -> torch.Tensor:
+        """`array` as a tensor on the device, valid until its step has run. `label` is unique within a step."""
+
+
+class HostBuffers(StepBuffers):
+    """No copy on the CPU, a plain copy elsewhere."""
+
+    name: ClassVar[str] = "host"
+
+    def put(self, label: str, array: NDArray[np.generic]) -> torch.Tensor:
+        tensor = torch.from_numpy(array)
+        return tensor if self.device.type == "cpu" else tensor.to(self.device)

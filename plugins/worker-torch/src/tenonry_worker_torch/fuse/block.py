@@ -1,0 +1,153 @@
+"""The parts of a decoder layer as plain callables on [T, hidden]: fused attention and feed-forward. Worker process.
+
+Built from a transformers module whose attributes have the usual names; that the result computes the same is verified
+by `tenonry_worker_torch.fuse.verify`, never assumed.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PackedLinear, merge, pack
+from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
+from tenonry_worker_torch.fuse.rope import rotate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tenonry_worker_torch.attention.base import LayerSpec
+
+    Attend = Callable[[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor | None], torch.Tensor]
+
+
+class HeadNorm:
+    """Normalisation of every query and key head before rotation, both with one call; `weight` [heads, size]."""
+
+    __slots__ = ("norm", "weight")
+
+    def __init__(self, query: RMSNorm, key: RMSNorm, spec: LayerSpec) -> None:
+        assert query.weight is not None and key.weight is not None
+        self.norm = RMSNorm(None, spec.key_size, query.eps)  # a weight that is an offset stays in float32
+        self.weight = torch.cat(
+            [query.weight.expand(spec.num_heads, -1), key.weight.expand(spec.num_kv_heads, -1)]
+        ).contiguous()
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        scaled = self.norm(x) * self.weight
+        return scaled if scaled.dtype == x.dtype else scaled.to(x.dtype)
+
+
+class FusedAttention:
+    """One projection for query, key and value, rotation of all heads at once, and the output projection."""
+
+    def __init__(self, qkv: Linear, out: Linear, spec: LayerSpec, head_norm: HeadNorm | None, attend: Attend) -> None:
+        self.qkv, self.out, self.spec = qkv, out, spec
+        self.head_norm, self.attend = head_norm, attend
+
+    def heads(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None
+    ) -> torch.Tensor:
+        """`x` [T, hidden] → attention output [Q, heads · size] before the output projection; `keep` i64[Q] picks queries."""
+        spec = self.spec
+        num_heads, num_kv_heads = spec.num_heads, spec.num_kv_heads
+        every = self.qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, spec.key_size)
+        query_key = every.narrow(1, 0, num_heads + num_kv_heads)
+        rotate(query_key if self.head_norm is None else self.head_norm(query_key), cos, sin, query_key)
+        query, both = every.narrow(1, 0, num_heads), every.narrow(1, num_heads, 2 * num_kv_heads)
+        if keep is not None:
+            query = query.index_select(0, keep)
+        key, value = both.narrow(1, 0, num_kv_heads), both.narrow(1, num_kv_heads, num_kv_heads)
+        return self.attend(query, key, value, both).flatten(1)
+
+    def pack(self) -> None:
+        """Give both weights to oneDNN."""
+        self.qkv, self.out = packed(self.qkv), packed(self.out)
+
+
+class FusedMLP:
+    """Gated feed-forward with one projection for gate and up."""
+
+    def __init__(self, gate_up: Linear, down: Linear, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+        self.gate_up, self.down, self.activation = gate_up, down, activation
+
+    def inner(self, x: torch.Tensor) -> torch.Tensor:
+        """[N, hidden] → [N, intermediate]."""
+        gate, up = self.gate_up(x).chunk(2, -1)
+        return self.activation(gate).mul_(up)
+
+    def pack(self) -> None:
+        self.gate_up, self.down = packed(self.gate_up), packed(self.down)
+
+
+def packed(linear: Linear) -> Linear:
+    """A dense layer packed; a packed one as it is."""
+    return pack(linear.weight, linear.bias) if isinstance(linear, DenseLinear) else linear
+
+
+def is_linear(module: object) -> bool:
+    """An `nn.Linear` itself, no subclass that may compute something else."""
+    return type(module) is nn.Linear
+
+
+def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> FusedAttention | None:
+    """From a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, maybe, q_norm and k_norm per head."""
+    out = getattr(module, "o_proj", None)
+    if not is_linear(out) or spec.key_size != spec.value_size:
+        return None
+    merged = getattr(module, "qkv_proj", None)
+    parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
+    sizes = [spec.num_heads * spec.key_size, *[spec.num_kv_heads * spec.key_size] * 2]
+    if is_linear(merged):
+        if merged.out_features != sum(sizes):
+            return None
+        parts = [merged]
+    elif not all(map(is_linear, parts)) or [part.out_features for part in parts] != sizes:
+        return None
+    head_norm = None
+    if hasattr(module, "q_norm") or hasattr(module, "k_norm"):
+        head_norm = _head_norm(module, spec)
+        if head_norm is None:
+            return None
+    if out.in_features != sizes[0]:
+        return None
+    return FusedAttention(_merged(parts), _merged([out]), spec, head_norm, attend)
+
+
+def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
+    query, key = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
+    if not isinstance(query, nn.Module) or not isinstance(key, nn.Module):
+        return None
+    norms = [rms_norm_of(query), rms_norm_of(key)]
+    for norm in norms:
+        if norm is None or norm.weight is None or norm.weight.shape[0] != spec.key_size:
+            return None
+    if norms[0].eps != norms[1].eps or norms[0].is_offset != norms[1].is_offset:
+        return None
+    return HeadNorm(norms[0], norms[1], spec)
+
+
+def fused_mlp(module: nn.Module) -> FusedMLP | None:
+    """From a module with gate_proj/up_proj or gate_up_proj, down_proj and an activation."""
+    down = getattr(module, "down_proj", None)
+    activation = getattr(module, "act_fn", None) or getattr(module, "activation_fn", None)
+    merged = getattr(module, "gate_up_proj", None)
+    parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj")]
+    if not is_linear(down) or not callable(activation):
+        return None
+    if is_linear(merged):
+        parts = [merged]
+    elif not all(map(is_linear, parts)):
+        return None
+    if sum(part.out_features for part in parts) != 2 * down.in_features:
+        return None
+    return FusedMLP(_merged(parts), _merged([down]), activation)
+
+
+def _merged(modules: list[nn.Linear]) -> DenseLinear:
+    if len(modules) == 1:
+        bias = modules[0].bias
+        return DenseLinear(modules[0].weight.detach(), None if bias is None else bias.detach())
+    return DenseLinear(*merge(modules))

@@ -1,0 +1,95 @@
+"""A decoder layer of the Llama kind, on [T, hidden], without the framework around it. Worker process.
+
+Covers normalisation before each half (Llama, Qwen, Mistral, Phi-3), after it (OLMo 2), and both (Gemma 2 and 3). A
+feed-forward part of another shape, such as experts, is called as it is.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, fused_attention, fused_mlp
+from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.fuse.block import Attend
+
+# (before attention, after attention, before feed-forward, after feed-forward) by the names of the norms.
+NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] = (
+    ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
+    ("input_layernorm", None, "post_attention_layernorm", None),
+)
+
+
+class LeanLayer:
+    """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on (all K/V are written all the same)."""
+
+    def __init__(
+        self, attention: FusedAttention, mlp: FusedMLP | nn.Module, norms: list[RMSNorm | None], layer_type: str
+    ) -> None:
+        self.attention, self.mlp, self.layer_type = attention, mlp, layer_type
+        self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
+
+    def __call__(
+        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        x = hidden if self.before_attention is None else self.before_attention(hidden)
+        heads = self.attention.heads(x, cos, sin, keep)
+        if keep is not None:
+            hidden = hidden.index_select(0, keep)
+            if not len(keep):
+                return hidden
+        if self.after_attention is None:
+            hidden = self.attention.out.add(heads, hidden)
+        else:
+            hidden = self.after_attention(self.attention.out(heads)).add_(hidden)
+        return self._feed_forward(hidden)
+
+    def _feed_forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        x = hidden if self.before_mlp is None else self.before_mlp(hidden)
+        if not isinstance(self.mlp, FusedMLP):
+            made = self.mlp(x[None])
+            out = (made[0] if isinstance(made, tuple) else made).view(x.shape)
+        elif self.after_mlp is None:
+            return self.mlp.down.add(self.mlp.inner(x), hidden)
+        else:
+            out = self.mlp.down(self.mlp.inner(x))
+        if self.after_mlp is not None:
+            out = self.after_mlp(out)
+        return out + hidden
+
+    def pack(self) -> None:
+        """Give the weights to oneDNN."""
+        self.attention.pack()
+        if isinstance(self.mlp, FusedMLP):
+            self.mlp.pack()
+
+
+def lean_layer(module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str) -> LeanLayer | None:
+    """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
+    attention = getattr(module, "self_attn", None)
+    mlp = getattr(module, "mlp", None)
+    norms = _norms(module)
+    known = {"self_attn", "mlp", *(name for layout in NORM_LAYOUTS for name in layout if name)}
+    others = {name for name, part in module.named_children() if not isinstance(part, nn.Dropout | nn.Identity)} - known
+    if attention is None or mlp is None or norms is None or others:
+        return None
+    fused = fused_attention(attention, spec, attend)
+    if fused is None:
+        return None
+    return LeanLayer(fused, fused_mlp(mlp) or mlp, norms, layer_type)
+
+
+def _norms(module: nn.Module) -> list[RMSNorm | None] | None:
+    names = {name for name, _ in module.named_children() if name.endswith("norm")}
+    for layout in NORM_LAYOUTS:
+        if names == {name for name in layout if name}:
+            made = [None if name is None else rms_norm_of(getattr(module, name)) for name in layout]
+            if all(norm is not None for norm, name in zip(made, layout, strict=True) if name):
+                return made
+    return None

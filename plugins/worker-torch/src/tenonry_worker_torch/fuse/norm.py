@@ -1,0 +1,95 @@
+"""Root-mean-square normalisation (arXiv:1910.07467) in few operations. Worker process, any device.
+
+On the CPU torch composes it from eight; a handful of rows is quicker through the fused layer norm, by a trick: the mean
+of [x, −x] is zero and its variance is the mean square of x.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+
+if TYPE_CHECKING:
+    from torch import nn
+
+FEW_ROWS = 16
+
+
+class RMSNorm:
+    """`x` [..., H] → x / √(mean(x²) + eps) · weight, over the last dimension.
+
+    `weight` None leaves the scaling to the caller. `is_offset`: the stored weight is an offset from 1 and is applied in
+    float32 before rounding (Gemma); otherwise rounding comes first, as in Llama.
+    """
+
+    __slots__ = ("_doubled", "_size", "eps", "is_offset", "weight")
+
+    def __init__(self, weight: torch.Tensor | None, size: int, eps: float, *, is_offset: bool = False) -> None:
+        self._size, self.eps, self.is_offset = size, eps, is_offset
+        self.weight = 1.0 + weight.float() if weight is not None and is_offset else weight
+        self._doubled = None if self.weight is None else torch.cat([self.weight, torch.zeros_like(self.weight)])
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        if x.device.type != "cpu":
+            return self._on_device(x)
+        if x.numel() <= FEW_ROWS * self._size:
+            return self._few(x)
+        values = x.float()
+        scale = torch.linalg.vector_norm(values, 2, -1, keepdim=True)
+        scale = scale.square_().mul_(1.0 / self._size).add_(self.eps).rsqrt_()
+        if values is x:
+            values = x * scale
+        else:
+            values.mul_(scale)
+        return self._weighted(values, x.dtype)
+
+    def _few(self, x: torch.Tensor) -> torch.Tensor:
+        both = torch.cat((x, x.neg()), -1)
+        if self.is_offset and x.dtype != torch.float32:
+            both = both.float()
+        normed = torch.layer_norm(both, (2 * self._size,), self._doubled, None, self.eps).narrow(-1, 0, self._size)
+        return normed if normed.dtype == x.dtype else normed.to(x.dtype)
+
+    def _weighted(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+        if self.weight is None:
+            return values.to(dtype)
+        if self.is_offset:
+            return values.mul_(self.weight).to(dtype)
+        return values.to(dtype).mul_(self.weight)
+
+    def _on_device(self, x: torch.Tensor) -> torch.Tensor:
+        if self.is_offset:
+            return F.rms_norm(x.float(), (self._size,), self.weight, self.eps).to(x.dtype)
+        return F.rms_norm(x, (self._size,), self.weight, self.eps)
+
+
+def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
+    """The RMSNorm that does what the module does, found by trying; None if it is something else.
+
+    Compared in float32 on random input and a random weight, on a copy of the module.
+    """
+    eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
+    weight = getattr(module, "weight", None)
+    if eps is None or not isinstance(weight, torch.Tensor) or weight.dim() != 1 or _bias_of(module) is not None:
+        return None
+    size = weight.shape[0]
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        sample, other = torch.randn(3, size) * 3, torch.rand(size) + 0.5
+        kept = weight.data
+        try:
+            weight.data = other
+            wanted = module(sample)
+        finally:
+            weight.data = kept
+    for is_offset in (False, True):
+        got = RMSNorm(other, size, float(eps), is_offset=is_offset)(sample)
+        if got.shape == wanted.shape and torch.allclose(got, wanted, rtol=1e-4, atol=1e-5):
+            return RMSNorm(weight.detach() if with_weight else None, size, float(eps), is_offset=is_offset)
+    return None
+
+
+def _bias_of(module: nn.Module) -> torch.Tensor | None:
+    return getattr(module, "bias", None)

@@ -1,0 +1,77 @@
+"""Rotary position embedding (arXiv:2104.09864) from a table, in three operations. Worker process, any device.
+
+The table holds what the model's own module computes, so every variant with fixed frequencies is covered.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from torch import nn
+
+MAX_TABLE_POSITIONS = 1 << 18
+
+
+class RopeTable:
+    """`cos`, `sin` [positions, size] in the model's data type; `sin` has its first half negated.
+
+    With x rolled by half its size, x·cos + rolled·sin equals x·cos + rotate_half(x)·sin of the usual formulation.
+    """
+
+    __slots__ = ("cos", "sin", "size")
+
+    def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
+        self.size = cos.shape[-1]
+        self.cos = cos
+        self.sin = torch.cat([-sin[:, : self.size // 2], sin[:, self.size // 2 :]], -1)
+
+    def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """cos and sin [T, 1, size] of `positions` i64[T]."""
+        return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
+
+
+def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
+    """Rotate `x` [T, heads, D] into `out` of the same shape, which may be `x` itself.
+
+    With cos and sin of fewer than D elements the rest of each head is only copied.
+    """
+    size, whole = cos.shape[-1], x.shape[-1]
+    if size < whole:
+        if out is not x:
+            out.narrow(-1, size, whole - size).copy_(x.narrow(-1, size, whole - size))
+        x, out = x.narrow(-1, 0, size), out.narrow(-1, 0, size)
+    torch.addcmul(x * cos, x.roll(size // 2, -1), sin, out=out)
+
+
+def call_rotary(rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str) -> tuple[Any, Any]:
+    """The model's module for `positions` [1, T], whether or not it tells layer types apart."""
+    if "layer_type" in inspect.signature(rotary.forward).parameters:
+        return rotary(x, positions, layer_type)
+    return rotary(x, positions)
+
+
+def rope_table(rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype) -> RopeTable | None:
+    """The table for positions 0 … num_positions − 1; None if the module does not yield plain (cos, sin) or is too long.
+
+    Frequencies that depend on the length are those of a sequence of `num_positions`, for every request: what a request
+    gets must not depend on the others in its batch.
+    """
+    if num_positions > MAX_TABLE_POSITIONS:
+        return None
+    device = next((buffer.device for buffer in rotary.buffers()), torch.device("cpu"))
+    positions = torch.arange(num_positions, device=device)[None]
+    with torch.no_grad():
+        made = call_rotary(rotary, torch.zeros(1, 1, 1, dtype=dtype, device=device), positions, layer_type)
+    if not (isinstance(made, tuple) and len(made) == 2):
+        return None
+    cos, sin = made
+    if cos.dim() != 3 or cos.shape != sin.shape or cos.shape[:2] != (1, num_positions):
+        return None
+    half = cos.shape[-1] // 2
+    if not (torch.equal(cos[..., :half], cos[..., half:]) and torch.equal(sin[..., :half], sin[..., half:])):
+        return None
+    return RopeTable(cos[0], sin[0])

@@ -1,0 +1,87 @@
+"""Is a lean layer the same function as the module it was made from? Tried, in float32, on random weights. Worker process.
+
+Each kind of layer of a model is copied, its weights are replaced by random ones (so that a norm of all ones or a bias
+of zeros hides nothing), and both are run on the same input.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
+from tenonry_worker_torch.attention.math import causal_attention
+from tenonry_worker_torch.fuse.layer import lean_layer
+from tenonry_worker_torch.fuse.rope import call_rotary, rope_table
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.attention.base import LayerSpec
+
+LENGTH = 6
+TOLERANCE = 1e-4
+MAX_PARAMETERS = 1 << 28  # of one layer that is worth copying in float32: 1 GiB
+
+
+def layers_agree(model: PreTrainedModel, specs: list[LayerSpec], types: list[str]) -> bool:
+    """One layer of each kind, compared. Layers too large to copy are left to the comparison of the whole model."""
+    seen = set()
+    rotary = model.base_model.rotary_emb
+    for block, spec, layer_type in zip(model.base_model.layers, specs, types, strict=True):
+        kind = (layer_type, spec.window > 0, *(f"{name}:{type(part).__name__}" for name, part in block.named_modules()))
+        if kind in seen:
+            continue
+        seen.add(kind)
+        if sum(weight.numel() for weight in block.parameters()) <= MAX_PARAMETERS:
+            if not layer_agrees(block, spec, layer_type, rotary):
+                return False
+    return True
+
+
+def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.Module) -> bool:
+    """Compare a random float32 copy of `block` with the lean layer made from it."""
+
+    def attend(
+        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _both: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        return causal_attention(query, key, value, spec)
+
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        twin = copy.deepcopy(block).to("cpu", torch.float32)
+        _randomise(twin)
+        for module in twin.modules():
+            if hasattr(module, LAYER_ATTRIBUTE):
+                setattr(module, LAYER_ATTRIBUTE, lambda _, query, key, value, __: attend(query, key, value))
+        turning = copy.deepcopy(rotary).to("cpu")
+        hidden = torch.randn(LENGTH, _hidden_size(twin))
+        positions = torch.arange(LENGTH)[None]
+        turns = call_rotary(turning, hidden[None], positions, layer_type)
+        wanted = twin(
+            hidden[None], attention_mask=None, position_ids=positions, past_key_values=None, position_embeddings=turns
+        )
+        wanted = (wanted[0] if isinstance(wanted, tuple) else wanted).view(LENGTH, -1)
+        lean = lean_layer(twin, spec, attend, layer_type)
+        table = rope_table(turning, layer_type, LENGTH, torch.float32)
+        if lean is None or table is None:
+            return False
+        got = lean(hidden, *table.at(positions[0]))
+    return bool((got - wanted).norm() <= TOLERANCE * wanted.norm())
+
+
+def _hidden_size(block: nn.Module) -> int:
+    attention = block.self_attn
+    first = getattr(attention, "qkv_proj", None) or attention.q_proj
+    return int(first.in_features)
+
+
+def _randomise(module: nn.Module) -> None:
+    for weight in module.parameters():
+        if weight.dim() == 1:
+            weight.uniform_(-0.5, 0.5).add_(0.25)
+        else:
+            weight.normal_(0.0, weight.shape[-1] ** -0.5)

@@ -1,0 +1,73 @@
+"""A model that is loaded, described, made fast and checked. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.errors import ConfigError
+from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, StepPlan
+from tenonry_worker_torch.forward import Forward, ModuleForward
+from tenonry_worker_torch.loading.probe import ProbeResult, probe
+from tenonry_worker_torch.loading.self_check import PackedRun, check_model, logits_agree
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.buffers import StepBuffers
+
+
+class LoadedModel:
+    """What the runner needs of a model. `layers` is keyed by the attention module's name."""
+
+    def __init__(
+        self, module: PreTrainedModel, backend: AttentionBackend, buffers: StepBuffers, found: ProbeResult
+    ) -> None:
+        self.module, self.backend, self.buffers = module, backend, buffers
+        self.device, self.dtype = module.device, module.dtype
+        self.vocab_size = found.logits[0].shape[-1]
+        step = StepPlan(backend)
+        self.layers: dict[str, AttentionLayer] = {}
+        for spec, attention in zip(found.specs, found.modules, strict=True):
+            self.layers[spec.name] = AttentionLayer(spec, step)
+            setattr(attention, LAYER_ATTRIBUTE, self.layers[spec.name])
+        self.forward: Forward = ModuleForward(module, step)
+        self.step = step
+
+
+def build(
+    module: PreTrainedModel,
+    backend_class: type[AttentionBackend],
+    buffers: StepBuffers,
+    *,
+    max_model_len: int,
+    fuse: bool,
+    skip_check: bool,
+) -> LoadedModel:
+    """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError."""
+    vocab_size = int(module.config.get_text_config().vocab_size)
+    found = probe(module, vocab_size)
+    reason = backend_class.refusal(found.specs, module.dtype, module.device)
+    if reason:
+        raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
+    model = LoadedModel(module, backend_class(found.specs, module.dtype, module.device), buffers, found)
+    run = PackedRun(model.backend, model.layers, buffers)
+    architecture = type(module).__name__
+    if not skip_check:
+        check_model(run.logits(model.forward, found.prompts), found.logits, architecture)
+    if fuse:
+        _make_fast(model, found, run, max_model_len)
+        if not skip_check:
+            check_model(run.logits(model.forward, found.prompts), found.logits, architecture)
+    return model
+
+
+def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model_len: int) -> None:
+    from tenonry_worker_torch.fuse import fast_forward
+
+    def is_right(forward: Forward) -> bool:
+        return logits_agree(run.logits(forward, found.prompts), found.logits)
+
+    lean = fast_forward(model.module, model.layers, model.step, max_model_len, is_right)
+    if lean is not None:
+        model.forward = lean

@@ -1,0 +1,72 @@
+"""The first run of a model: short prompts, one at a time, attention done by hand. Worker process.
+
+It learns from the model itself what every attention layer is called with (heads, sizes, scaling, window, soft cap),
+and its logits are the reference for the self check.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe, register_interface
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.attention.base import LayerSpec
+
+PROMPT_LENGTHS = (9, 5)
+
+
+class ProbeResult:
+    """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary]."""
+
+    __slots__ = ("logits", "modules", "prompts", "specs")
+
+    def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
+        self.specs, self.modules = specs, modules
+        self.prompts: list[torch.Tensor] = []
+        self.logits: list[torch.Tensor] = []
+
+
+def probe_prompts(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
+    """Two prompts of different tokens, spread over the vocabulary."""
+    total = sum(PROMPT_LENGTHS)
+    ids = (torch.arange(1, total + 1) * 2654435761 % max(vocab_size, 1)).to(device)
+    return list(ids.split(list(PROMPT_LENGTHS)))
+
+
+def probe(model: PreTrainedModel, vocab_size: int) -> ProbeResult:
+    """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
+    register_interface()
+    model.set_attn_implementation(INTERFACE_NAME)
+    recorder = Probe({id(module): name for name, module in model.named_modules()})
+    modules = list(model.modules())
+    for module in modules:
+        setattr(module, LAYER_ATTRIBUTE, recorder)
+    prompts = probe_prompts(vocab_size, model.device)
+    try:
+        logits = [run_alone(model, prompt) for prompt in prompts]
+    finally:
+        for module in modules:
+            delattr(module, LAYER_ATTRIBUTE)
+    if not recorder.specs:
+        raise ModelError(f"{type(model).__name__} has no attention layer, so it has no KV cache")
+    found = [(spec, recorder.modules[key]) for key, spec in recorder.specs.items()]
+    if all(spec.index < 0 for spec, _ in found):
+        for order, (spec, _) in enumerate(found):
+            spec.index = order
+    found.sort(key=lambda pair: pair[0].index)
+    result = ProbeResult([spec for spec, _ in found], [module for _, module in found])
+    result.prompts, result.logits = prompts, logits
+    return result
+
+
+def run_alone(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor:
+    """Logits [length, vocabulary] of one prompt, whatever stands behind the attention interface."""
+    positions = torch.arange(len(prompt), device=prompt.device)
+    with torch.inference_mode():
+        return model(input_ids=prompt[None], position_ids=positions[None], use_cache=False).logits[0]

@@ -1,0 +1,57 @@
+"""Models that would answer wrongly in a packed batch, refused by name before their weights load. Worker process.
+
+The batch is one flattened row of tokens of many requests, and only attention knows which belong together. A layer that
+mixes neighbouring tokens in any other way would mix requests.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PreTrainedModel
+
+LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
+MIXER_NAMES = re.compile(
+    r"mamba|ssm|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
+    r"retention|xlstm",
+    re.IGNORECASE,
+)
+
+
+def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
+    """Look at a model without weights. Raises ModelError with the architecture and the offending layer."""
+    config = model.config
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models")
+    for reason in _layer_type_reasons(config):
+        raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
+    for reason in _module_reasons(model):
+        raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
+    if not model._can_set_attn_implementation():  # noqa: SLF001 - transformers has no public question for it
+        raise ModelError(
+            f"{architecture} cannot run on worker 'torch': its code does not use transformers' attention interface, so "
+            "its attention cannot read the block-table KV cache"
+        )
+
+
+def _layer_type_reasons(config: Any) -> Iterator[str]:
+    unknown = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - LAYER_TYPES)
+    if unknown:
+        yield f"layers of type {', '.join(unknown)} have no KV group (it can do {', '.join(sorted(LAYER_TYPES))})"
+
+
+def _module_reasons(model: PreTrainedModel) -> Iterator[str]:
+    from torch import nn
+
+    for name, module in model.named_modules():
+        kind = type(module).__name__
+        if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
+            yield f"layer {name} is a convolution ({kind}), which mixes tokens without attention"
+        if isinstance(module, nn.RNNBase) or MIXER_NAMES.search(kind):
+            yield f"layer {name} is a {kind}, which mixes tokens without attention"

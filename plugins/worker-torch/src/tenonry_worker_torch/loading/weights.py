@@ -1,0 +1,134 @@
+"""Architecture and weights of a causal language model, through transformers; no remote code, safetensors only.
+
+Worker process.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry.errors import ConfigError, ModelError
+from tenonry_worker_torch.loading.folder import check_folder
+from tenonry_worker_torch.loading.refusals import refuse_unsupported
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PretrainedConfig, PreTrainedModel
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(wanted: str, local_rank: int = 0) -> torch.device:
+    """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and missing."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if wanted.startswith("cuda"):
+        if not torch.cuda.is_available():
+            raise ConfigError(f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu")
+        return torch.device(wanted if ":" in wanted else f"cuda:{local_rank}")
+    return torch.device(wanted)
+
+
+def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
+    """`auto` is the checkpoint's own type; half precision becomes bfloat16 on CPUs that cannot compute with it."""
+    if wanted != "auto":
+        return DTYPES[wanted]
+    stored = getattr(config, "dtype", None) or torch.float32
+    dtype = DTYPES.get(str(stored).removeprefix("torch."), torch.float32)
+    if dtype == torch.float16 and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+        return torch.bfloat16
+    return dtype
+
+
+def load_model(path: str, *, load_format: str, dtype: str, device: torch.device, seed: int) -> PreTrainedModel:
+    """The model on `device`, in evaluation mode. Raises ModelError, before any weight is read where possible."""
+    is_dummy = load_format == "dummy"
+    raw = check_folder(path, needs_weights=not is_dummy)
+    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+    config = _read_config(path, architecture)
+    with _progress_only_on_a_terminal():
+        refuse_unsupported(_skeleton(config, architecture), architecture)
+        chosen = choose_dtype(dtype, config, device)
+        model = _random(config, chosen, seed) if is_dummy else _stored(path, config, chosen, architecture)
+    return model.to(device).eval().requires_grad_(False)
+
+
+def _read_config(path: str, architecture: str) -> PretrainedConfig:
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise ModelError(
+            f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is never "
+            f"run): {_first_line(error)}"
+        ) from error
+
+
+def _skeleton(config: PretrainedConfig, architecture: str) -> PreTrainedModel:
+    """The model without storage, to look at its layers."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (ValueError, ImportError) as error:
+        raise ModelError(f"{architecture} is no causal language model of transformers: {_first_line(error)}") from error
+
+
+def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str) -> PreTrainedModel:
+    from transformers import AutoModelForCausalLM
+
+    try:
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            output_loading_info=True,
+        )
+    except Exception as error:
+        raise ModelError(f"the weights of {architecture} in {path} cannot be loaded: {_first_line(error)}") from error
+    for kind in ("missing_keys", "mismatched_keys"):
+        if info.get(kind):
+            names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])
+            raise ModelError(f"the weights in {path} do not fit {architecture}: {len(info[kind])} {kind}, such as {names}")
+    return model
+
+
+def _random(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> PreTrainedModel:
+    """Weights as the architecture initialises them, from `seed`; the caller's random state is left alone."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
+
+
+@contextmanager
+def _progress_only_on_a_terminal() -> Iterator[None]:
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,65 @@
+"""How much memory the KV cache may take, and how freed memory is kept. Worker process."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.loaded_model import LoadedModel
+
+CGROUP = Path("/sys/fs/cgroup")
+# glibc's mallopt parameters (malloc.h), and the largest threshold it accepts on 64-bit systems.
+M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+LARGEST_MMAP_THRESHOLD, KEPT_BYTES = 32 << 20, 1 << 30
+
+
+def host_memory(cgroup: Path = CGROUP) -> int:
+    """Bytes of main memory that are free for use: the machine's, or what is left of the control group's limit."""
+    import psutil
+
+    free = int(psutil.virtual_memory().available)
+    try:
+        limit, used = ((cgroup / name).read_text("ascii").strip() for name in ("memory.max", "memory.current"))
+    except OSError:  # no control groups, or version 1: the machine's figure is all there is
+        return free
+    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+
+
+def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> int:
+    """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
+    from tenonry_worker_torch.loading.self_check import PackedRun
+
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    prompt = torch.zeros(num_tokens, dtype=torch.long, device=model.device)
+    PackedRun(model.backend, model.layers, model.buffers).last_logits(model.forward, prompt)
+    torch.cuda.synchronize(model.device)
+    needed = torch.cuda.max_memory_allocated(model.device) - before
+    for layer in model.layers.values():
+        layer.kv_cache = []
+    torch.cuda.empty_cache()
+    free, total = torch.cuda.mem_get_info(model.device)
+    return max(0, int(total * utilization) - (total - free) - needed)
+
+
+def keep_freed_memory() -> bool:
+    """Ask glibc not to hand large buffers back to the system after every operation; whether it agreed.
+
+    A step allocates the same megabytes again and again, and fresh pages cost more than many of the operations on them.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        libc = ctypes.CDLL("libc.so.6")
+    except OSError:  # another C library, which has no such switch
+        return False
+    return bool(
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    )

@@ -1,0 +1,142 @@
+"""Runs the model step by step: state, inputs, attention plans, forward pass, sampling. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry.step import BatchState, DoneFuture
+from tenonry_worker_torch.batch import attention_batch, pruned_batch
+from tenonry_worker_torch.forward import ForwardPlans
+from tenonry_worker_torch.history import History
+from tenonry_worker_torch.kv_binding import bind_kv_cache
+from tenonry_worker_torch.results import DeviceFuture, PromptPart, StepResult
+from tenonry_worker_torch.sampler.logprobs import prompt_logprobs_of
+from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
+from tenonry_worker_torch.sampler.sampler import Sampler
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry_worker_torch.attention.base import LayerCache
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.sampler.processors import LogitsProcessor
+
+
+class ModelRunner:
+    """The columns of all running rows, and one step after another over them."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        *,
+        max_num_seqs: int,
+        max_model_len: int,
+        num_blocks: int,
+        block_size: int,
+        seed: int = 0,
+        processors: Sequence[type[LogitsProcessor]] = (),
+    ) -> None:
+        self.model, self.device, self.buffers = model, model.device, model.buffers
+        self.state = BatchState(max_num_seqs, max_model_len, block_size)
+        self.history = History(self.state, self.device)
+        self.generation = np.zeros(max_num_seqs, np.int64)
+        self.kv_caches: list[LayerCache] = []
+        bind_kv_cache(model.backend.allocate(num_blocks, block_size), model.layers, self.kv_caches)
+        context = ProcessorContext(max_num_seqs, model.vocab_size, self.device, self.history.tokens)
+        self.sampler = Sampler(context, seed, processors)
+
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        """One step. On the CPU the answer is there on return; on another device it comes as a future."""
+        result = self._run(output)
+        if self.device.type == "cuda":
+            return DeviceFuture(result)
+        return result.output()
+
+    @torch.inference_mode()
+    def _run(self, output: SchedulerOutput) -> StepResult:
+        if len(output.gone):
+            self.model.backend.release(output.gone)
+            for row in output.gone:
+                self.sampler.leave(int(row))
+        inputs = self.state.apply(output)
+        for new in output.new:
+            self.generation[new.row] += 1
+            self.sampler.enter(new)
+        if not len(output.row):
+            return StepResult(output.step_id, output.row, None, [])
+        self.buffers.begin_step()
+        token_ids = self.history.inputs(output, inputs, self.buffers)
+        wants_prompt = self.sampler.columns.needs_prompt_logprobs(inputs.row)
+        prompt_tokens = self._prompt_tokens(inputs) if wants_prompt else []
+        logits = self._forward(inputs, token_ids, prompt_tokens)
+        num_samples = int(inputs.samples.sum())
+        sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
+        prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
+
+    # ------------------------------------------------------------------ the forward pass
+
+    def _forward(
+        self, inputs: StepInputs, token_ids: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
+    ) -> torch.Tensor:
+        """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
+        backend, forward = self.model.backend, self.model.forward
+        keep = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
+        if prompt_tokens:
+            keep = np.concatenate([keep, *prompt_tokens])
+        batch = attention_batch(inputs, self.state, self.generation, self.buffers)
+        plans = ForwardPlans(backend.plan(batch))
+        if forward.can_prune and not prompt_tokens and len(keep) != len(token_ids):
+            plans.last = backend.plan(pruned_batch(batch, plans.full, inputs.samples, self.buffers))
+        positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
+        return forward(token_ids, positions, self.buffers.put("keep", keep), plans)
+
+    def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> object:
+        rows = inputs.row[inputs.samples]
+        length = inputs.seq_lens[inputs.samples]
+        sampled = self.sampler.sample(logits, SampleStep(rows, self.state.num_output[rows] - 1, length))
+        self.history.record(rows, length, sampled.token_ids, self.buffers)
+        return sampled
+
+    # ------------------------------------------------------------------ prompt log-probabilities
+
+    def _prompt_tokens(self, inputs: StepInputs) -> list[NDArray[np.int64]]:
+        """For each row that asks: flattened indices of tokens whose successor is a prompt token."""
+        found = []
+        for i in np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0):
+            first, begin = int(inputs.query_start_loc[i]), int(inputs.start[i])
+            last_prompt = int(self.state.num_prompt[inputs.row[i]]) - 1
+            count = min(int(inputs.num_tokens[i]), last_prompt - begin)
+            found.append(np.arange(first, first + max(count, 0), dtype=np.int64))
+        return found
+
+    def _prompt_logprobs(
+        self, inputs: StepInputs, logits: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
+    ) -> list[PromptPart]:
+        parts: list[PromptPart] = []
+        if not prompt_tokens:
+            return parts
+        asking = np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0)
+        begin = 0
+        for i, tokens in zip(asking, prompt_tokens, strict=True):
+            row, start = int(inputs.row[i]), int(inputs.start[i]) + 1
+            if not len(tokens):
+                continue
+            chosen = self.history.tokens[row, start : start + len(tokens)].long()
+            count = int(self.sampler.columns.prompt_logprobs[row])
+            parts.append(
+                PromptPart(row, start, prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count))
+            )
+            begin += len(tokens)
+        return parts
+
+    def answer(self, output: SchedulerOutput) -> StepFuture:
+        """As `execute`, always as a future."""
+        result = self.execute(output)
+        return result if isinstance(result, DeviceFuture) else DoneFuture(result)  # type: ignore[arg-type]

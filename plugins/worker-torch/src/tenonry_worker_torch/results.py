@@ -1,0 +1,105 @@
+"""What a step answers: tensors of the sampler become a ModelRunnerOutput, now or when the device is done. Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry.step import ModelRunnerOutput, PromptLogprobs, TokenLogprobs
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry_worker_torch.sampler.logprobs import Logprobs
+    from tenonry_worker_torch.sampler.sampler import Sampled
+
+
+class PromptPart:
+    """Log-probabilities of one chunk of one row's prompt, from prompt position `start` on."""
+
+    __slots__ = ("logprobs", "row", "start")
+
+    def __init__(self, row: int, start: int, logprobs: Logprobs) -> None:
+        self.row, self.start, self.logprobs = row, start, logprobs
+
+
+class StepResult:
+    """The pieces of one step's answer, still on the device."""
+
+    __slots__ = ("prompts", "rows", "sampled", "step_id")
+
+    def __init__(
+        self, step_id: int, rows: NDArray[np.int32], sampled: Sampled | None, prompts: list[PromptPart]
+    ) -> None:
+        self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
+
+    def output(self) -> ModelRunnerOutput:
+        """The answer on the host; waits for the device if it has to."""
+        prompts = [PromptLogprobs(part.row, part.start, *part.logprobs.numpy()) for part in self.prompts]
+        if self.sampled is None:
+            return ModelRunnerOutput(step_id=self.step_id, prompt_logprobs=prompts)
+        ids = self.sampled.token_ids.cpu().numpy().astype(np.int32)
+        failure = self.sampled.failure.cpu().numpy()
+        if not failure.any():
+            return ModelRunnerOutput(
+                step_id=self.step_id,
+                row=self.rows,
+                offsets=np.arange(len(ids) + 1, dtype=np.int32),
+                token_ids=ids,
+                logprobs=self._logprobs(failure == 0),
+                prompt_logprobs=prompts,
+            )
+        good = failure == 0
+        return ModelRunnerOutput(
+            step_id=self.step_id,
+            row=self.rows[good],
+            offsets=np.arange(int(good.sum()) + 1, dtype=np.int32),
+            token_ids=ids[good],
+            logprobs=self._logprobs(good),
+            prompt_logprobs=prompts,
+            failed_row=self.rows[~good],
+            failed_code=failure[~good].astype(np.int32),
+        )
+
+    def _logprobs(self, good: NDArray[np.bool_]) -> TokenLogprobs | None:
+        assert self.sampled is not None
+        lines = self.sampled.logprob_lines
+        if self.sampled.logprobs is None or lines is None:
+            return None
+        kept = good[lines]
+        ids, values, rank = self.sampled.logprobs.numpy()
+        return TokenLogprobs(self.rows[lines[kept]], ids[kept], values[kept], rank[kept])
+
+
+class DeviceFuture:
+    """A StepFuture that is done when the device has passed an event; nobody waits in a thread."""
+
+    __slots__ = ("_event", "_output", "_result")
+
+    def __init__(self, result: StepResult) -> None:
+        self._result: StepResult | None = result
+        self._output: ModelRunnerOutput | None = None
+        self._start_copies(result)
+        self._event = torch.cuda.Event()
+        self._event.record()
+
+    @staticmethod
+    def _start_copies(result: StepResult) -> None:
+        """Begin moving the small tensors to the host, so that `result` finds them there."""
+        if result.sampled is not None:
+            result.sampled.token_ids = result.sampled.token_ids.to("cpu", non_blocking=True)
+            result.sampled.failure = result.sampled.failure.to("cpu", non_blocking=True)
+
+    def done(self) -> bool:
+        return self._output is not None or self._event.query()
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """Waits for the event. `timeout` is not needed: a step that is launched ends, or the device fails."""
+        if self._output is None:
+            assert self._result is not None
+            self._event.synchronize()
+            self._output, self._result = self._result.output(), None
+        return self._output

@@ -1,0 +1,67 @@
+"""Things that change logits before a token is chosen; the extension point `tenonry.logits_processors`. Worker process.
+
+A processor keeps the state of its rows itself: it is told when a row enters and leaves and which tokens were chosen, and
+is called only in steps where one of its rows samples.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+    from tenonry.step import NewRow
+
+
+class ProcessorContext:
+    """Sizes, the device, and `history`: token ids i32[max_num_seqs, …] by row, on the device, outputs included."""
+
+    __slots__ = ("device", "history", "max_num_seqs", "vocab_size")
+
+    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, history: torch.Tensor) -> None:
+        self.max_num_seqs, self.vocab_size = max_num_seqs, vocab_size
+        self.device, self.history = device, history
+
+
+class SampleStep:
+    """The rows of one sampling, in order: `row` i32[N], `num_output` i32[N] (tokens sampled before this one),
+    `length` i32[N] (tokens known before this one, prompt included)."""
+
+    __slots__ = ("length", "num_output", "row")
+
+    def __init__(self, row: NDArray[np.int32], num_output: NDArray[np.int32], length: NDArray[np.int32]) -> None:
+        self.row, self.num_output, self.length = row, num_output, length
+
+    def select(self, wanted: NDArray[np.bool_]) -> SampleStep:
+        """The same for some of the rows."""
+        return SampleStep(self.row[wanted], self.num_output[wanted], self.length[wanted])
+
+
+class LogitsProcessor(ABC):
+    """One kind of change. `active` bool[max_num_seqs] marks the rows it wants to see."""
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+
+    def __init__(self, context: ProcessorContext) -> None:
+        self.context = context
+        self.active = np.zeros(context.max_num_seqs, np.bool_)
+
+    @abstractmethod
+    def enter(self, new: NewRow) -> bool:
+        """A row starts, or comes back with its outputs; whether it needs this processor."""
+
+    def leave(self, row: int) -> None:
+        """An active row is gone: forget it."""
+
+    @abstractmethod
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+        """Change `logits` f32[N, vocabulary] in place; every row of the step is active."""
+
+    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
+        """`token_ids` i64[N] were chosen for active rows; called after every sampling."""

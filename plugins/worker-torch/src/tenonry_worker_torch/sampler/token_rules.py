@@ -1,0 +1,121 @@
+"""Rules about single tokens: allowed ids, logit bias, and stop ids held back until `min_tokens`. Worker process.
+
+Rules are kept as flat (row, token) pairs in columns, rebuilt only when a row with rules enters or leaves.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from tenonry_worker_torch.sampler.penalties import RowTables, grown
+from tenonry_worker_torch.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
+
+if TYPE_CHECKING:
+    from tenonry.step import NewRow
+
+FORBIDDEN = float("-inf")
+
+
+class AllowedTokens(LogitsProcessor):
+    """`allowed_token_ids`: everything else is forbidden. One line of booleans per row that asks."""
+
+    name: ClassVar[str] = "allowed_token_ids"
+
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._tables = RowTables(context.max_num_seqs)
+        self._forbidden = torch.zeros(0, context.vocab_size, dtype=torch.bool, device=context.device)
+
+    def enter(self, new: NewRow) -> bool:
+        allowed = new.sampling.allowed_token_ids
+        if allowed is None:
+            return False
+        line = self._tables.take(new.row)
+        self._forbidden = grown(self._forbidden, self._tables.num_lines)
+        ids = np.array(allowed, np.int64)
+        self._forbidden[line] = True
+        self._forbidden[line, torch.as_tensor(ids[ids < self.context.vocab_size])] = False
+        return True
+
+    def leave(self, row: int) -> None:
+        self._tables.give_back(row)
+
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+        lines = torch.as_tensor(self._tables.line[step.row], device=logits.device)
+        logits.masked_fill_(self._forbidden[lines], FORBIDDEN)
+
+
+class PairRules(LogitsProcessor):
+    """Rules as pairs: `_row`, `_token`, `_value` of all rows together."""
+
+    def __init__(self, context: ProcessorContext) -> None:
+        super().__init__(context)
+        self._of_row: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+        self._is_stale = True
+
+    def add(self, row: int, tokens: list[int], values: list[float]) -> bool:
+        """Keep the rules of a row; ids beyond the vocabulary have no logit. Whether any is left."""
+        kept = [(token, value) for token, value in zip(tokens, values, strict=True) if token < self.context.vocab_size]
+        if not kept:
+            return False
+        ids, amounts = zip(*kept, strict=True)
+        self._of_row[row] = (np.array(ids, np.int64), np.array(amounts, np.float32))
+        self._is_stale = True
+        return True
+
+    def leave(self, row: int) -> None:
+        if self._of_row.pop(row, None) is not None:
+            self._is_stale = True
+
+    def _rebuild(self) -> None:
+        rules, self._is_stale = self._of_row, False
+        self._row = np.repeat(
+            np.array(list(rules), np.int64), np.array([len(ids) for ids, _ in rules.values()], np.int64)
+        )
+        self._token = np.concatenate([ids for ids, _ in rules.values()]) if rules else np.empty(0, np.int64)
+        self._value = np.concatenate([amounts for _, amounts in rules.values()]) if rules else np.empty(0, np.float32)
+
+    def pairs(self, step: SampleStep) -> tuple[np.ndarray, np.ndarray]:
+        """(place in the step or −1, index of the pair) for every pair: which lines of the logits the rules touch."""
+        if self._is_stale:
+            self._rebuild()
+        place = np.full(self.context.max_num_seqs, -1, np.int64)
+        place[step.row] = np.arange(len(step.row))
+        lines = place[self._row]
+        return lines, np.flatnonzero(lines >= 0)
+
+
+class LogitBias(PairRules):
+    """`logit_bias`: added to the logit."""
+
+    name: ClassVar[str] = "logit_bias"
+
+    def enter(self, new: NewRow) -> bool:
+        bias = new.sampling.logit_bias
+        return bool(bias) and self.add(new.row, list(bias), [float(value) for value in bias.values()])
+
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+        lines, which = self.pairs(step)
+        where = (torch.as_tensor(lines[which]).to(logits.device), torch.as_tensor(self._token[which]).to(logits.device))
+        logits.index_put_(where, torch.as_tensor(self._value[which]).to(logits.device), accumulate=True)
+
+
+class MinTokens(PairRules):
+    """`min_tokens`: the ids that would end the request are forbidden before; the value of a pair is the limit."""
+
+    name: ClassVar[str] = "min_tokens"
+
+    def enter(self, new: NewRow) -> bool:
+        limit, stops = new.sampling.min_tokens, list(new.stop_token_ids)
+        if limit <= new.num_output or not stops:
+            return False
+        return self.add(new.row, stops, [float(limit)] * len(stops))
+
+    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+        lines, which = self.pairs(step)
+        which = which[step.num_output[lines[which]] < self._value[which]]
+        where = (torch.as_tensor(lines[which]).to(logits.device), torch.as_tensor(self._token[which]).to(logits.device))
+        logits[where] = FORBIDDEN

@@ -1,0 +1,121 @@
+"""What a worker does once: resolve its own extension points, load, build the runner, warm up. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tenonry.errors import PluginIncompatible
+from tenonry.plugin_manager import resolve_owned
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import NewRow, SchedulerOutput
+from tenonry_worker_torch.attention.base import AttentionBackend
+from tenonry_worker_torch.buffers import StepBuffers
+from tenonry_worker_torch.loaded_model import LoadedModel, build
+from tenonry_worker_torch.loading.weights import choose_device, load_model
+from tenonry_worker_torch.memory import keep_freed_memory
+from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.sampler.processors import LogitsProcessor
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry.kv_cache import KVCacheConfig
+    from tenonry_worker_torch.worker import TorchOptions
+
+DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
+DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
+WARM_UP_TOKENS = 8
+
+
+def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str]) -> type[Any]:
+    """A class of one of this worker's extension points. Raises PluginError with what is installed, or the pip command."""
+    found, entry = resolve_owned(kind, name)
+    if not (isinstance(found, type) and issubclass(found, base)):
+        raise PluginIncompatible(
+            f"{kind} '{name}' ({entry.distribution or 'no distribution'} {entry.version}) is no {base.__name__}"
+        )
+    origin = f"{name} ({entry.distribution} {entry.version})" if entry.distribution else name
+    resolved[kind] = f"{resolved[kind]}, {origin}" if kind in resolved else origin
+    return found
+
+
+def load(context: WorkerContext, options: TorchOptions) -> tuple[LoadedModel, dict[str, str]]:
+    """The model, made fast and checked, and what the extension points resolved to."""
+    config, resolved = context.config, {}
+    device = choose_device(config.device, context.local_rank)
+    backend = resolve_class(
+        "attention_backend", config.attention_backend or DEFAULT_BACKEND[device.type], AttentionBackend, resolved
+    )
+    buffers = resolve_class("buffers", options.buffers or DEFAULT_BUFFERS[device.type], StepBuffers, resolved)
+    if device.type == "cpu":
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        if options.keep_freed_memory:
+            keep_freed_memory()
+    module = load_model(
+        context.model.path, load_format=config.load_format, dtype=config.dtype, device=device, seed=config.seed
+    )
+    steps = 2 if device.type == "cuda" else 1
+    model = build(
+        module,
+        backend,
+        buffers(device, steps),
+        max_model_len=context.max_model_len,
+        fuse=options.fuse and not config.enforce_eager,
+        skip_check=config.skip_model_check,
+    )
+    return model, resolved
+
+
+def make_runner(
+    model: LoadedModel,
+    context: WorkerContext,
+    options: TorchOptions,
+    kv_cache: KVCacheConfig,
+    resolved: dict[str, str],
+) -> ModelRunner:
+    """The runner over a cache of the decided size."""
+    processors = [
+        resolve_class("logits_processor", name, LogitsProcessor, resolved) for name in options.logits_processors
+    ]
+    return ModelRunner(
+        model,
+        max_num_seqs=context.config.max_num_seqs,
+        max_model_len=context.max_model_len,
+        num_blocks=kv_cache.num_blocks,
+        block_size=kv_cache.block_size,
+        seed=context.config.seed,
+        processors=processors,
+    )
+
+
+def warm_up(runner: ModelRunner) -> None:
+    """One prompt and one further token through row 0, over blocks that nobody owns yet, and out again."""
+    length = min(WARM_UP_TOKENS, runner.state.token_ids.shape[1] - 2)
+    if length < 1:
+        return
+    blocks = min(-(-(length + 1) // runner.state.block_size), runner.state.block_table[0].shape[1])
+    entering = NewRow(
+        row=0,
+        handle=1,
+        token_ids=np.zeros(length, np.int32),
+        num_computed=0,
+        num_output=0,
+        block_ids=(np.arange(blocks, dtype=np.int32),),
+        sampling=SamplingParams(temperature=0.0),
+    )
+    for step, (new, count) in enumerate((([entering], length), ([], 1))):
+        one = np.zeros(1, np.int32)
+        runner.answer(
+            SchedulerOutput(
+                step_id=step,
+                new=new,
+                row=one,
+                num_tokens=one + count,
+                next_token=one - 1,
+                samples=np.ones(1, np.bool_),
+            )
+        ).result()
+    runner.answer(SchedulerOutput(step_id=2, gone=np.zeros(1, np.int32))).result()

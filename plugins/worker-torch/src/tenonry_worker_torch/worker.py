@@ -1,0 +1,114 @@
+"""The worker `torch`: one rank of a model on the CPU or on one CUDA device. Runs in the process the executor chose.
+
+This module is light; torch and transformers are imported by `load`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from tenonry.errors import ConfigError
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.worker import Worker
+from tenonry.kv_cache import KVCacheGroup, MemoryReport
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry.kv_cache import KVCacheConfig
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.model_runner import ModelRunner
+
+
+class TorchOptions(PluginOptions):
+    """`--worker-option key=value`."""
+
+    fuse: bool = Field(True, description="Fuse and prepack layers where the result was verified to be the same.")
+    buffers: str | None = Field(None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default.")
+    num_threads: int | None = Field(None, description="Threads of torch; its own choice by default.", ge=1, le=4096)
+    logits_processors: tuple[str, ...] = Field((), description="Logits processors, after the built-in ones.")
+    keep_freed_memory: bool = Field(True, description="Let the C library keep freed memory for the next step (Linux).")
+
+
+class TorchWorker(Worker):
+    """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
+
+    Options = TorchOptions
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        self.options = context.options if isinstance(context.options, TorchOptions) else TorchOptions()
+        self._model: LoadedModel | None = None
+        self._runner: ModelRunner | None = None
+        self._resolved: dict[str, str] = {}
+        if context.config.world_size > 1:
+            raise ConfigError(
+                f"worker 'torch' runs one rank, but tensor_parallel_size={context.config.tensor_parallel_size} and "
+                f"pipeline_parallel_size={context.config.pipeline_parallel_size}; set both to 1"
+            )
+
+    @property
+    def model(self) -> LoadedModel:
+        """The loaded model; asking before `load` is a mistake of the caller."""
+        if self._model is None:
+            raise RuntimeError("worker 'torch' has no model: load() comes first")
+        return self._model
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The model runner; exists from `initialize_cache` on."""
+        if self._runner is None:
+            raise RuntimeError("worker 'torch' has no KV cache: initialize_cache() comes first")
+        return self._runner
+
+    @property
+    def steps_in_flight(self) -> int:
+        return 2 if self._model is not None and self._model.device.type == "cuda" else 1
+
+    def load(self) -> None:
+        from tenonry_worker_torch.startup import load
+
+        self._model, self._resolved = load(self.context, self.options)
+
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        model = self.model
+        specs = [layer.spec for layer in model.layers.values()]
+        return [
+            KVCacheGroup(
+                layers=tuple(spec.name for spec in specs),
+                bytes_per_token=sum(spec.bytes_per_token(model.dtype) for spec in specs),
+                block_sizes=type(model.backend).block_sizes(model.device),
+            )
+        ]
+
+    def available_memory(self) -> MemoryReport:
+        from tenonry_worker_torch.memory import device_memory, host_memory
+
+        if self.model.device.type == "cpu":
+            return MemoryReport(host_memory(), is_host=True)
+        config = self.context.config
+        return MemoryReport(device_memory(self.model, config.step_token_budget, config.gpu_memory_utilization))
+
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        from tenonry_worker_torch.startup import make_runner
+
+        self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
+
+    def warm_up(self) -> None:
+        from tenonry_worker_torch.startup import warm_up
+
+        warm_up(self.runner)
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        return self.runner.execute(output)
+
+    def resolved_plugins(self) -> dict[str, str]:
+        return dict(self._resolved)
+
+    def shutdown(self) -> None:
+        self._runner = None
+        self._model = None
