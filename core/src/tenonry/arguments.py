@@ -6,11 +6,22 @@ Used by every verb that starts an engine. Flags keep the names that users of vLL
 from __future__ import annotations
 
 import argparse
-import types
 import typing
 from typing import Any, Literal, get_args, get_origin
 
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, make_config
+from pydantic import ValidationError
+
+from tenonry import config
+from tenonry.config import (
+    ENV_PREFIX,
+    EngineConfig,
+    PluginChoice,
+    build_config,
+    explain,
+    merge_sources,
+    plain_type,
+    read_yaml,
+)
 from tenonry.errors import ConfigError
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -27,18 +38,16 @@ GROUPS: dict[str, tuple[str, ...]] = {
     ),
     "parallelism": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
 }  # fmt: skip
+WITH_OPTIONS = ("executor", "scheduler", "scheduling_policy", "worker", "io_processor", "kv_connector", "launcher")
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
-SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
 def human_int(text: str) -> int:
-    """An integer, or one with k, m, g (powers of 1000) or K, M, G (powers of 1024): 25.6k, 32K."""
+    """As `tenonry.config.human_int`, with the error that a parser shows."""
     try:
-        if text and text[-1] in SUFFIXES:
-            return int(float(text[:-1]) * SUFFIXES[text[-1]])
-        return int(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not an integer (32768, 25.6k and 32K are)") from None
+        return config.human_int(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
 
 
 def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
@@ -54,7 +63,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
         if name not in SKIPPED:
             _add_field(owner.get(name, engine), name)
     options = groups["plugins"]
-    for kind in ("executor", "scheduler", "scheduling-policy", "worker", "io-processor", "kv-connector", "launcher"):
+    for field in WITH_OPTIONS:
+        kind = field.replace("_", "-")
         options.add_argument(
             f"--{kind}-option", action="append", metavar="KEY=VALUE", default=None, help=f"Option of the {kind}."
         )
@@ -68,7 +78,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
 def _add_field(group: Any, name: str) -> None:
     field = EngineConfig.model_fields[name]
     flag = "--" + name.replace("_", "-")
-    kind = _plain_type(field.annotation)
+    kind = plain_type(field.annotation)
     note = f"{field.description} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
     keywords: dict[str, Any] = {"dest": name, "default": None, "help": note.replace("%", "%%")}
     if kind is bool:
@@ -89,14 +99,6 @@ def _add_field(group: Any, name: str) -> None:
     group.add_argument(flag, *ALIASES.get(name, ()), **keywords)
 
 
-def _plain_type(annotation: Any) -> Any:
-    """The one type behind `X | None`."""
-    if get_origin(annotation) in (typing.Union, types.UnionType):
-        inner = [part for part in get_args(annotation) if part is not type(None)]
-        return inner[0]
-    return annotation
-
-
 def _default_text(default: Any) -> str:
     return default.name if isinstance(default, PluginChoice) else "none" if default in (None, ()) else str(default)
 
@@ -111,45 +113,65 @@ def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineC
     if model:
         values["model"] = model
     values["config"] = given.get("config")
-    _merge_options(values, given)
     policy = {"allow": given.get("allow_plugin"), "disable": given.get("disable_plugin") or ()}
     if policy["allow"] or policy["disable"]:
         values["plugins"] = policy
-    return make_config({**values, **overrides})
+    merged = merge_sources(values)
+    for field in WITH_OPTIONS:
+        _merge_options(merged, field, given.get(f"{field}_option") or ())
+    _merge_logger_options(merged, given.get("stat_logger_option") or ())
+    return build_config({**merged, **overrides})
 
 
-def _merge_options(values: dict[str, Any], given: dict[str, Any]) -> None:
-    for field in ("executor", "scheduler", "scheduling_policy", "worker", "io_processor", "kv_connector", "launcher"):
-        options = parse_options(given.get(f"{field}_option") or (), f"--{field.replace('_', '-')}-option")
-        if options:
-            default = EngineConfig.model_fields[field].default
-            name = values.get(field) or (default.name if default else None)
-            if name is None:
-                raise ConfigError(f"--{field.replace('_', '-')}-option needs --{field.replace('_', '-')}")
-            values[field] = {"name": name, "options": options}
-    loggers = parse_options(given.get("stat_logger_option") or (), "--stat-logger-option")
-    names = list(values.get("stat_loggers") or ())
-    for key in loggers:
-        if key.partition(".")[0] not in names:
-            raise ConfigError(f"--stat-logger-option {key}: no --stat-logger is called '{key.partition('.')[0]}'")
-    if loggers:
-        values["stat_loggers"] = [
-            {
-                "name": name,
-                "options": {k.partition(".")[2]: v for k, v in loggers.items() if k.partition(".")[0] == name},
-            }
-            for name in names
-        ]
+def _merge_options(values: dict[str, Any], field: str, texts: typing.Iterable[str]) -> None:
+    """Options from flags join those of the plugin that any source chose."""
+    flag = f"--{field.replace('_', '-')}"
+    options = parse_options(texts, f"{flag}-option")
+    if options:
+        chosen = values.get(field, EngineConfig.model_fields[field].default)
+        if chosen in (None, "none"):
+            raise ConfigError(f"{flag}-option needs {flag}")
+        values[field] = _with_options(chosen, options)
+
+
+def _merge_logger_options(values: dict[str, Any], texts: typing.Iterable[str]) -> None:
+    flag = "--stat-logger-option"
+    options = parse_options(texts, flag)
+    if not options:
+        return
+    loggers = [_with_options(chosen, {}) for chosen in _as_list(values.get("stat_loggers"))]
+    by_name = {chosen["name"]: chosen for chosen in loggers}
+    for key, value in options.items():
+        name, _, option = key.partition(".")
+        if name not in by_name or not option:
+            raise ConfigError(f"{flag} {key}: no --stat-logger is called '{name}'; write NAME.key=value")
+        by_name[name]["options"][option] = value
+    values["stat_loggers"] = loggers
+
+
+def _as_list(chosen: Any) -> list[Any]:
+    if isinstance(chosen, str):
+        return [part.strip() for part in chosen.split(",")]
+    return [chosen] if isinstance(chosen, dict) else list(chosen or ())
+
+
+def _with_options(chosen: Any, options: dict[str, Any]) -> dict[str, Any]:
+    """A plugin choice in any of its forms as {name, options}. Raises ConfigError for what is none."""
+    if isinstance(chosen, str):
+        return {"name": chosen, "options": options}
+    try:
+        made = PluginChoice.model_validate(chosen)
+    except ValidationError as error:
+        raise ConfigError(explain(error)) from None
+    return {"name": made.name, "options": {**made.options, **options}}
 
 
 def parse_options(texts: typing.Iterable[str], flag: str) -> dict[str, Any]:
     """`key=value` texts as a dict; values are read as YAML scalars. Raises ConfigError."""
-    import yaml
-
     options = {}
     for text in texts:
         key, equals, value = text.partition("=")
         if not equals or not key:
             raise ConfigError(f"{flag} '{text}' must look like key=value")
-        options[key] = yaml.safe_load(value) if value else ""
+        options[key] = read_yaml(value, f"{flag} '{text}'") if value else ""
     return options

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import difflib
 import os
+import types
+import typing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,6 +18,17 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tenonry.errors import ConfigError
 
 ENV_PREFIX = "TENONRY_"
+SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+
+
+def human_int(text: str) -> int:
+    """An integer, or one with k, m, g (powers of 1000) or K, M, G (powers of 1024): 25.6k, 32K. Raises ValueError."""
+    try:
+        if text[-1:] in SUFFIXES:
+            return round(float(text[:-1]) * SUFFIXES[text[-1]])
+        return int(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"'{text}' is not an integer (32768, 25.6k and 32K are)") from None
 
 
 class PluginChoice(BaseModel):
@@ -41,8 +54,22 @@ class PluginPolicy(BaseModel):
     disable: tuple[str, ...] = ()
 
 
-def _plugin(default: str | None, help: str) -> Any:
-    return Field(default=PluginChoice(name=default) if default else None, description=help)
+def _read_int(name: str, text: str) -> int:
+    try:
+        return human_int(text)
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from None
+
+
+def _plugin(default: str | None, description: str) -> Any:
+    return Field(default=PluginChoice(name=default) if default else None, description=description)
+
+
+def plain_type(annotation: Any) -> Any:
+    """The one type behind `X | None`."""
+    if typing.get_origin(annotation) in (typing.Union, types.UnionType):
+        return next(part for part in typing.get_args(annotation) if part is not type(None))
+    return annotation
 
 
 class EngineConfig(BaseModel):
@@ -107,6 +134,24 @@ class EngineConfig(BaseModel):
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _read_texts(cls, values: Any) -> Any:
+        """What a variable or a YAML file holds as text means what it means as a flag."""
+        if not isinstance(values, dict):
+            return values
+        values = dict(values)
+        for name, value in values.items():
+            field = cls.model_fields.get(name)
+            if field is not None and isinstance(value, str):
+                if plain_type(field.annotation) is int and value[-1:] in SUFFIXES:
+                    values[name] = _read_int(name, value)
+                elif name in {"stat_loggers", "served_model_name"}:
+                    values[name] = tuple(part.strip() for part in value.split(","))
+        if isinstance(values.get("stat_loggers"), dict):
+            values["stat_loggers"] = (values["stat_loggers"],)
+        return values
+
     @field_validator("io_processor", "kv_connector", mode="before")
     @classmethod
     def _none(cls, value: Any) -> Any:
@@ -148,6 +193,11 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
 
     Raises ConfigError that names each offending path, its value and the nearest known key.
     """
+    return build_config(merge_sources(values, use_environment=use_environment))
+
+
+def merge_sources(values: dict[str, Any], *, use_environment: bool = True) -> dict[str, Any]:
+    """What each source says, the stronger over the weaker; nothing is checked yet. Raises ConfigError."""
     given = dict(values)
     path = given.pop("config", None)
     if given.get("model", "") is None:
@@ -155,25 +205,25 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
     merged: dict[str, Any] = load_yaml(path) if path else {}
     if use_environment:
         merged |= environment_values()
-    merged |= given
-    if isinstance(merged.get("served_model_name"), str):
-        merged["served_model_name"] = (merged["served_model_name"],)
+    return merged | given
+
+
+def build_config(values: dict[str, Any]) -> EngineConfig:
+    """Check everything. Raises ConfigError that names each offending path, its value and the nearest known key."""
     try:
-        return EngineConfig.model_validate(merged)
+        return EngineConfig.model_validate(values)
     except ValidationError as error:
         raise ConfigError(explain(error)) from None
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a YAML mapping of field names (dashes or underscores). Raises ConfigError."""
-    import yaml
-
     try:
-        data = yaml.safe_load(Path(path).read_text("utf-8"))
+        data = read_yaml(Path(path).read_text("utf-8"), f"config file {path}")
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"config file {path} is not valid YAML: {error}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"config file {path} is not UTF-8: {error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -181,15 +231,27 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in data.items()}
 
 
-def environment_values() -> dict[str, Any]:
-    """Fields that `TENONRY_<FIELD>` sets, parsed as YAML scalars (so true, 3 and [a, b] mean what they look like)."""
+def read_yaml(text: str, source: str) -> Any:
+    """One YAML value. Raises ConfigError that names the source."""
     import yaml
 
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{source} is not valid YAML: {error}") from None
+
+
+def environment_values() -> dict[str, Any]:
+    """Fields that `TENONRY_<FIELD>` sets. Texts are taken as they are, the rest is YAML: true, 3 and [a, b] mean what
+    they look like. An empty variable counts as unset. Raises ConfigError.
+    """
     found: dict[str, Any] = {}
-    for field in EngineConfig.model_fields:
-        text = os.environ.get(ENV_PREFIX + field.upper())
-        if text is not None:
-            found[field] = text if field in {"model", "tokenizer", "revision"} else yaml.safe_load(text)
+    for name, field in EngineConfig.model_fields.items():
+        variable = ENV_PREFIX + name.upper()
+        text = os.environ.get(variable)
+        if text:
+            is_text = plain_type(field.annotation) is str
+            found[name] = text if is_text else read_yaml(text, f"{variable}={text!r}")
     return found
 
 
@@ -199,7 +261,8 @@ def explain(error: ValidationError) -> str:
     for problem in error.errors(include_url=False):
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(path, list(EngineConfig.model_fields), n=1)
+            known = list(EngineConfig.model_fields) if len(problem["loc"]) == 1 else []
+            near = difflib.get_close_matches(path, known, n=1)
             lines.append(f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else ""))
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")

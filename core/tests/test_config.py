@@ -1,0 +1,263 @@
+"""The one configuration: bounds, sources and their precedence, and errors that say what to type instead."""
+
+from __future__ import annotations
+
+import math
+import os
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pytest
+from pydantic import ValidationError
+
+from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, environment_values, load_yaml, make_config
+from tenonry.errors import ConfigError
+
+
+def config(**values: Any) -> EngineConfig:
+    return make_config({"model": "m", **values}, use_environment=False)
+
+
+class TestBounds:
+    NUMBERS: ClassVar[dict[str, tuple[list[Any], list[Any]]]] = {
+        "seed": ([0, 1 << 40], [-1, 0.5]),
+        "max_model_len": ([1, None], [0, -1, 1.5]),
+        "max_num_seqs": ([1, 65536], [0, 65537, None]),
+        "max_num_batched_tokens": ([256, 1 << 24, None], [0, (1 << 24) + 1]),
+        "block_size": ([1, 4096, None], [0, 4097]),
+        "num_gpu_blocks_override": ([1, None], [0]),
+        "gpu_memory_utilization": ([1, 0.01], [0, 1.01, math.nan, math.inf]),
+        "kv_cache_memory_bytes": ([1, None], [0]),
+        "max_num_queued_reqs": ([0, None], [-1]),
+        "tensor_parallel_size": ([1, 1024], [0, 1025]),
+        "pipeline_parallel_size": ([1, 1024], [0, 1025]),
+        "data_parallel_size": ([1, 65536], [0, 65537]),
+        "shutdown_timeout": ([0, 86400], [-0.1, 86401, math.nan]),
+        "start_timeout": ([0.1, 86400], [0, 86401, math.inf]),
+    }
+
+    def test_every_numeric_field_has_a_bound_below_and_is_tested(self):
+        numeric = {
+            name for name, field in EngineConfig.model_fields.items() if field.annotation in (int, float, int | None)
+        }
+        assert numeric == set(self.NUMBERS)
+
+    @pytest.mark.parametrize("field", NUMBERS)
+    def test_the_edge_is_accepted(self, field):
+        for value in self.NUMBERS[field][0]:
+            assert getattr(config(**{field: value}), field) == value
+
+    @pytest.mark.parametrize("field", NUMBERS)
+    def test_what_lies_outside_is_refused_by_path_and_value(self, field):
+        for value in self.NUMBERS[field][1]:
+            with pytest.raises(ConfigError, match=rf"^{field}={value}: "):
+                config(**{field: value})
+
+    @pytest.mark.parametrize(
+        ("field", "value"),
+        [("dtype", "int8"), ("load_format", "pt"), ("device", "tpu"), ("device", "cuda:x"), ("model", ""), ("model", 5),
+         ("executor", ""), ("executor", None), ("executor", "x" * 513), ("executor", {"options": {}}),
+         ("scheduler", {"name": "x", "option": {}}), ("stat_loggers", [5]), ("plugins", {"allowed": []})],
+    )  # fmt: skip
+    def test_texts_and_plugins_are_checked(self, field, value):
+        with pytest.raises(ConfigError, match=field):
+            config(**{field: value})
+
+    def test_every_problem_is_named(self):
+        with pytest.raises(ConfigError) as caught:
+            config(max_num_seqs=0, seed=-1, device="tpu")
+        assert all(field in str(caught.value) for field in ("max_num_seqs=0", "seed=-1", "device='tpu'"))
+
+    def test_a_step_must_hold_one_token_per_sequence(self):
+        with pytest.raises(ConfigError, match=r"max_num_batched_tokens=8 is below max_num_seqs=9"):
+            config(max_num_batched_tokens=8, max_num_seqs=9)
+
+    def test_without_chunks_a_step_must_hold_the_longest_prompt(self):
+        values = {"max_num_batched_tokens": 256, "max_model_len": 257}
+        assert config(**values).enable_chunked_prefill
+        with pytest.raises(ConfigError, match=r"max_num_batched_tokens=256 is below max_model_len=257"):
+            config(**values, enable_chunked_prefill=False)
+
+    def test_it_is_frozen(self):
+        with pytest.raises(ValidationError):
+            config().seed = 1  # type: ignore[misc]
+
+
+class TestDerived:
+    @pytest.mark.parametrize(("seqs", "tokens", "budget"), [(1, None, 2048), (4096, None, 4096), (4, 16, 16)])
+    def test_the_token_budget_has_a_default(self, seqs, tokens, budget):
+        assert config(max_num_seqs=seqs, max_num_batched_tokens=tokens).step_token_budget == budget
+
+    def test_world_size_counts_the_ranks_of_one_engine(self):
+        assert config(tensor_parallel_size=2, pipeline_parallel_size=3, data_parallel_size=5).world_size == 6
+
+
+class TestPlugins:
+    """A plugin field takes a name, or a name and options."""
+
+    def test_a_name_and_a_mapping_mean_the_same(self):
+        assert config(scheduler="static").scheduler == config(scheduler={"name": "static"}).scheduler
+        assert config(scheduler={"name": "a:B", "options": {"x": 1}}).scheduler == PluginChoice(
+            name="a:B", options={"x": 1}
+        )
+
+    @pytest.mark.parametrize("field", ["io_processor", "kv_connector"])
+    @pytest.mark.parametrize("nothing", ["none", None])
+    def test_what_may_be_absent_can_be_left_out(self, field, nothing):
+        assert getattr(config(**{field: nothing}), field) is None
+
+    @pytest.mark.parametrize("given", ["console", ["console"], ("console",), [{"name": "console"}]])
+    def test_stat_loggers_may_be_one_or_many(self, given):
+        assert config(stat_loggers=given).stat_loggers == (PluginChoice(name="console"),)
+
+    def test_stat_loggers_may_be_a_list_in_one_text(self):
+        names = [choice.name for choice in config(stat_loggers="console, prometheus").stat_loggers]
+        assert names == ["console", "prometheus"]
+
+    def test_a_configuration_survives_the_way_to_a_child(self):
+        sent = config(
+            scheduler={"name": "x", "options": {"deep": {"list": [1, "a", None, 0.5]}}},
+            stat_loggers=["console"],
+            served_model_name=["a", "b"],
+            plugins={"allow": ["one"]},
+            max_num_queued_reqs=None,
+        )
+        assert EngineConfig.model_validate_json(sent.model_dump_json()) == sent
+
+
+class TestUnknownKeys:
+    def test_the_nearest_key_is_suggested(self):
+        with pytest.raises(ConfigError, match=r"unknown setting 'max_num_seq'; did you mean 'max_num_seqs'\?"):
+            config(max_num_seq=1)
+
+    def test_without_a_near_one_nothing_is_suggested(self):
+        with pytest.raises(ConfigError, match=r"^unknown setting 'zzzz'$"):
+            config(zzzz=1)
+
+    def test_a_nested_key_is_named_by_its_path(self):
+        with pytest.raises(ConfigError, match=r"^unknown setting 'plugins\.alow'$"):
+            config(plugins={"alow": ["x"]})
+        with pytest.raises(ConfigError, match=r"^unknown setting 'stat_loggers\.0\.nam'"):
+            config(stat_loggers=[{"name": "a", "nam": "b"}])
+
+    def test_the_model_is_required(self):
+        for values in ({}, {"model": None}):
+            with pytest.raises(ConfigError, match="setting 'model' is missing"):
+                make_config(values, use_environment=False)
+
+
+class TestSources:
+    """Flag over `TENONRY_<FIELD>` over YAML over default."""
+
+    @pytest.fixture
+    def yaml_file(self, tmp_path: Path) -> Path:
+        path = tmp_path / "tenonry.yaml"
+        path.write_text("model: from-yaml\nmax-num-seqs: 3\nseed: 3\nblock_size: 3\n", "utf-8")
+        return path
+
+    def test_precedence(self, yaml_file, monkeypatch):
+        monkeypatch.setenv("TENONRY_SEED", "2")
+        monkeypatch.setenv("TENONRY_BLOCK_SIZE", "2")
+        made = make_config({"config": yaml_file, "block_size": 1})
+        assert (made.block_size, made.seed, made.max_num_seqs) == (1, 2, 3)
+        assert (made.model, made.dtype) == ("from-yaml", "auto")
+
+    def test_the_environment_can_be_left_out(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_SEED", "2")
+        assert make_config({"model": "m"}, use_environment=False).seed == 0
+
+    def test_a_missing_flag_does_not_hide_other_sources(self, yaml_file):
+        assert make_config({"config": yaml_file, "model": None}).model == "from-yaml"
+
+    @pytest.mark.parametrize(
+        ("field", "text", "value"),
+        [
+            ("max_num_seqs", "7", 7),
+            ("max_model_len", "32K", 32_768),
+            ("gpu_memory_utilization", "0.5", 0.5),
+            ("enable_prefix_caching", "false", False),
+            ("enforce_eager", "1", True),
+            ("served_model_name", "[a, b]", ("a", "b")),
+            ("served_model_name", "a", ("a",)),
+            ("stat_loggers", "console", (PluginChoice(name="console"),)),
+            ("stat_loggers", "{name: console, options: {x: 1}}", (PluginChoice(name="console", options={"x": 1}),)),
+            ("scheduler", "./my.py:Mine", PluginChoice(name="./my.py:Mine")),
+            ("scheduler", "{name: static, options: {x: 1}}", PluginChoice(name="static", options={"x": 1})),
+            ("io_processor", "none", None),
+            ("model", "123", "123"),
+            ("tokenizer", "1e5", "1e5"),
+            ("revision", "0012", "0012"),
+            ("chat_template", "{{ messages[0]: x }}", "{{ messages[0]: x }}"),
+            ("attention_backend", "null", "null"),
+            ("dtype", "float16", "float16"),
+        ],
+    )
+    def test_a_variable_means_what_the_flag_means(self, monkeypatch, field, text, value):
+        monkeypatch.setenv(ENV_PREFIX + field.upper(), text)
+        assert getattr(make_config({} if field == "model" else {"model": "m"}), field) == value
+
+    def test_an_empty_variable_is_no_variable(self, monkeypatch):
+        for field in EngineConfig.model_fields:
+            monkeypatch.setenv(ENV_PREFIX + field.upper(), "")
+        assert environment_values() == {}
+
+    def test_every_field_has_a_variable(self, monkeypatch):
+        for field in EngineConfig.model_fields:
+            monkeypatch.setenv(ENV_PREFIX + field.upper(), "1")
+        assert set(environment_values()) == set(EngineConfig.model_fields)
+
+    def test_a_variable_that_is_no_yaml_is_named(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[console")
+        with pytest.raises(ConfigError, match=r"TENONRY_STAT_LOGGERS='\[console' is not valid YAML"):
+            make_config({"model": "m"})
+
+    def test_a_bad_value_of_a_variable_is_refused_by_field(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "many")
+        with pytest.raises(ConfigError, match="max_num_seqs='many'"):
+            make_config({"model": "m"})
+        monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "manyk")
+        with pytest.raises(ConfigError, match="max_num_seqs: 'manyk' is not an integer"):
+            make_config({"model": "m"})
+
+
+class TestYamlFile:
+    def write(self, tmp_path: Path, content: bytes) -> Path:
+        path = tmp_path / "file.yaml"
+        path.write_bytes(content)
+        return path
+
+    def test_keys_may_have_dashes_and_files_may_be_empty(self, tmp_path):
+        assert load_yaml(self.write(tmp_path, b"max-num-seqs: 3")) == {"max_num_seqs": 3}
+        assert load_yaml(self.write(tmp_path, b"# nothing")) == {}
+
+    def test_nested_keys_are_left_alone(self, tmp_path):
+        content = b"scheduler: {name: x, options: {some-key: 1}}"
+        assert load_yaml(self.write(tmp_path, content))["scheduler"]["options"] == {"some-key": 1}
+
+    @pytest.mark.parametrize(
+        ("content", "text"),
+        [(b"a: [1", "is not valid YAML"), (b"- a\n- b", "must hold a mapping of settings, not a list"),
+         (b"just text", "not a str"), (b"model: \xff", "is not valid YAML|is not UTF-8"), 
+         (b"a: !!python/name:os.system", "valid YAML")],
+    )  # fmt: skip
+    def test_a_broken_file_is_named(self, tmp_path, content, text):
+        path = self.write(tmp_path, content)
+        with pytest.raises(ConfigError, match=text) as caught:
+            load_yaml(path)
+        assert str(path) in str(caught.value)
+
+    def test_a_missing_file_and_a_folder_are_named(self, tmp_path):
+        for path in (tmp_path / "none.yaml", tmp_path):
+            with pytest.raises(ConfigError, match=r"cannot be read: [A-Z]"):
+                load_yaml(path)
+
+    @pytest.mark.skipif(os.geteuid() == 0, reason="root may read everything")
+    def test_an_unreadable_file_is_named(self, tmp_path):
+        path = self.write(tmp_path, b"")
+        path.chmod(0)
+        with pytest.raises(ConfigError, match="Permission denied"):
+            load_yaml(path)
+
+    def test_an_unknown_key_in_a_file_is_suggested(self, tmp_path):
+        with pytest.raises(ConfigError, match="did you mean 'max_model_len'"):
+            make_config({"model": "m", "config": self.write(tmp_path, b"max-model-length: 5")})
