@@ -40,7 +40,8 @@ class Api:
         return self._runner.run(coroutine)
 
     async def _send(self, method: str, path: str, **keywords: Any) -> httpx.Response:
-        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False)
+        root_path = self.state.settings.root_path
+        transport = httpx.ASGITransport(self.app, raise_app_exceptions=False, root_path=root_path)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
             return await client.request(method, path, **keywords)
 

@@ -37,7 +37,6 @@ def create_app(state: ServerState) -> ASGIApp:
         docs_url=None,  # the interactive pages load scripts from the internet
         redoc_url=None,
         redirect_slashes=False,
-        root_path=settings.root_path,
     )
     api.state.server = state
     for module in (completions, chat, tokenize, operations):

@@ -184,9 +184,9 @@ class ChatChunks(ChunkWriter):
 
     def _lead(self, index: int, output: RequestOutput) -> bytes:
         ids = b""
-        if self.wishes.token_ids:
+        if self.wishes.token_ids and index == 0:
             ids = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
-        if self.wishes.prompt_logprobs and output.prompt_logprobs is not None:
+        if self.wishes.prompt_logprobs and index == 0 and output.prompt_logprobs is not None:
             ids += b',"prompt_logprobs":' + _encode(prompt_logprobs(output.prompt_logprobs, self.texts))
         choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' % index
         return self._open + choice + ids + self._no_usage + b"}\n\n"

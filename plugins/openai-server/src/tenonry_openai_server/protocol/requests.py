@@ -2,61 +2,44 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, ClassVar
 
-from pydantic import BaseModel, ConfigDict, Field, PlainValidator, WithJsonSchema, model_validator
+import msgspec
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    SkipValidation,
+    TypeAdapter,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
 
 from tenonry.sampling_params import MAX_LOGPROBS, MAX_N, MAX_TOKENS
-from tenonry_openai_server.protocol.parse import Body
-from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars, TokenIds, at_most
+from tenonry_openai_server.protocol.large import (
+    IDS_SCHEMA,
+    PROMPTS_SCHEMA,
+    Prompt,
+    decode_ids,
+    decode_prompts,
+    decode_text,
+)
+from tenonry_openai_server.protocol.parse import Body, explain
+from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars
 
-MAX_PROMPTS = 1024
 MAX_MESSAGES = 4096
 MAX_COMPLETIONS = 4096  # prompts × n of one request
-MAX_TOKENIZE_IDS = 4_000_000
 
-Prompt = str | list[int]
-_FORMS = "must be a text, a list of texts, a list of token ids or a list of such lists, none of them empty"
-
-
-def _are_ids(value: Any) -> bool:
-    """A list of token ids and nothing else; checked without a Python loop."""
-    return isinstance(value, list) and bool(value) and set(map(type, value)) == {int} and _in_range(value)
-
-
-def _in_range(ids: list[int]) -> bool:
-    if min(ids) < 0 or max(ids) >= 2**31:
-        raise ValueError("a token id is at least 0 and below 2147483648")
-    return True
-
-
-def _prompts(value: Any) -> list[Prompt]:
-    """Any of the four forms of a prompt, as a list of prompts."""
-    if isinstance(value, str) or (isinstance(value, list) and value and type(value[0]) is int):
-        value = [value]
-    if not isinstance(value, list) or not value:
-        raise ValueError(_FORMS)
-    if len(value) > MAX_PROMPTS:
-        raise ValueError(f"has {len(value)} prompts; at most {MAX_PROMPTS} are allowed")
-    if set(map(type, value)) != {str} and not all(map(_are_ids, value)):
-        raise ValueError(_FORMS)
-    return value
-
-
-_IDS = {"type": "array", "items": {"type": "integer", "minimum": 0}, "minItems": 1}
-_PROMPT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MAX_PROMPTS},
-        _IDS,
-        {"type": "array", "items": _IDS, "minItems": 1, "maxItems": MAX_PROMPTS},
-    ]
-}
-Prompts = Annotated[list[Prompt], PlainValidator(_prompts), WithJsonSchema(_PROMPT_SCHEMA)]
+Prompts = Annotated[list[Prompt], SkipValidation, WithJsonSchema(PROMPTS_SCHEMA)]  # decoded and checked already
+Ids = Annotated[list[int], SkipValidation, WithJsonSchema(IDS_SCHEMA)]
+Text = Annotated[str, SkipValidation]
 
 
 class CompletionRequest(SamplingBody):
     """Body of POST /v1/completions."""
+
+    decoders: ClassVar = {"prompt": decode_prompts}
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="16 by default; 0 only with echo.")
@@ -76,37 +59,44 @@ class CompletionRequest(SamplingBody):
         return self
 
 
-def _content(value: Any) -> str | None:
-    """The text of a message: plain, or parts of type text joined by line breaks."""
-    if value is None or isinstance(value, str):
-        return value
-    if not isinstance(value, list) or not value:
-        raise ValueError("must be a text or a list of parts")
-    texts = []
-    for part in value:
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind not in {"text", "input_text"} or not isinstance(part.get("text"), str):
-            shown = f"a part of type {kind!r}" if isinstance(kind, str) and kind != "text" else "a part without text"
-            raise ValueError(f"holds {shown}; this server reads parts of type 'text' only")
-        texts.append(part["text"])
-    return "\n".join(texts)
+class Part(BaseModel):
+    """A part of a message; only text can be read."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    type: str = Field(max_length=64)
+    text: str | None = None
+
+    @model_validator(mode="after")
+    def _check(self) -> Part:
+        if self.type not in {"text", "input_text"}:
+            raise ValueError(f"holds a part of type '{self.type}'; this server reads parts of type 'text' only")
+        if self.text is None:
+            raise ValueError("holds a part without text")
+        return self
 
 
-_CONTENT_SCHEMA = {
-    "anyOf": [
-        {"type": "string"},
-        {"type": "null"},
-        {
-            "type": "array",
-            "items": {
-                "type": "object",
-                "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-                "required": ["type", "text"],
-            },
-            "minItems": 1,
-        },
-    ]
-}
+class Function(BaseModel):
+    """What an earlier answer called."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    name: str = Field(max_length=256)
+    arguments: str = ""
+
+
+class ToolCall(BaseModel):
+    """A call in an earlier answer; goes to the chat template as it is."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    id: str | None = Field(None, max_length=256)
+    type: str = Field("function", max_length=64)
+    function: Function
+
+
+Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+ToolCalls = Annotated[list[ToolCall], Field(max_length=128, fail_fast=True)]
 
 
 class Message(BaseModel):
@@ -115,9 +105,9 @@ class Message(BaseModel):
     model_config = ConfigDict(strict=True, extra="ignore")
 
     role: str = Field(min_length=1, max_length=64)
-    content: Annotated[str | None, PlainValidator(_content), WithJsonSchema(_CONTENT_SCHEMA)] = None
+    content: str | Parts | None = None
     name: str | None = Field(None, max_length=256)
-    tool_calls: Annotated[list[dict[str, Any]] | None, at_most(128)] = None
+    tool_calls: ToolCalls | None = None
     tool_call_id: str | None = Field(None, max_length=256)
     reasoning_content: str | None = None
 
@@ -129,13 +119,29 @@ class Message(BaseModel):
 
     def for_template(self) -> dict[str, Any]:
         """The message as chat templates know it; `developer` is what newer clients call the system."""
-        values = self.model_dump(exclude_none=True)
+        values = self.model_dump(exclude_none=True, exclude={"content"})
         if values["role"] == "developer":
             values["role"] = "system"
-        return {**values, "content": self.content or ""}
+        return {**values, "content": self.text}
+
+    @property
+    def text(self) -> str:
+        """The content; parts are joined by line breaks."""
+        if isinstance(self.content, list):
+            return "\n".join(part.text or "" for part in self.content)
+        return self.content or ""
 
 
-Messages = Annotated[list[Message], Field(min_length=1, fail_fast=True), at_most(MAX_MESSAGES)]
+Messages = Annotated[list[Message], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
+_messages: TypeAdapter[list[Message]] = TypeAdapter(Messages)
+
+
+def decode_messages(raw: msgspec.Raw) -> list[Message]:
+    """The messages of a chat, straight from JSON. Raises APIError."""
+    try:
+        return _messages.validate_json(bytes(raw), strict=True)
+    except ValidationError as error:
+        raise explain(error, {"messages": raw}, "messages") from None
 
 
 class ChatPrompt(BaseModel):
@@ -161,6 +167,8 @@ class ChatPrompt(BaseModel):
 class ChatRequest(SamplingBody, ChatPrompt):
     """Body of POST /v1/chat/completions."""
 
+    decoders: ClassVar = {"messages": decode_messages}
+
     messages: Messages
     max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS, description="The rest of the context by default.")
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
@@ -177,7 +185,9 @@ class ChatRequest(SamplingBody, ChatPrompt):
 class TokenizeRequest(Body, ChatPrompt):
     """Body of POST /tokenize: a text, or messages."""
 
-    prompt: str | None = None
+    decoders: ClassVar = {"messages": decode_messages, "prompt": decode_text}
+
+    prompt: Text | None = None
     messages: Messages | None = None
     add_special_tokens: bool | None = None
     return_token_strs: bool | None = None
@@ -192,4 +202,6 @@ class TokenizeRequest(Body, ChatPrompt):
 class DetokenizeRequest(Body):
     """Body of POST /detokenize."""
 
-    tokens: Annotated[TokenIds, at_most(MAX_TOKENIZE_IDS)]
+    decoders: ClassVar = {"tokens": decode_ids}
+
+    tokens: Ids

@@ -36,14 +36,6 @@ def at_most(count: int) -> BeforeValidator:
     return BeforeValidator(check)
 
 
-def _stop(value: Any) -> tuple[str, ...] | None:
-    if value is None or isinstance(value, str):
-        return (value,) if value else None
-    if not isinstance(value, list) or len(value) > limits.MAX_STOP_STRINGS or set(map(type, value)) - {str}:
-        raise ValueError(f"must be a text or a list of at most {limits.MAX_STOP_STRINGS} texts")
-    return tuple(value) or None
-
-
 def _scalars(value: Any) -> dict[str, Any] | None:
     """A flat mapping: nothing that an engine would have to walk through."""
     if value is None:
@@ -59,10 +51,9 @@ def _scalars(value: Any) -> dict[str, Any] | None:
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-_STOP_SCHEMA = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
-Stop = Annotated[tuple[str, ...] | None, PlainValidator(_stop), WithJsonSchema(_STOP_SCHEMA)]
 Scalars = Annotated[dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})]
 Word = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
+Words = Annotated[list[Word], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -84,7 +75,7 @@ class SamplingBody(Body):
     min_p: Number | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-MAX_INT - 1, le=MAX_INT)
     min_tokens: int | None = Field(None, ge=0, le=limits.MAX_TOKENS)
-    stop: Stop = None
+    stop: Word | Words | None = None
     stop_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_STOP_TOKEN_IDS)] = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None

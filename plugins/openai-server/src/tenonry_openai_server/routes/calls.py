@@ -10,7 +10,6 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from pydantic import BaseModel
 from starlette.requests import ClientDisconnect, Request
 
 from tenonry.errors import RequestError
@@ -20,7 +19,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.auth import TENANT
 from tenonry_openai_server.errors import APIError, bad_request
 from tenonry_openai_server.protocol.chunks import Wishes
-from tenonry_openai_server.protocol.parse import parse_body
+from tenonry_openai_server.protocol.parse import Body, parse_body
 from tenonry_openai_server.protocol.requests import ChatRequest, CompletionRequest
 from tenonry_openai_server.protocol.sampling import SamplingBody
 from tenonry_openai_server.state import ServerState
@@ -31,7 +30,7 @@ if TYPE_CHECKING:
 
 INLINE_CHARS = 20_000  # longer texts are tokenised and rendered on a helper thread
 _TRACE = re.compile(r"[\x21-\x7e ]{1,512}")
-BodyType = TypeVar("BodyType", bound=BaseModel)
+BodyType = TypeVar("BodyType", bound=Body)
 Result = TypeVar("Result")
 
 

@@ -31,7 +31,7 @@ async def tokenize(request: Request) -> Response:
     else:
         special = bool(body.add_special_tokens)
         prompt = await render(engine, body.messages, body, special=special)
-        size = sum(len(message.content or "") for message in body.messages)
+        size = sum(len(message.text) for message in body.messages)
         processed = await off_loop(
             size, lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special)
         )

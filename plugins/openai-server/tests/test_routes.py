@@ -1,0 +1,179 @@
+"""The other routes, the phases of the server, and OpenAI's error shape wherever something is wrong."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tenonry import __version__
+from tenonry_openai_server.state import Phase
+
+
+def error_of(response) -> dict:
+    error = response.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return error
+
+
+def test_models(make_api):
+    api = make_api(config={"served_model_name": ("one", "org/two")})
+    listing = api.get("/v1/models").json()
+    assert listing["object"] == "list"
+    assert [card["id"] for card in listing["data"]] == ["one", "org/two"]
+    card = api.get("/v1/models/org/two").json()
+    assert (card["object"], card["root"], card["max_model_len"]) == ("model", "fake", 100)
+    missing = api.get("/v1/models/three")
+    assert (missing.status_code, error_of(missing)["code"]) == (404, "model_not_found")
+
+
+def test_tokenize_text_and_back(api):
+    answer = api.post("/tokenize", {"prompt": "hé", "return_token_strs": True}).json()
+    assert answer == {"count": 3, "max_model_len": 100, "tokens": [1, 104, 233], "token_strs": ["<s>", "h", "é"]}
+    assert api.post("/tokenize", {"prompt": "h", "add_special_tokens": False}).json()["tokens"] == [104]
+    assert api.post("/detokenize", {"tokens": [104, 233]}).json() == {"prompt": "hé"}
+
+
+def test_tokenize_chat(api):
+    body = {"messages": [{"role": "user", "content": "x"}], "add_generation_prompt": False}
+    assert api.post("/tokenize", body).json()["tokens"] == [ord(c) for c in "user: x"]
+    assert api.post("/tokenize", body | {"add_special_tokens": True}).json()["tokens"][0] == 1
+
+
+@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}])
+def test_tokenize_wants_one_of_two(body, api):
+    response = api.post("/tokenize", body)
+    assert response.status_code == 400
+    assert "either prompt or messages" in error_of(response)["message"]
+
+
+def test_version_needs_no_engine(api):
+    api.state._engine = None
+    assert api.get("/version").json() == {"version": __version__}
+
+
+def test_phases_show_in_health_and_readiness(api):
+    def seen() -> tuple[int, int, int]:
+        completion = api.post("/v1/completions", {"prompt": "a"})
+        return api.get("/health").status_code, api.get("/ready").status_code, completion.status_code
+
+    assert seen() == (200, 200, 200)
+    api.state.phase = Phase.DRAINING
+    assert seen() == (200, 503, 503)
+    api.state.phase = Phase.READY
+    api.engine.dead = True
+    assert seen() == (503, 503, 503)
+    assert api.get("/ready").json() == {"status": "dead"}
+    api.state.phase, api.state._engine = Phase.STARTING, None
+    assert seen() == (503, 503, 503)
+    assert api.get("/health").json() == {"status": "starting"}
+
+
+@pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.DEAD])
+def test_refusal_names_the_phase_and_when_to_come_again(phase, api):
+    api.state.phase, api.state._engine = phase, None
+    response = api.post("/v1/chat/completions", {})
+    assert response.status_code == 503
+    assert error_of(response)["code"] == {"dead": "engine_dead"}.get(phase.value, phase.value)
+    assert int(response.headers["retry-after"]) >= 1
+    assert api.get("/v1/models").status_code == 503
+
+
+def test_metrics_come_from_the_stat_logger_that_renders(api):
+    class Quiet:
+        pass
+
+    class Rendering:
+        def render(self):
+            return b"# TYPE x counter\nx 1\n", "text/plain; version=1.0.0; charset=utf-8"
+
+    missing = api.get("/metrics")
+    assert (missing.status_code, error_of(missing)["code"]) == (404, "no_metrics")
+    assert "--stat-logger prometheus" in error_of(missing)["message"]
+    api.engine.stat_loggers = {"console": Quiet(), "prometheus": Rendering()}
+    response = api.get("/metrics")
+    assert response.content.endswith(b"x 1\n")
+    assert response.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
+
+
+@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses", "/rerank", "/docs", "/redoc", "/v1/completions/"])
+def test_unknown_route_says_so_in_openais_shape(path, api):
+    response = api.post(path, {"input": "x"})
+    assert response.status_code == 404
+    error = error_of(response)
+    assert error["code"] == "unknown_url"
+    assert path in error["message"]
+
+
+def test_wrong_method_says_so_in_openais_shape(api):
+    response = api.get("/v1/completions")
+    assert response.status_code == 405
+    assert error_of(response)["code"] == "method_not_allowed"
+    assert response.headers["allow"] == "POST"
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"])
+def test_other_content_types_are_refused(kind, api):
+    """A page of another origin can send these without asking first."""
+    response = api.request("POST", "/v1/completions", content=b'{"prompt":"a"}', headers={"content-type": kind})
+    assert response.status_code == 415
+    assert "application/json" in error_of(response)["message"]
+    assert not api.engine.calls
+
+
+def test_client_request_id_is_echoed_and_never_used(api):
+    response = api.post("/v1/completions", {"prompt": "a"}, headers={"x-request-id": "mine-1"})
+    assert response.headers["x-request-id"] == "mine-1"
+    assert "mine-1" not in api.engine.calls[0].request_id
+    odd = api.post("/v1/completions", {"prompt": "a"}, headers={"x-request-id": "a" * 500})
+    assert odd.headers["x-request-id"] != "a" * 500
+    assert len(odd.headers["x-request-id"]) == 32
+
+
+def test_origin_of_a_request_travels_with_it(api):
+    headers = {"traceparent": "00-abc-def-01", "X-Data-Parallel-Rank": "1"}
+    api.post("/v1/completions", {"prompt": "a"}, headers=headers)
+    (call,) = api.engine.calls
+    assert call.fields["trace_headers"] == {"traceparent": "00-abc-def-01"}
+    assert call.fields["data_parallel_rank"] == 1
+    bad = api.post("/v1/completions", {"prompt": "a"}, headers={"X-Data-Parallel-Rank": "-1"})
+    assert bad.status_code == 400
+
+
+def test_kv_transfer_params_need_a_connector(make_api):
+    body = {"prompt": "a", "kv_transfer_params": {"remote": "x"}}
+    assert make_api().post("/v1/completions", body).status_code == 400
+    api = make_api(config={"kv_connector": "some"})
+    assert api.post("/v1/completions", body).status_code == 200
+    assert api.engine.calls[0].fields["kv_transfer_params"] == {"remote": "x"}
+
+
+def test_openapi_document_names_every_route_and_resolves(api):
+    document = api.get("/openapi.json").json()
+    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/metrics"} <= set(document["paths"])
+    schemas = document["components"]["schemas"]
+    text = json.dumps(document)
+    for reference in set(part.split('"')[0] for part in text.split('"$ref": "#/components/schemas/')[1:]):
+        assert reference in schemas
+    temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
+    assert (temperature["minimum"], temperature["maximum"]) == (0, 100)
+    assert "http" not in text.replace("https://json-schema.org", "")
+
+
+def test_broken_route_answers_in_openais_shape_without_its_text(api, monkeypatch, caplog):
+    monkeypatch.setattr(type(api.engine), "model", property(lambda self: 1 / 0), raising=False)
+    del api.engine.__dict__["model"]
+    response = api.get("/v1/models")
+    assert response.status_code == 500
+    assert error_of(response)["code"] == "internal_error"
+    assert "ZeroDivisionError" in caplog.text
+    assert response.headers["x-request-id"] in response.text
+
+
+def test_browsers_of_allowed_origins_may_ask(make_api):
+    api = make_api(allowed_origins=("http://page.test",), api_key=("k",))
+    headers = {"origin": "http://page.test", "access-control-request-method": "POST"}
+    assert api.request("OPTIONS", "/v1/completions", headers=headers).status_code == 200
+    refused = api.post("/v1/completions", {"prompt": "a"}, headers={"origin": "http://page.test"})
+    assert refused.status_code == 401
+    assert refused.headers["access-control-allow-origin"] == "http://page.test"
