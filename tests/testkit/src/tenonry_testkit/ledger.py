@@ -26,10 +26,13 @@ from tenonry_testkit.rules import (
 
 
 class Entry:
-    """One request: what it must produce, what it got, how it ended, and what may happen to it."""
+    """One request: what it must produce, what it got, how it ended, and what may happen to it.
+
+    `limit`: most tokens in all; `num_before`: tokens it brought, prompt and delivered ones.
+    """
 
     __slots__ = (
-        "arrival", "expected", "finished", "handle", "may_fail", "num_cached", "num_scheduled", "queued_s", "request",
+        "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "queued_s", "request",
         "token_ids",
     )  # fmt: skip
 
@@ -39,7 +42,8 @@ class Entry:
         self.token_ids: list[int] = []
         self.finished: FinishedOutput | None = None
         self.may_fail = expected.reason is FinishReason.ERROR
-        self.num_scheduled = 0
+        # Taken now, because the request is in the scheduler's hands soon.
+        self.limit, self.num_before = request.max_total_tokens, request.num_tokens
         self.num_cached: int | None = None
         self.queued_s: float | None = None
 
@@ -119,7 +123,7 @@ class Ledger:
         entry = self._of_client(client, event.handle)
         expect(entry.num_cached is None, OWN_CLIENT, f"{entry} is said to have started twice")
         entry.num_cached, entry.queued_s = event.num_cached_tokens, event.queued_s
-        fits = 0 <= event.num_cached_tokens < entry.request.num_tokens
+        fits = 0 <= event.num_cached_tokens < entry.num_before
         expect(fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens")
 
     def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:

@@ -328,7 +328,7 @@ class Rig:
 
     def max_steps_left(self) -> int:
         """More steps than any scheduler needs that makes progress."""
-        tokens = sum(entry.request.max_total_tokens for entry in self.ledger.live)
+        tokens = sum(entry.limit for entry in self.ledger.live)
         return 500 + 60 * tokens
 
     # ------------------------------------------------------------------ checks

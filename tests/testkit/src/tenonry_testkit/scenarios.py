@@ -252,7 +252,7 @@ def memory_connectors(spec: RigSpec, options: MemoryOptions) -> tuple[MemoryConn
 # ------------------------------------------------------------------------------------------------------ determinism
 def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
     """Three runs: two alike, and one whose request ids, addresses and random state differ."""
-    spec = RigSpec(depth=depth, num_blocks=12)
+    spec = RigSpec(depth=depth, num_blocks=9)
     runs = []
     for run in range(3):
         random.seed(run)

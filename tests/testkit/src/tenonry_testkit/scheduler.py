@@ -241,7 +241,7 @@ class SchedulerContract:
     # ------------------------------------------------------------------ determinism
     def test_same_calls_give_the_same_decisions(self) -> None:
         """The same calls and the same clock, twice: the same steps, byte for byte. The request_id means nothing."""
-        program = storms(aborts=True, resets=True)
+        program = storms(sends(max_length=10, max_output=28), aborts=True, resets=True)
         self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios.twice_the_same(self.rig, *drawn), 8)
 
     def test_the_wall_clock_is_not_read(self) -> None:

@@ -36,6 +36,10 @@ class Send:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
 
+    def __repr__(self) -> str:
+        fields = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        return f"Send({', '.join(f'{name}={value!r}' for name, value, usual in fields if value != usual)})"
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Turn:
@@ -190,26 +194,32 @@ def sends(
 def storms(
     requests: st.SearchStrategy[Send] | None = None,
     *,
-    min_size: int = 10,
-    max_size: int = 40,
+    waves: int = 8,
     aborts: bool = False,
     resets: bool = False,
     failures: bool = False,
 ) -> st.SearchStrategy[list[Op]]:
-    """Programs: requests among turns, and whatever else is asked for."""
+    """Programs in up to `waves` waves: a few requests at once, some steps, and then whatever else is asked for."""
     asked = sends() if requests is None else requests
-    ops: list[st.SearchStrategy[Op]] = [
-        asked,
-        asked,
-        st.builds(Turn, st.integers(1, 6)),
+    events: list[st.SearchStrategy[Op]] = [
         st.just(Launch()),
         st.just(Deliver()),
+        st.builds(Tick, st.sampled_from((0.001, 1.0, 3600.0))),
     ]
     if aborts:
-        ops += [st.builds(Abort, st.integers(0, 5)), st.builds(Abort, st.integers(0, 5) | st.none())]
+        events += [st.builds(Abort, st.integers(0, 5)), st.builds(Abort, st.integers(0, 5)), st.just(Abort(None))]
     if resets:
-        ops.append(st.builds(Reset, st.booleans()))
+        events.append(st.builds(Reset, st.booleans()))
     if failures:
-        ops.append(st.builds(FailRow, st.integers(0, 5)))
-    ops.append(st.builds(Tick, st.sampled_from((0.001, 1.0, 3600.0))))
-    return st.lists(st.one_of(ops), min_size=min_size, max_size=max_size)
+        events.append(st.builds(FailRow, st.integers(0, 5)))
+    wave = st.tuples(
+        st.lists(asked, min_size=1, max_size=5),
+        st.lists(st.builds(Turn, st.integers(1, 5)), max_size=2),
+        st.lists(st.one_of(events), max_size=3),
+        st.lists(st.builds(Turn, st.integers(1, 4)), max_size=1),
+    )
+    return st.lists(wave, min_size=3, max_size=waves).map(_flat)
+
+
+def _flat(drawn: list[tuple[list[Op], ...]]) -> list[Op]:
+    return [op for wave in drawn for part in wave for op in part]

@@ -136,18 +136,17 @@ class StepWatch:
                 written[group, block] = stay
 
     def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:
-        entry, request = stay.entry, stay.entry.request
+        entry = stay.entry
         length = stay.num_known + stay.num_pending
         expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in row {stay.row}")
         expect(end <= self._spec.max_model_len, LIMITS, f"{entry} would hold {end} tokens")
         expect(end <= length, NO_OVERRUN, f"{entry} computes token {end} of {length}")
         if samples:
-            limit = request.max_total_tokens
-            expect(length < limit, NO_OVERRUN, f"{entry} samples token {length + 1}; its limit is {limit}")
+            expect(length < entry.limit, NO_OVERRUN, f"{entry} samples token {length + 1} of {entry.limit}")
         else:
             expect(self._chunked, NO_CHUNKS, f"{entry} computes tokens up to {end} of {length}")
         if not self._spec.feeds_back:
-            known = request.num_prompt_tokens + len(request.source.output_token_ids) + len(entry.token_ids)
+            known = entry.num_before + len(entry.token_ids)
             expect(end <= known, NO_PENDING, f"{entry} computes token {end}, of which {known} are known")
 
     def _settle_writers(self, written: dict[tuple[int, int], Stay]) -> None:

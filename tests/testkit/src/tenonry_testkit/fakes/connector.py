@@ -90,10 +90,10 @@ class MemoryConnector(KVConnector):
         return metadata
 
     def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
-        if request.finish_reason is FinishReason.ERROR:
-            return False, None
-        full = min(len(block_ids) - 1, request.num_prompt_tokens // self._block_size)
-        pairs = zip(self._hashes(request)[: max(0, full)], list(block_ids), strict=False)
+        if request.finish_reason not in {FinishReason.STOP, FinishReason.LENGTH}:
+            return False, None  # a failed row's blocks are not to be trusted, an aborted one's may not be full
+        full = request.num_prompt_tokens // self._block_size
+        pairs = zip(self._hashes(request)[:full], list(block_ids), strict=False)
         missing = [[name, int(block)] for name, block in pairs if name not in self.store.blocks]
         if not missing:
             return False, None

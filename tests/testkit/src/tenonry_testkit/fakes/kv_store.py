@@ -14,11 +14,29 @@ from tenonry_testkit.fakes.tokens import U64, group_kv
 
 NOBODY = np.iinfo(np.uint64).max
 POISON = np.uint64(0xBAD)  # what a row leaves behind whose numbers went wrong
+LOST = np.uint64(0x105)  # what a row leaves behind that ran on contents which never came
 TRANSFERRED = NOBODY - np.uint64(1)  # the slot was filled by a KV connector
 
 
 class FakeKVError(AssertionError):
     """A row would have read a slot that does not hold its own prefix, or two rows wrote one slot."""
+
+
+class Reading:
+    """What the rows of one step have read: `context` u64[R] sums modulo 2⁶⁴, `poisoned_by` u64[R] whose poison (NOBODY's,
+    one hopes), `lost` bool[R] contents that a KV connector failed to bring, or what was computed from such.
+    """
+
+    def __init__(self, num_rows: int) -> None:
+        self.context = np.zeros(num_rows, np.uint64)
+        self.poisoned_by = np.full(num_rows, NOBODY, np.uint64)
+        self.lost = np.zeros(num_rows, np.bool_)
+
+    def add(self, values: U64, poisoners: U64, lost: NDArray[np.bool_]) -> None:
+        """What one KV group adds; all [R, longest]."""
+        self.context += values.sum(axis=1, dtype=np.uint64)
+        self.poisoned_by = np.minimum(self.poisoned_by, poisoners.min(axis=1))
+        self.lost |= lost.any(axis=1)
 
 
 class FakeKVStore:
@@ -61,33 +79,30 @@ class FakeKVStore:
         blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(np.int64)
         return blocks * self.block_size + position % self.block_size
 
-    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: NDArray[np.bool_]) -> tuple[U64, U64]:
+    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
         """Write what the step computes, then check and sum what each row reads.
 
-        `kv` u64[R, longest] is what the positions should hold; rows marked `bad` write poison and read nothing. Returns
-        the sums u64[R], modulo 2⁶⁴, and u64[R]: whose poison each row has read (NOBODY's, one hopes). Raises FakeKVError
-        that names the row, the position, the slot and what stands there instead.
+        `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that and
+        reads nothing. Raises FakeKVError that names the row, the position, the slot and what stands there instead.
         """
         position = np.arange(kv.shape[1])
         inside = position < inputs.seq_lens[:, None]
         written = inside & (position >= inputs.start[:, None])
-        context = np.zeros(len(inputs.row), np.uint64)
-        poisoned_by = np.full(len(inputs.row), NOBODY, np.uint64)
+        reading = Reading(len(inputs.row))
         for group in range(self.num_groups):
             slots = self.slots(state, inputs, group)
             expected = group_kv(kv, group)
-            self._write(state, inputs, group, slots, np.where(bad[:, None], POISON, expected), written)
-            read = inside & ~bad[:, None]
+            self._write(state, inputs, group, slots, np.where(bad[:, None] > 0, bad[:, None], expected), written)
+            read = inside & (bad == 0)[:, None]
             if self.windows[group]:
                 read &= position >= (inputs.seq_lens - self.windows[group])[:, None]
             at = np.where(read, slots, 0)
-            found = self.content[group][at]
+            found, owner = self.content[group][at], self.owner[group][at]
             poison = read & (found == POISON)
-            self._check(state, inputs, group, slots, read & ~poison & (found != expected))
-            if poison.any():
-                poisoned_by = np.minimum(poisoned_by, np.where(poison, self.owner[group][at], NOBODY).min(axis=1))
-            context += np.where(read, found, np.uint64(0)).sum(axis=1, dtype=np.uint64)
-        return context, poisoned_by
+            lost = read & ((found == LOST) | ((owner == TRANSFERRED) & (found != expected)))
+            self._check(state, inputs, group, slots, read & ~poison & ~lost & (found != expected))
+            reading.add(np.where(read, found, np.uint64(0)), np.where(poison, owner, NOBODY), lost)
+        return reading
 
     def _write(
         self,
@@ -123,8 +138,6 @@ class FakeKVStore:
         slot, row = int(slots[i, position]), int(inputs.row[i])
         owner = self.owner[group, slot]
         held = "nothing" if owner == NOBODY else f"position {self.position[group, slot]} of handle {owner}"
-        if owner == TRANSFERRED:
-            held = "what a KV connector loaded"
         raise FakeKVError(
             f"row {row} (handle {state.handle[row]}) reads position {position} from slot {slot} (block "
             f"{slot // self.block_size}, group {group}), which does not hold its prefix but {held}"

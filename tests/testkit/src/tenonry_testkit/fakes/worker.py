@@ -29,7 +29,7 @@ from tenonry.step import (
     SchedulerOutput,
     StepInputs,
 )
-from tenonry_testkit.fakes.kv_store import NOBODY, FakeKVError, FakeKVStore
+from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
 
@@ -189,28 +189,32 @@ class FakeWorker(Worker):
             token_ids=tokens,
             logprobs=token_logprobs(rows, tokens, self._new_rows, self.model.vocab_size),
             prompt_logprobs=prompt_logprobs(
-                self.state, inputs, self._new_rows, self.model.vocab_size, self._is_bad(inputs)
+                self.state, inputs, self._new_rows, self.model.vocab_size, self._bad(inputs) > 0
             ),
             failed_row=failed_row,
             failed_code=self._failure[failed_row],
         )
 
-    def _is_bad(self, inputs: StepInputs) -> NDArray[np.bool_]:
-        bad: NDArray[np.bool_] = (self._failure[inputs.row] > 0) | self._rubbish[inputs.row]
-        return bad
+    def _bad(self, inputs: StepInputs) -> NDArray[np.uint64]:
+        """Per row: 0, or what it writes instead of K/V."""
+        lost = np.where(self._rubbish[inputs.row], LOST, np.uint64(0))
+        return np.where(self._failure[inputs.row] > 0, POISON, lost)
 
     def _attend(self, inputs: StepInputs, kv: NDArray[np.uint64]) -> NDArray[np.uint64]:
-        """Write and read the cache; who reads a failed row's poison fails like it, as NaN would make it.
+        """Write and read the cache, until nobody reads anything bad that was not known to be bad.
 
-        That is nobody's fault while the scheduler cannot know of the failure. Later it must not hand out such blocks.
+        Who reads a failed row's poison fails like it, as NaN would make it. That is nobody's fault while the scheduler
+        cannot know of the failure; later it must not hand out such blocks. Who reads contents that never came goes on,
+        and computes rubbish.
         """
         while True:
-            context, poisoned_by = self.store.step(self.state, inputs, kv, self._is_bad(inputs))
-            poisoned = np.flatnonzero(poisoned_by != NOBODY).tolist()
-            if not poisoned:
-                return context
+            reading = self.store.step(self.state, inputs, kv, self._bad(inputs))
+            poisoned = np.flatnonzero(reading.poisoned_by != NOBODY).tolist()
             for i in poisoned:
-                self._poison(int(inputs.row[i]), int(poisoned_by[i]))
+                self._poison(int(inputs.row[i]), int(reading.poisoned_by[i]))
+            self._rubbish[inputs.row[reading.lost]] = True
+            if not poisoned and not reading.lost.any():
+                return reading.context
 
     def _poison(self, row: int, culprit: int) -> None:
         handle = int(self.state.handle[row])
@@ -259,7 +263,7 @@ class FakeWorker(Worker):
 
     def _check_known(self, inputs: StepInputs, token_ids: I32) -> None:
         inside = np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]
-        unknown = (token_ids < 0) & inside & ~self._is_bad(inputs)[:, None]
+        unknown = (token_ids < 0) & inside & (self._bad(inputs) == 0)[:, None]
         if unknown.any():
             i, position = (int(axis[0]) for axis in np.nonzero(unknown))
             raise FakeKVError(

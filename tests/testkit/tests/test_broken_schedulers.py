@@ -1,0 +1,378 @@
+"""The suite finds what it promises to find: schedulers with one defect each, and the test that must name it."""
+
+from __future__ import annotations
+
+import random
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import Phase
+
+from tenonry.errors import ContractViolation
+from tenonry.messages import EngineCoreOutputs
+from tenonry.request import RequestStatus
+from tenonry.scheduling import BaseScheduler
+from tenonry.step import NO_ROWS
+from tenonry_kvcache import KVCacheManager
+from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
+from tenonry_testkit.outcomes import failing_tests
+from tenonry_testkit.rules import RuleBroken
+from tenonry_testkit.scheduler import SchedulerContract
+
+
+class Honest(BaseScheduler):
+    """The reference scheduler, with a prefix cache, over blocks that a defect can replace."""
+
+    blocks_class = KVCacheManager
+    choose = ReferenceScheduler.choose
+
+    def __init__(self, context):
+        super().__init__(context, self.blocks_class(context))
+
+
+# ---------------------------------------------------------------------------------------------------- what a step holds
+class OverBudget(ReferenceScheduler):
+    caught_by = "test_limits_are_never_exceeded"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.token_budget += 2
+
+
+class ChunksUnasked(ReferenceScheduler):
+    caught_by = "test_long_prompts_wait_for_a_whole_step_without_chunked_prefill"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.chunked_prefill = True
+
+    def choose(self, step):
+        for request in step.running:
+            step.run(request, 3)
+        for request in step.waiting:
+            if not step.run(request, 3):
+                break
+
+
+class SamplesInTheMiddle(ReferenceScheduler):
+    caught_by = "test_right_at_depth"
+
+    def schedule(self):
+        output = super().schedule()
+        output.samples = output.samples | True
+        return output
+
+
+class RunsTheFinished(ReferenceScheduler):
+    caught_by = "test_only_known_unfinished_requests_run"
+
+    def finish_requests(self, handles, reason):
+        waiting = [handle for handle in self.requests if self.requests[handle].row < 0]
+        ended = super().finish_requests([h for h in waiting if handles is None or h in handles], reason)
+        for handle in [h for h in self.requests if handles is None or h in handles]:
+            request = self.requests.pop(handle)
+            request.status, request.finish_reason = RequestStatus.FINISHED, reason
+            ended.append(request)
+        return ended
+
+
+class RunsPastTheLimit(ReferenceScheduler):
+    caught_by = "test_length_limits_are_never_overrun"
+
+    def add_request(self, request):
+        request.max_total_tokens = min(request.max_total_tokens + 1, self.context.max_model_len)
+        super().add_request(request)
+
+
+class HandsOutABlockTwice(ReferenceScheduler):
+    caught_by = "test_a_block_has_one_writer"
+
+    class Blocks(SimpleBlocks):
+        taken = 0
+
+        def _take(self, row, group):
+            self.taken += 1
+            if self.taken % 7 == 0 and self._free[group]:
+                self._table(row)[group].append(self._free[group][0])
+                return self._free[group][0]
+            return super()._take(row, group)
+
+    def __init__(self, context):
+        BaseScheduler.__init__(self, context, self.Blocks(context))
+
+
+class OneBlockShort(ReferenceScheduler):
+    caught_by = "test_every_token_has_a_slot"
+
+    class Blocks(SimpleBlocks):
+        def grow(self, rows, num_tokens):
+            return super().grow(rows, num_tokens - (num_tokens % self._block_size == 1))
+
+    def __init__(self, context):
+        BaseScheduler.__init__(self, context, self.Blocks(context))
+
+
+# ------------------------------------------------------------------------------------------------ several steps in flight
+class DeliversStaleResults(ReferenceScheduler):
+    caught_by = "test_stale_results_are_dropped"
+
+    def update_from_output(self, output, result):
+        output.generation = self.rows.generation[output.row]
+        self.rows.pending[result.row] += self.rows.pending[result.row] == 0
+        return super().update_from_output(output, result)
+
+
+class DoesNotWaitForTokens(ReferenceScheduler):
+    caught_by = "test_rows_wait_where_tokens_are_not_fed_back"
+
+    def __init__(self, context):
+        context.feeds_back_tokens = True
+        super().__init__(context)
+
+
+class LosesOutputWhenPreempted(ReferenceScheduler):
+    caught_by = "test_preemption_changes_no_token"
+
+    def preempt(self, request, **how):
+        super().preempt(request, **how)
+        request.token_ids, request.num_output_tokens = request.token_ids[: request.num_prompt_tokens], 0
+
+
+# ----------------------------------------------------------------------------------------------------- how requests end
+class AbortsInSilence(ReferenceScheduler):
+    caught_by = "test_every_request_ends_exactly_once"
+
+    def finish_requests(self, handles, reason):
+        super().finish_requests(handles, reason)
+        return []
+
+
+class IgnoresAbortsOfTheWaiting(ReferenceScheduler):
+    caught_by = "test_every_request_ends_exactly_once"
+
+    def finish_requests(self, handles, reason):
+        running = [handle for handle, request in self.requests.items() if request.row >= 0]
+        return super().finish_requests([h for h in running if handles is None or h in handles], reason)
+
+
+class EndsTwice(ReferenceScheduler):
+    caught_by = "test_every_request_ends_exactly_once"
+
+    def update_from_output(self, output, result):
+        news = super().update_from_output(output, result)
+        for outputs in news.values():
+            outputs.finished += outputs.finished[:1]
+        return news
+
+
+class GetsStuckOnTheLast(ReferenceScheduler):
+    caught_by = "test_every_request_ends_exactly_once"
+
+    def choose(self, step):
+        if len(self.requests) > 1 or self.rows.num_active:
+            super().choose(step)
+
+
+class DoesNotKnowStopIds(ReferenceScheduler):
+    caught_by = "test_stop_ids_end_requests"
+
+    def add_request(self, request):
+        super().add_request(request)
+        self.rows.may_stop.fill(False)
+
+    def started(self, *what):
+        super().started(*what)
+        self.rows.stop_ids.fill(-1)
+
+
+class ForgetsWhatWasDelivered(ReferenceScheduler):
+    caught_by = "test_delivered_tokens_count_as_output"
+
+    def add_request(self, request):
+        request.num_prompt_tokens = request.num_tokens
+        super().add_request(request)
+
+
+class TellsTheWrongClient(ReferenceScheduler):
+    caught_by = "test_news_goes_to_the_client_that_asked"
+
+    def update_from_output(self, output, result):
+        news = super().update_from_output(output, result)
+        return {0: next(iter(news.values()), EngineCoreOutputs())} if len(news) == 1 else news
+
+
+class ForgetsTheGone(ReferenceScheduler):
+    caught_by = "test_gone_rows_are_sent_before_the_end"
+
+    def has_requests(self):
+        return bool(self.requests)
+
+
+class NeverSaysGone(ReferenceScheduler):
+    caught_by = "test_gone_rows_are_sent_before_the_end"
+
+    def schedule(self):
+        output = super().schedule()
+        if not len(output.row):
+            output.gone = NO_ROWS
+        return output
+
+
+class CountsWrong(ReferenceScheduler):
+    caught_by = "test_counts_and_statistics_say_what_is_there"
+
+    def make_stats(self):
+        stats = super().make_stats()
+        stats.num_preemptions -= 1
+        return stats
+
+
+# ------------------------------------------------------------------------------------------------------------- fairness
+class PrefersTheUrgent(ReferenceScheduler):
+    caught_by = "test_nobody_starves"
+
+    def order(self, request):
+        return request.priority
+
+
+class PrefersTheShort(ReferenceScheduler):
+    caught_by = "test_nobody_starves"
+
+    def order(self, request):
+        return request.num_tokens
+
+
+class BreaksItsOwnOrder(ReferenceScheduler):
+    caught_by = "test_nobody_starves"
+    starvation_free = False
+
+    def order(self, request):
+        return request.priority
+
+    def choose(self, step):
+        step.run_ready()
+        for request in sorted(step.waiting, key=lambda request: -request.priority):
+            step.run(request)
+
+
+# --------------------------------------------------------------------------------------------------------------- blocks
+class LosesABlock(ReferenceScheduler):
+    caught_by = "test_all_blocks_come_back"
+
+    class Blocks(SimpleBlocks):
+        def free(self, request, row, *, num_known, drop=False):
+            if drop and row in self._tables:
+                self._tables[row][0].pop()
+            return super().free(request, row, num_known=num_known, drop=drop)
+
+    def __init__(self, context):
+        BaseScheduler.__init__(self, context, self.Blocks(context))
+
+
+class SharesBetweenTenants(Honest):
+    caught_by = "test_cached_blocks_are_private"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.blocks._hasher.seed = lambda request: b""
+
+
+class RemembersAfterReset(Honest):
+    caught_by = "test_cached_blocks_are_private"
+
+    class blocks_class(KVCacheManager):
+        def reset(self):
+            return True
+
+
+class HashesTooLittle(Honest):
+    caught_by = "test_prefix_cache_changes_no_token"
+
+    def __init__(self, context):
+        super().__init__(context)
+        whole = self.blocks._hasher.extend
+        self.blocks._hasher.extend = lambda chain, data, first, stop: whole(chain, bytes(len(data)), first, stop)
+
+
+class TrustsFailedRows(Honest):
+    caught_by = "test_a_failed_row_ends_alone"
+
+    class blocks_class(KVCacheManager):
+        def free(self, request, row, *, num_known, drop=False):
+            return super().free(request, row, num_known=num_known)
+
+
+class TrustsFailedLoads(Honest):
+    caught_by = "test_a_kv_connector_changes_no_token"
+
+    class blocks_class(KVCacheManager):
+        def transfers(self, done, failed):
+            return super().transfers([*done, *failed], [])
+
+
+# ---------------------------------------------------------------------------------------------------------- determinism
+class ReadsTheClock(ReferenceScheduler):
+    caught_by = "test_the_wall_clock_is_not_read"
+
+    def order(self, request):
+        return time.monotonic()
+
+
+class DrawsLots(ReferenceScheduler):
+    caught_by = "test_same_calls_give_the_same_decisions"
+
+    def victim(self, running):
+        return random.choice(running)
+
+
+class GoesByHashOrder(ReferenceScheduler):
+    caught_by = "test_same_calls_give_the_same_decisions"
+
+    def choose(self, step):
+        step.run_ready()
+        waiting = {request.request_id: request for request in step.waiting}
+        for name in set(waiting):
+            if not step.run(waiting[name]):
+                break
+
+
+class GoesByAddress(ReferenceScheduler):
+    caught_by = "test_same_calls_give_the_same_decisions"
+
+    def order(self, request):
+        return id(request)
+
+
+BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+
+
+def suite_for(broken):
+    return type("Suite", (SchedulerContract,), {"scheduler": broken, "phases": (Phase.generate,)})
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_defect_is_found_by_the_test_that_names_it(broken):
+    """The failure is a rule that was broken, not an accident."""
+    failures = failing_tests(suite_for(broken), [broken.caught_by])
+    assert broken.caught_by in failures, f"{broken.__name__} passed"
+    error = failures[broken.caught_by]
+    assert isinstance(error, RuleBroken | ContractViolation | FakeKVError), repr(error)
+
+
+def test_corpus_covers_the_contract():
+    """At least twelve defects, and every test of the suite that looks for one finds at least one."""
+    caught = Counter(broken.caught_by for broken in BROKEN)
+    tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}
+    assert len(BROKEN) >= 12
+    assert tests - caught.keys() == {
+        "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_scheduler_suite
+        "test_min_tokens_hold_stop_ids_back",  # the worker holds them back; a scheduler can only end too late
+    }
+
+
+class TestHonest(SchedulerContract):
+    """What the defects are made of is right."""
+
+    scheduler = Honest
+    effort = 0.4
