@@ -72,6 +72,13 @@ def test_measured_figures_replace_them(write):
     assert figures["engine/1024/tok_s"].source == PUBLISHED_SOURCE
 
 
+def test_an_engine_whose_steps_take_time_is_another_figure(write):
+    results = [{"round_trip_ms": {"p50": 9.0}}, ASYNC["results"][1] | {"tpot_p50_ms": spread(8.0)}]
+    figures = peer_figures([write("slow.json", ASYNC | {"args": {"step_ms": 5.0}, "results": results})])
+    assert figures["engine/256/step 5 ms/tpot_ms"] == (8.0, "slow.json")
+    assert {figure.source for key, figure in figures.items() if "step" not in key} == {PUBLISHED_SOURCE}
+
+
 def test_of_several_files_the_better_figure_counts(write):
     def offline(rate: float, start: float) -> dict:
         results = [{"workload": "W1", "output_tok_s": spread(rate)}, {"workload": "W5", "startup_s": spread(start)}]

@@ -5,6 +5,7 @@ import json
 import pytest
 
 from tenonry.errors import ConfigError
+from tenonry_bench import standard
 from tenonry_bench.__main__ import main
 from tenonry_bench.figures import Spread
 from tenonry_bench.machine import describe_machine
@@ -29,6 +30,8 @@ ENGINE = {
     "engine_us_per_tok": spread(2.0),
     "ttft_ms": spread(20.0),
     "round_trip_ms": {"p50": 0.4, "p99": 0.9, "n": 10},
+    "tpot_ms": spread(6.0),
+    "step_ms": 0.0,
 }
 STARTUP = {
     "bench": "startup",
@@ -69,6 +72,13 @@ def test_targets_of_the_engine():
     assert by_label([ENGINE | {"streams": 1}])["engine, 1 streams: engine µs/token"].target is None
 
 
+def test_of_steps_that_take_time_only_their_length_counts():
+    rows = by_label([ENGINE | {"step_ms": 5.0}])
+    assert list(rows) == ["engine, 256 streams: a step of 5 ms takes, ms"]
+    (row,) = rows.values()
+    assert (row.peer, row.ratio) == (8.5, pytest.approx(8.5 / 6.0))
+
+
 def test_targets_of_start_and_throughput():
     rows = by_label([STARTUP, THROUGHPUT])
     assert rows["process to first token, tiny, s"].met is True
@@ -91,15 +101,18 @@ def test_the_table_names_the_sources():
     assert "peer: theirs.json." in text
 
 
-def test_the_plan_covers_every_part_and_uses_tiny():
+def test_the_plan_covers_every_part_and_uses_tiny(monkeypatch):
+    monkeypatch.setattr(standard, "longest_sequence", lambda _model: 256)
     commands = plan(list(PARTS), {"small": "d/small", "tiny": "d/tiny"}, quick=False, runs=2)
     assert list(commands) == [
-        "scheduler", "engine, 1 streams", "engine, 256 streams", "engine, 1024 streams", "startup",
-        "throughput, small", "throughput, tiny",
+        "scheduler", "engine, 1 streams", "engine, 256 streams", "engine, 1024 streams",
+        "engine, 1 streams, steps of 5 ms", "engine, 256 streams, steps of 5 ms", "startup", "throughput, small",
+        "throughput, tiny",
     ]  # fmt: skip
     assert commands["engine, 256 streams"][-2:] == ["--runs", "2"]
     assert "d/tiny" in commands["startup"]
     assert "d/small" not in commands["engine, 1 streams"]
+    assert commands["engine, 1 streams"][4] == "224"  # 1024 would not fit behind a prompt of 32
     assert list(plan(["startup"], {"demo": "demo"}, quick=True, runs=None)) == ["startup"]
 
 
@@ -129,7 +142,7 @@ def test_the_quick_set_from_end_to_end(model_folder, tmp_path, capsys):
     words = ["--quick", "--only", "scheduler,engine", "--models", str(model_folder.parent), "--json", str(file)]
     assert main(words) == 0
     report = json.loads(file.read_text())
-    assert [part["bench"] for part in report["reports"]] == ["scheduler", "engine"]
+    assert [part["bench"] for part in report["reports"]] == ["scheduler", "engine", "engine"]
     assert report["failures"] == {}
     assert report["figures"]
     printed = capsys.readouterr().out

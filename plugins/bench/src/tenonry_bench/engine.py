@@ -27,7 +27,11 @@ WARM_UP_STREAMS, WARM_UP_TOKENS, WARM_UP_TRIPS = 64, 16, 50
 
 
 class EngineReport(msgspec.Struct, kw_only=True):
-    """Spreads are over runs; `ttft_ms` and `tpot_ms` of the runs' medians. CPU times are user and system together."""
+    """Spreads are over runs; `ttft_ms` and `tpot_ms` of the runs' medians. CPU times are user and system together.
+
+    `chunks` counts outputs that streams delivered. A worker that computes nothing runs ahead of the consumer, so an
+    output brings several tokens; with `step_ms` above the consumer's time per step it brings one, and that costs more.
+    """
 
     bench: str = "engine"
     streams: int
@@ -42,6 +46,7 @@ class EngineReport(msgspec.Struct, kw_only=True):
     wall_s: Spread
     chunks: Spread
     round_trip_ms: Percentiles | None
+    step_ms: float
     event_loop: str
     gc_freeze: bool
     settings: dict[str, Any]
@@ -143,6 +148,7 @@ def build_report(
         wall_s=spread([point.wall_s for point in points]),
         chunks=spread([point.chunks for point in points]),
         round_trip_ms=percentiles(trips[WARM_UP_TRIPS:], 1e3) if trips else None,
+        step_ms=float(config.worker.options.get("step_ms", 0.0)),
         event_loop=loop_name,
         gc_freeze=args.gc_freeze,
         settings=settings_of(config),
@@ -160,6 +166,7 @@ def describe(report: EngineReport) -> str:
         f"  engine CPU, µs per token     {report.engine_us_per_tok.text(2)}",
         f"  time to first token, ms      {report.ttft_ms.text(1)}",
         f"  time per token, ms           {report.tpot_ms.text(3)}",
+        f"  tokens per delivery          {report.streams * report.output_len / report.chunks.median:.1f}",
     ]
     if report.round_trip_ms is not None:
         trip = report.round_trip_ms

@@ -33,6 +33,8 @@ PUBLISHED = {
     "engine/1024/engine_us_per_tok": 14.0,
     "engine/1024/ttft_ms": 168.0,
     "engine/round_trip_ms": 1.08,
+    "engine/1/step 5 ms/tpot_ms": 5.27,
+    "engine/256/step 5 ms/tpot_ms": 8.5,
     "throughput/tiny/W1": 5728.0,
     "throughput/tiny/W2": 597.0,
     "throughput/small/W1": 107.6,
@@ -82,12 +84,12 @@ def figures_of(data: dict[str, Any]) -> dict[str, float]:
     """Key to value. Raises KeyError or TypeError for a file of another shape."""
     kind = data.get("bench") or data.get("mode") or ("offline" if "peer" in data else None)
     if kind == "engine":
-        return engine_figures([data])
+        return engine_figures([data], data.get("step_ms", 0.0))
     if kind == "startup":
         return {f"startup/{model_name(data['model'])}": data["startup_s"]["median"]} if data["startup_s"] else {}
     results = data["results"]
     if kind == "async":
-        return engine_figures(results)
+        return engine_figures(results, data["args"].get("step_ms", 0.0))
     if kind == "scheduler":
         return scheduler_figures(results)
     if kind in {"offline", "throughput", "serve"}:
@@ -95,10 +97,18 @@ def figures_of(data: dict[str, Any]) -> dict[str, float]:
     return {}
 
 
-def engine_figures(results: list[dict[str, Any]]) -> dict[str, float]:
-    """Of the null engine: one entry per number of streams, and perhaps one for round trips."""
+def engine_figures(results: list[dict[str, Any]], step_ms: float) -> dict[str, float]:
+    """Of the null engine: one entry per number of streams, and perhaps one for round trips.
+
+    Where a step pretends to take `step_ms`, all that tells something is what becomes of them.
+    """
     found = {}
     for result in results:
+        if step_ms:
+            if "streams" in result:
+                tpot = result.get("tpot_ms") or result["tpot_p50_ms"]
+                found[f"engine/{result['streams']}/step {step_ms:g} ms/tpot_ms"] = tpot["median"]
+            continue
         trips = result.get("round_trip_ms")
         if trips:
             found["engine/round_trip_ms"] = trips["p50"]

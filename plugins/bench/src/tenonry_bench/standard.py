@@ -21,6 +21,10 @@ from tenonry_bench.settings import count, write_report
 from tenonry_bench.standard_figures import Figure, figures_from
 
 PARTS = ("scheduler", "engine", "startup", "throughput")
+# Streams, output length, milliseconds that a step pretends to take.
+PROMPT_LEN = 32  # the default of the engine benchmark
+QUICK_POINTS = ((4, 8, 0), (4, 8, 2))
+ENGINE_POINTS = ((1, 1024, 0), (256, 128, 0), (1024, 128, 0), (1, 128, 5), (256, 128, 5))
 
 
 class StandardReport(msgspec.Struct, kw_only=True):
@@ -95,29 +99,35 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
     """Title to words of `tenonry bench`. The control plane and the start are measured on `tiny`, where there is one."""
     small = models.get("tiny") or next(iter(models.values()))
     repeat = ["--runs", str(runs)] if runs else []
+    once = ["--runs", "1"] if quick else []
     commands: dict[str, list[str]] = {}
     if "scheduler" in parts:
-        sizes = ["--running", "32", "--waiting", "0,100", "--steps", "16", "--runs", "1"] if quick else []
-        commands["scheduler"] = ["scheduler", *sizes, *repeat]
+        sizes = ["--running", "32", "--waiting", "0,100", "--steps", "16"] if quick else []
+        commands["scheduler"] = ["scheduler", *sizes, *once, *repeat]
     if "engine" in parts:
-        for streams, output_len in ((4, 8),) if quick else ((1, 1024), (256, 128), (1024, 128)):
-            trips = [] if streams == 1 else ["--round-trips", "0"]
-            size = ["--streams", str(streams), "--output-len", str(output_len), "--model", small]
-            commands[f"engine, {streams} streams"] = ["engine", *size, *trips, *(["--runs", "1"] * quick), *repeat]
+        longest = longest_sequence(small)
+        for streams, output_len, step_ms in QUICK_POINTS if quick else ENGINE_POINTS:
+            title = f"engine, {streams} streams" + (f", steps of {step_ms} ms" if step_ms else "")
+            output = min(output_len, longest - PROMPT_LEN)
+            size = ["--streams", str(streams), "--output-len", str(output), "--model", small]
+            trips = [] if streams == 1 and not step_ms else ["--round-trips", "0"]
+            steps = ["--worker-option", f"step_ms={step_ms}"] if step_ms else []
+            commands[title] = ["engine", *size, *trips, *steps, *once, *repeat]
     if "startup" in parts:
-        commands["startup"] = ["startup", "--model", small, *(["--runs", "1", "--quick-runs", "1"] * quick), *repeat]
+        commands["startup"] = ["startup", "--model", small, *once, *(["--quick-runs", "1"] * quick), *repeat]
     if "throughput" in parts:
         for name, path in models.items():
-            commands[f"throughput, {name}"] = [
-                "throughput",
-                "--model",
-                path,
-                "--name",
-                "W1,W2",
-                *(["--runs", "1"] * quick),
-                *repeat,
-            ]
+            commands[f"throughput, {name}"] = ["throughput", "--model", path, "--name", "W1,W2", *once, *repeat]
     return commands
+
+
+def longest_sequence(model: str) -> int:
+    """Tokens that the model was made for."""
+    from tenonry.config import make_config
+    from tenonry.plugin_manager import PluginManager
+
+    config = make_config({"model": model})
+    return PluginManager(config.plugins).resolve_model(config).max_model_len
 
 
 def run_all(commands: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[str, str]]:

@@ -104,8 +104,12 @@ def scheduler_rows(report: dict[str, Any]) -> list[Figure]:
 
 
 def engine_rows(report: dict[str, Any]) -> list[Figure]:
-    """Rate, CPU per token on both sides, TTFT, and the round trip where it was measured."""
-    streams = report["streams"]
+    """Rate, CPU per token on both sides, TTFT, and the round trip where it was measured; or what became of a step."""
+    streams, step_ms = report["streams"], report["step_ms"]
+    if step_ms:
+        label = f"engine, {streams} streams: a step of {step_ms:g} ms takes, ms"
+        key = f"engine/{streams}/step {step_ms:g} ms/tpot_ms"
+        return [Figure(label=label, key=key, ours=as_spread(report["tpot_ms"]), digits=2)]
     rows = []
     for name, unit in UNITS.items():
         row = Figure(
