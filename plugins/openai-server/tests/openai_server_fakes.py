@@ -149,7 +149,7 @@ class FakeEngine:
 
     async def _pace(self, stop: asyncio.Event, step: int) -> None:
         await asyncio.sleep(self.step_s)
-        while not self.gate.is_set() and not stop.is_set() and not self.dead:
+        while not self.gate.is_set() and not stop.is_set() and not self.dead:  # noqa: ASYNC110  three things at once
             await asyncio.sleep(0.005)
         if self.after is not None and step == 2:
             raise self.after
@@ -184,7 +184,7 @@ class FakeEngine:
     async def abort_all(self) -> None:
         await self.abort(list(self.running))
 
-    async def drain(self, timeout: float) -> bool:
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109  the surface of AsyncLLM
         self.is_draining = True
         deadline = asyncio.get_running_loop().time() + timeout
         while self.running:

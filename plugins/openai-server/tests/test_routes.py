@@ -153,7 +153,7 @@ def test_openapi_document_names_every_route_and_resolves(api):
     assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/metrics"} <= set(document["paths"])
     schemas = document["components"]["schemas"]
     text = json.dumps(document)
-    for reference in set(part.split('"')[0] for part in text.split('"$ref": "#/components/schemas/')[1:]):
+    for reference in {part.split('"')[0] for part in text.split('"$ref": "#/components/schemas/')[1:]}:
         assert reference in schemas
     temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 100)

@@ -23,6 +23,7 @@ from tenonry_openai_server.settings import ServerConfig
 
 MAX_DISCARDED_BYTES = 256 << 20
 CLOSE_TIMEOUT_S = 2
+HANG_UP_S = 1.0
 
 
 class BoundedProtocol(HttpToolsProtocol):
@@ -33,6 +34,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _head_bytes = 0  # as headers end; a header that never ends shows in _raw_bytes
     _raw_bytes = 0
     _discarded = 0
+    _ignoring = False
     _head_timer: asyncio.TimerHandle | None = None  # there while a head is awaited
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -44,6 +46,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self._ignoring:
+            self._discard(data)
+            return
         awaited = self._head_timer is not None
         self._raw_bytes = self._raw_bytes + len(data) if awaited else 0
         super().data_received(data)
@@ -70,10 +75,13 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:  # the request was refused; the rest of it is read and thrown away
-            self._discarded += len(body)
-            if self._discarded > MAX_DISCARDED_BYTES:
-                self.transport.abort()
+            self._discard(body)
         super().on_body(body)
+
+    def _discard(self, data: bytes) -> None:
+        self._discarded += len(data)
+        if self._discarded > MAX_DISCARDED_BYTES:
+            self.transport.abort()
 
     def _count(self, part: bytes) -> None:
         self._head_bytes += len(part)
@@ -99,7 +107,16 @@ class BoundedProtocol(HttpToolsProtocol):
             body = error.body()
             head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
             self.transport.write(STATUS_LINE[error.status_code] + head + body)
-        self.transport.close()
+            self._hang_up()
+        else:
+            self.transport.close()
+
+    def _hang_up(self) -> None:
+        """Close a little later: closing with bytes unread would take the answer back before the client sees it."""
+        self._ignoring = True
+        if self.transport.can_write_eof():
+            self.transport.write_eof()
+        self.loop.call_later(HANG_UP_S, self.transport.close)
 
     def _arm(self) -> None:
         self._disarm()
