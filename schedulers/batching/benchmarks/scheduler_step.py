@@ -13,7 +13,6 @@ import time
 from typing import NamedTuple
 
 import numpy as np
-from tenonry_scheduler_batching.scheduler import BatchingScheduler
 
 from tenonry.config import EngineConfig
 from tenonry.interfaces.scheduler import SchedulerContext
@@ -23,6 +22,7 @@ from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.scheduling import StepValidator
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
 
 BLOCK_SIZE = 16
 MAX_MODEL_LEN = 4096

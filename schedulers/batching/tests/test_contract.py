@@ -6,10 +6,11 @@ installed distribution.
 
 from __future__ import annotations
 
-from tenonry_scheduler_batching.scheduler import BatchingScheduler
-from tenonry_testkit.scheduler import SchedulerContract
+from typing import ClassVar
 
 from tenonry.plugin_manager import resolve_owned
+from tenonry_scheduler_batching.scheduler import BatchingScheduler
+from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target
 
 POLICIES = "tenonry_scheduler_batching.policies"
@@ -29,7 +30,7 @@ class TestPriority(SchedulerContract):
 class TestSmallShares(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"
-    options = {"long_prefill_token_threshold": 3, "watermark": 0.3}
+    options: ClassVar = {"long_prefill_token_threshold": 3, "watermark": 0.3}
     effort = 0.3
 
 

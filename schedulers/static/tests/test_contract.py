@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from tenonry_scheduler_static import StaticScheduler
 from tenonry_testkit.scheduler import SchedulerContract
-
 from tenonry_testkit.targets import resolve_target
 
 

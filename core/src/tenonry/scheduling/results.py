@@ -56,6 +56,7 @@ class ResultReader:
         self._attach_events(news, ended)
         for target, part in prompt_logprobs:
             client_news = _of(news, target >> CLIENT_SHIFT)
+            part.row = len(client_news.prompt_logprobs)
             client_news.prompt_logprobs.append(part)
             client_news.prompt_logprobs_handles.append(target)
         return news
@@ -112,8 +113,10 @@ class ResultReader:
     def _attach_events(self, news: News, ended: list[FinishedOutput]) -> None:
         for finished in ended:
             _of(news, finished.handle >> CLIENT_SHIFT).finished.append(finished)
+        told = {finished.handle for finished in ended}
         for client, event in self.scheduled:
-            _of(news, client).scheduled.append(event)
+            if event.handle in told or event.handle in self._scheduler.requests:  # not what was aborted meanwhile
+                _of(news, client).scheduled.append(event)
         self.scheduled.clear()
 
     def _attach_logprobs(self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs) -> None:

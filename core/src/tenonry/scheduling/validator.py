@@ -10,13 +10,15 @@ import numpy as np
 from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.step import I32, BatchState, ModelRunnerOutput, SchedulerOutput, StepInputs
+from tenonry.scheduling.rows import Index
+from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
 
 
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `added` and `ended` tell it which handles exist; `answered` follows every result.
+    `added` and `ended` tell it which handles exist; `answered` follows every result. A *stay* is the time that one
+    request spends in one row; stays are numbered from 1.
     """
 
     def __init__(
@@ -29,20 +31,22 @@ class StepValidator:
         feeds_back: bool = True,
     ) -> None:
         self._plugin, self._budget, self._max_model_len = plugin, config.step_token_budget, max_model_len
-        self._max_num_seqs, self._num_blocks, self._block_size = (
+        self._num_rows, self._num_blocks, self._block_size = (
             config.max_num_seqs,
             kv_cache.num_blocks,
             kv_cache.block_size,
         )
         self._feeds_back = feeds_back
         self._state = BatchState(config.max_num_seqs, max_model_len, kv_cache.block_size, len(kv_cache.groups))
-        self._total = np.zeros(config.max_num_seqs, np.int32)  # tokens incl. pending ones
+        self._total = np.zeros(config.max_num_seqs, np.int32)  # tokens, pending ones included
+        self._limit = np.zeros(config.max_num_seqs, np.int32)
         self._pending = np.zeros(config.max_num_seqs, np.int32)
-        self._entry = np.zeros(config.max_num_seqs, np.int64)  # which stay in the row this is
-        self._writer = np.full((len(kv_cache.groups), kv_cache.num_blocks), -1, np.int64)  # stay that wrote a block
+        self._stay = np.zeros(config.max_num_seqs, np.int64)  # 0: free; negative: its request has ended
+        self._writer = [np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups]  # stay that wrote a block
         self._stays = 0
-        self._stay_row: dict[int, int] = {}
-        self._scratch = np.zeros(kv_cache.num_blocks, np.int64)
+        self._row_of_stay: dict[int, int] = {}
+        self._row_of_handle: dict[int, int] = {}
+        self._scratch = np.zeros(max(kv_cache.num_blocks, config.max_num_seqs), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
 
@@ -51,21 +55,26 @@ class StepValidator:
 
     def ended(self, handle: int) -> None:
         self._live.discard(handle)
+        row = self._row_of_handle.get(handle)
+        if row is not None:
+            self._stay[row] = -abs(self._stay[row])
 
     def check(self, output: SchedulerOutput) -> None:
         """Every rule that one step can break."""
-        self._expect(output.step_id == self._step_id + 1, "steps are numbered", f"expected step {self._step_id + 1}")
-        self._step_id = output.step_id
-        self._check_shapes(output)
-        self._leave(output.gone)
+        expected, self._step_id = self._step_id + 1, output.step_id
+        self._expect(output.step_id == expected, "steps are numbered", f"expected step {expected}")
+        row = self._check_columns(output)
+        for gone in output.gone.tolist():
+            self._leave(gone)
         for new in output.new:
-            self._check_new(new.row, new.handle, len(new.token_ids), new.num_computed)
+            self._enter(new)
+        if len(output.new_block_row):
+            self._check_new_blocks(output)
         inputs = self._state.apply(output)
-        for new in output.new:
-            self._total[new.row] = len(new.token_ids)
-        if len(output.row):
-            self._check_rows(output, inputs)
-            self._check_blocks(output.row, inputs)
+        if len(row):
+            self._check_rows(row, output, inputs)
+            for group in range(len(self._writer)):
+                self._check_slots(group, row, inputs)
 
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """A result came back: its tokens are no longer pending."""
@@ -77,97 +86,123 @@ class StepValidator:
         if not holds:
             raise ContractViolation(self._plugin, self._step_id, rule, detail)
 
-    def _check_shapes(self, output: SchedulerOutput) -> None:
-        rows = len(output.row)
-        equal = len(output.num_tokens) == len(output.next_token) == len(output.samples) == rows
+    def _check_columns(self, output: SchedulerOutput) -> Index:
+        """Shapes, sums and ranges; returns the scheduled rows."""
+        num_tokens, rows = output.num_tokens, len(output.row)
+        equal = rows == len(num_tokens) == len(output.next_token) == len(output.samples) == len(output.generation)
         self._expect(equal, "columns of a step have one length", f"{rows} rows")
-        total = int(output.num_tokens.sum())
-        self._expect(
-            total == output.total_tokens,
-            "total_tokens is the sum of num_tokens",
-            f"{output.total_tokens} != {total}",
-        )
-        self._expect(total <= self._budget, "max_num_batched_tokens", f"{total} tokens, the budget is {self._budget}")
-        if rows:
-            self._expect(output.num_tokens.min() >= 1, "a scheduled row computes tokens", "num_tokens below 1")
-            inside = output.row.min() >= 0 and output.row.max() < self._max_num_seqs
-            self._expect(inside, "max_num_seqs", f"a row is outside 0..{self._max_num_seqs - 1}")
+        total = int(num_tokens.sum())
+        if total != output.total_tokens or total > self._budget:
+            self._expect(total <= self._budget, "max_num_batched_tokens", f"{total} tokens, at most {self._budget}")
+            self._expect(False, "total_tokens is the sum of num_tokens", f"{output.total_tokens} != {total}")
+        self._expect(not np.count_nonzero(num_tokens < 1), "a scheduled row computes tokens", "num_tokens below 1")
+        row = output.row.astype(np.intp)
+        self._check_range(row, self._num_rows, "max_num_seqs", "row")
+        self._check_range(output.gone, self._num_rows, "max_num_seqs", "row")
+        return row
 
-    def _leave(self, gone: I32) -> None:
-        for row in gone.tolist():
-            self._expect(self._state.handle[row] != 0, "only running rows leave", f"row {row} is free")
-            self._stay_row.pop(int(self._entry[row]), None)
-            self._entry[row] = 0
+    def _check_range(self, values: np.ndarray, stop: int, rule: str, what: str) -> None:
+        if len(values):
+            # Seen as unsigned, a negative number is a large one: one comparison finds both.
+            outside = values.view(f"u{values.itemsize}") >= stop
+            if np.count_nonzero(outside):
+                self._expect(False, rule, f"{what} {values[outside][0]} is outside 0..{stop - 1}")
 
-    def _check_new(self, row: int, handle: int, length: int, num_computed: int) -> None:
-        self._expect(0 <= row < self._max_num_seqs, "max_num_seqs", f"row {row} is outside 0..{self._max_num_seqs - 1}")
-        self._expect(handle in self._live, "only known, unfinished requests run", f"handle {handle}")
-        self._expect(self._entry[row] == 0, "a row holds one request", f"row {row} is in use")
-        self._expect(num_computed < length, "a hit never covers the last token", f"{num_computed} of {length} tokens")
+    def _leave(self, row: int) -> None:
+        stay = abs(int(self._stay[row]))
+        self._expect(stay > 0, "only running rows leave", f"row {row} is free")
+        del self._row_of_stay[stay], self._row_of_handle[int(self._state.handle[row])]
+        self._stay[row] = 0
+
+    def _enter(self, new: NewRow) -> None:
+        row, length = new.row, len(new.token_ids)
+        self._expect(0 <= row < self._num_rows, "max_num_seqs", f"row {row} is outside 0..{self._num_rows - 1}")
+        self._expect(new.handle in self._live, "only known, unfinished requests run", f"handle {new.handle}")
+        self._expect(self._stay[row] == 0, "a row holds one request", f"row {row} is in use")
+        self._expect(new.handle not in self._row_of_handle, "a request has one row", f"handle {new.handle} has two")
         self._expect(length <= self._max_model_len, "max_model_len", f"{length} tokens in row {row}")
+        hit = 0 <= new.num_computed < length
+        self._expect(hit, "a hit never covers the last token", f"{new.num_computed} of {length} tokens are computed")
+        self._expect(len(new.block_ids) == len(self._writer), "one block table per KV group", f"row {row}")
+        for ids in new.block_ids:
+            self._expect(len(ids) <= self._most_blocks, "max_model_len", f"row {row} has {len(ids)} blocks")
+            self._check_range(ids, self._num_blocks, "block ids exist", "block")
+        most = new.sampling.max_tokens
+        longest = self._max_model_len if most is None else length - new.num_output + most
+        self._limit[row] = min(longest, self._max_model_len)
+        self._total[row], self._pending[row] = length, 0
         self._stays += 1
-        self._entry[row] = self._stays
-        self._stay_row[self._stays] = row
-        self._pending[row] = 0
+        self._stay[row] = self._stays
+        self._row_of_stay[self._stays] = self._row_of_handle[new.handle] = row
 
-    def _check_rows(self, output: SchedulerOutput, inputs: StepInputs) -> None:
-        row = output.row
-        entry = self._entry[row]
-        self._expect(entry.min() > 0, "only running rows are scheduled", "a row was never entered, or has left")
-        self._expect(_distinct(row, self._max_num_seqs), "a row is scheduled once per step", "a row appears twice")
-        longest = int(inputs.seq_lens.max())
-        self._expect(longest <= self._max_model_len, "max_model_len", f"a row would hold {longest} tokens")
+    @property
+    def _most_blocks(self) -> int:
+        return self._state.block_table[0].shape[1]
+
+    def _check_new_blocks(self, output: SchedulerOutput) -> None:
+        row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
+        self._expect(len(row) == len(group) == len(block), "columns of a step have one length", "new blocks")
+        self._check_range(row, self._num_rows, "max_num_seqs", "row")
+        self._check_range(group, len(self._writer), "one block table per KV group", "group")
+        self._check_range(block, self._num_blocks, "block ids exist", "block")
+        counts = np.bincount(row * len(self._writer) + group, minlength=self._state.num_blocks.size)
+        most = int((counts.reshape(-1, len(self._writer)).T + self._state.num_blocks).max())
+        self._expect(
+            most <= self._most_blocks, "max_model_len", f"a row has {most} blocks, at most {self._most_blocks}"
+        )
+
+    def _check_rows(self, row: Index, output: SchedulerOutput, inputs: StepInputs) -> None:
+        running = self._stay[row] > 0
+        if np.count_nonzero(running) < len(row):
+            idle = row[~running].tolist()
+            self._expect(False, "only running rows are scheduled", f"rows {idle} are free, or their requests ended")
+        self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         total = self._total[row]
-        self._expect((inputs.seq_lens <= total).all(), "only existing tokens are computed", "num_tokens is too large")
+        self._expect(
+            not np.count_nonzero(inputs.seq_lens > total),
+            "only existing tokens are computed",
+            "num_tokens is too large",
+        )
         samples = inputs.seq_lens == total
-        self._expect((samples == output.samples).all(), "exactly the last token of a row samples", "samples is wrong")
+        self._expect(
+            np.array_equal(samples, output.samples), "exactly the last token of a row samples", "samples is wrong"
+        )
         if not self._feeds_back:
-            self._expect((self._pending[row] == 0).all(), "no row with a pending token", "feeds_back_tokens is False")
-            self._pending[row] += samples
-        self._total[row] = total + samples
+            pending = self._pending[row]
+            self._expect(not np.count_nonzero(pending), "no row with a pending token", "feeds_back_tokens is False")
+            self._pending[row] = samples
+        total = total + samples
+        over = total > self._limit[row]
+        if np.count_nonzero(over):
+            longest = int(total[over][0])
+            rule = "max_model_len" if longest > self._max_model_len else "max_tokens"
+            self._expect(False, rule, f"row {row[over][0]} would hold {longest} tokens")
+        self._total[row] = total
 
-    def _check_blocks(self, row: I32, inputs: StepInputs) -> None:
-        size, last = self._block_size, inputs.seq_lens - 1
-        for group, table in enumerate(self._state.block_table):
-            slots = self._state.num_blocks[group][row] * size
-            self._expect((slots >= inputs.seq_lens).all(), "every scheduled token has a slot", "a row lacks blocks")
-            first_block, last_block = inputs.start // size, last // size
-            if (first_block == last_block).all():
-                rows, blocks = row, table[row, last_block]
-            else:
-                count = last_block - first_block + 1
-                rows = np.repeat(row, count)
-                shift = np.repeat(first_block - (np.cumsum(count) - count), count)
-                blocks = table[rows, np.arange(len(rows)) + shift]
-            self._check_writers(group, rows, blocks)
-
-    def _check_writers(self, group: int, rows: I32, blocks: I32) -> None:
-        self._expect(
-            blocks.min() >= 0 and blocks.max() < self._num_blocks,
-            "block ids exist",
-            "a block id is out of range",
-        )
-        entry = self._entry[rows]
-        self._scratch[blocks] = np.arange(len(blocks))
-        self._expect(
-            (self._scratch[blocks] == np.arange(len(blocks))).all(),
-            "one writer per block",
-            "two rows write one block",
-        )
-        earlier = self._writer[group, blocks]
-        for i in np.flatnonzero((earlier != entry) & (earlier > 0)).tolist():
-            other = self._stay_row.get(int(earlier[i]))
+    def _check_slots(self, group: int, row: Index, inputs: StepInputs) -> None:
+        """Every token has a slot, and nobody else writes into its block, in this step or while it is held."""
+        size, table = self._block_size, self._state.block_table[group]
+        missing = self._state.num_blocks[group][row] * size < inputs.seq_lens
+        self._expect(not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks")
+        first, last = inputs.start // size, (inputs.seq_lens - 1) // size
+        if np.count_nonzero(first != last):
+            count = last - first + 1
+            shift = np.repeat(first - (np.cumsum(count) - count), count)
+            row = np.repeat(row, count)
+            last = np.arange(len(row)) + shift
+        blocks = table[row, last].astype(np.intp)
+        self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
+        writer, stay = self._writer[group], self._stay[row]
+        earlier = writer[blocks]
+        for i in (earlier != stay).nonzero()[0].tolist():
+            other = self._row_of_stay.get(int(earlier[i]))
             if other is not None:
-                held = self._state.block_table[group][other, : self._state.num_blocks[group, other]]
-                self._expect(
-                    int(blocks[i]) not in held,
-                    "one writer per block",
-                    f"rows {other} and {rows[i]} share block {blocks[i]}",
-                )
-        self._writer[group, blocks] = entry
+                held = table[other, : self._state.num_blocks[group, other]]
+                clash = f"rows {other} and {row[i]} share block {blocks[i]}"
+                self._expect(int(blocks[i]) not in held, "one writer per block", clash)
+        writer[blocks] = stay
 
-
-def _distinct(rows: I32, size: int) -> bool:
-    seen = np.zeros(size, np.bool_)
-    seen[rows] = True
-    return int(np.count_nonzero(seen)) == len(rows)
+    def _distinct(self, indexes: Index) -> bool:
+        places = np.arange(len(indexes))
+        self._scratch[indexes] = places
+        return bool(np.count_nonzero(self._scratch[indexes] == places) == len(indexes))

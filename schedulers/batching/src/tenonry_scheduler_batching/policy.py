@@ -37,7 +37,8 @@ class SchedulingPolicy:
     """Base of policies, for convenience: any object with one of the three methods will do. First come, first served.
 
     `starvation_free` says that a request waits at most for those ahead of it when it came, plus `max_num_seqs`; an
-    order that lets later requests pass for ever must say False. `options` is what the user gave, validated by `Options`.
+    order that lets later requests pass for ever must say False. `options` is what the user gave, after validation by
+    `Options`.
     """
 
     starvation_free: ClassVar[bool] = True

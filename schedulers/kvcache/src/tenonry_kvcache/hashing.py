@@ -8,7 +8,7 @@ may use each other's blocks.
 from __future__ import annotations
 
 import os
-from hashlib import sha256
+from hashlib import blake2b as sha256
 from typing import Any
 
 import msgspec
@@ -36,6 +36,17 @@ class BlockHasher:
             return self._root
         parts = (source.cache_salt, source.adapter, source.features)
         return sha256(self._root + self._encoder.encode(parts)).digest()
+
+    def extend_each(self, chains: list[list[bytes]], data: bytes) -> list[bytes]:
+        """Bring each chain on by one block, whose tokens stand in `data` in turn; returns the new digests."""
+        size, stop = self.block_bytes, 0
+        digests = []
+        for chain in chains:
+            start, stop = stop, stop + size
+            digest = sha256(chain[-1] + data[start:stop]).digest()
+            chain.append(digest)
+            digests.append(digest)
+        return digests
 
     def extend(self, chain: list[bytes], data: memoryview | bytes, first: int, stop: int) -> None:
         """Bring `chain` (the seed, then one digest per block) up to block `stop`; `data` starts with block `first`."""

@@ -175,26 +175,17 @@ class KVCacheManager(BlockManager):
         due = due[: 16 + 3 * len(rows) // self._size]
         row, first = rows[due], self._cached[rows[due]]
         stop = num_known[due] // self._size
-        if (stop - first).max() == 1:
-            tokens = self._rows.token_ids[row[:, None], (first * self._size)[:, None] + self._offsets]
-            blocks = self._table[row, first].tolist()
-            self._cache_one_each(row.tolist(), first.tolist(), blocks, tokens.tobytes())
-            self._cached[row] = stop
-            self._due[row] = (stop + 1) * self._size
-        else:
+        chains = [self._chain[each] for each in row.tolist()]
+        if (stop - first).max() > 1 or [len(chain) for chain in chains] != stop.tolist():
             for each, begin, end in zip(row.tolist(), first.tolist(), stop.tolist(), strict=True):
                 self._cache_row(each, begin, end)
-
-    def _cache_one_each(self, rows: list[int], numbers: list[int], blocks: list[int], data: bytes) -> None:
-        """Offer one full block of each row to the prefix cache; `data` holds their tokens in turn."""
-        chains, cache, extend, size = self._chain, self._pool.cache, self._hasher.extend, self._hasher.block_bytes
-        start = 0
-        for row, number, block in zip(rows, numbers, blocks, strict=True):
-            chain = chains[row]
-            if len(chain) == number + 1:
-                extend(chain, data[start : start + size], number, number + 1)
-            cache(block, chain[number + 1])
-            start += size
+            return
+        # The usual case: one block each, of tokens that came since the digests before it were made.
+        tokens = self._rows.token_ids[row[:, None], (first * self._size)[:, None] + self._offsets]
+        blocks = self._table[row, first].astype(np.intp)
+        self._pool.cache(blocks, self._hasher.extend_each(chains, tokens.tobytes()))
+        self._cached[row] = stop
+        self._due[row] = (stop + 1) * self._size
 
     def _cache_row(self, row: int, first: int, stop: int) -> None:
         """Offer blocks `first` … `stop`−1 of one row to the prefix cache."""
@@ -203,8 +194,7 @@ class KVCacheManager(BlockManager):
         if known < stop:
             tokens = self._rows.token_ids[row, known * self._size : stop * self._size]
             self._hasher.extend(chain, memoryview(tokens).cast("B"), known, stop)
-        for block, digest in zip(self._table[row, first:stop].tolist(), chain[first + 1 : stop + 1], strict=True):
-            self._pool.cache(block, digest)
+        self._pool.cache(self._table[row, first:stop].astype(np.intp), chain[first + 1 : stop + 1])
         self._cached[row] = stop
         self._due[row] = (stop + 1) * self._size
 

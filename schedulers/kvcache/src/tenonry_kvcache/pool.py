@@ -6,6 +6,8 @@ one row or more. Spare blocks are handed out first, then the evictable one that 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -132,12 +134,15 @@ class BlockPool:
             self._evictable.push(freed[cached])
             self._push_spare(freed[~cached])
 
-    def cache(self, block: int, digest: bytes) -> None:
-        """A block in use now holds contents that others may find; the first block with a digest stays the one."""
-        if digest not in self._block_of:
-            self._block_of[digest] = block
-            self._digest_of[block] = digest
-            self._is_cached[block] = True
+    def cache(self, blocks: BlockIds, digests: Sequence[bytes]) -> None:
+        """Blocks in use now hold contents that others may find; the first block with a digest stays the one."""
+        block_of, digest_of = self._block_of, self._digest_of
+        for block, digest in zip(blocks.tolist(), digests, strict=True):
+            if block_of.setdefault(digest, block) == block:
+                digest_of[block] = digest
+            else:
+                blocks = blocks[blocks != block]
+        self._is_cached[blocks] = True
 
     def forget(self, blocks: BlockIds) -> None:
         """Blocks in use are found no more."""
