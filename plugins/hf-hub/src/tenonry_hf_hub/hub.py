@@ -33,9 +33,9 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Located:
 
     Raises ModelError: unknown id or revision, access denied, or the hub is out of reach and the cache has no copy.
     """
-    from huggingface_hub.constants import is_offline_mode
+    from huggingface_hub import constants
 
-    if is_offline_mode():
+    if constants.HF_HUB_OFFLINE:
         return _cached(name, revision, weights) or _give_up(
             name, "it is not in the local cache, and HF_HUB_OFFLINE forbids to look on the hub"
         )

@@ -88,7 +88,7 @@ def _part_text(part: Any, where: str) -> str:
     if isinstance(part, str):
         return part
     kind = part.get("type") if isinstance(part, dict) else None
-    if kind not in TEXT_TYPES:
+    if not isinstance(kind, str) or kind not in TEXT_TYPES:
         what = f"type {kind!r}" if kind else f"a {type(part).__name__}"
         raise RequestError(f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}', where)
     text = part.get(TEXT_TYPES[kind])

@@ -9,6 +9,7 @@ from __future__ import annotations
 import datetime as dt
 import json
 import time
+from collections.abc import Iterator
 from typing import Any
 
 import jinja2
@@ -107,23 +108,26 @@ class ChatTemplate:
 
     def render(self, values: dict[str, Any], *, max_chars: int) -> str:
         """The text. Raises RequestError: refused or failed in the template, above `max_chars`, or too slow."""
-        parts: list[str] = []
-        size, deadline = 0, time.monotonic() + MAX_SECONDS
         try:
-            for part in self._template.generate(values):
-                parts.append(part)
-                size += len(part)
-                if size > max_chars:
-                    raise RequestError(f"the rendered chat has more than {max_chars} characters", "messages")
-                if time.monotonic() > deadline:
-                    raise RequestError(f"the chat template took more than {MAX_SECONDS:g} s", "messages")
+            return "".join(self._parts(values, max_chars))
+        except RequestError:
+            raise
         except TemplateRefusal as error:
             raise RequestError(f"the model's chat template refuses these messages: {error}", "messages") from error
         except jinja2.TemplateError as error:
             raise RequestError(f"the model's chat template failed: {error}", "messages") from error
-        except (TypeError, ValueError, KeyError, AttributeError, IndexError, ArithmeticError, RecursionError) as error:
+        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
             raise RequestError(
                 f"the model's chat template failed on these messages ({type(error).__name__}): check their fields",
                 "messages",
             ) from error
-        return "".join(parts)
+
+    def _parts(self, values: dict[str, Any], max_chars: int) -> Iterator[str]:
+        size, deadline = 0, time.monotonic() + MAX_SECONDS
+        for part in self._template.generate(values):
+            size += len(part)
+            if size > max_chars:
+                raise RequestError(f"the rendered chat has more than {max_chars} characters", "messages")
+            if time.monotonic() > deadline:
+                raise RequestError(f"the chat template took more than {MAX_SECONDS:g} s", "messages")
+            yield part
