@@ -1,7 +1,5 @@
 from __future__ import annotations
 
-import time
-
 import numpy as np
 import pytest
 from pydantic import ValidationError
@@ -14,6 +12,7 @@ from tenonry.kv_cache import plan_kv_cache
 from tenonry.model_info import ModelInfo
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry_bench import null_worker
 from tenonry_bench.null_worker import NullWorker, NullWorkerOptions, TimedFuture
 
 CONFIG = EngineConfig(model="none", max_num_seqs=8)
@@ -83,17 +82,37 @@ def test_it_declares_no_calls():
         make_worker().call("sleep")
 
 
-def test_a_step_that_takes_time_resolves_at_its_moment():
+class FakeTime:
+    """A clock that moves only while somebody sleeps."""
+
+    def __init__(self) -> None:
+        self.now = 100.0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+def test_a_step_that_takes_time_resolves_at_its_moment(monkeypatch):
+    clock = FakeTime()
+    monkeypatch.setattr(null_worker, "time", clock)
     worker = make_worker(step_ms=20, steps_in_flight=2)
-    begin = time.monotonic()
     first, second = (worker.execute_model(make_step([0], [True], step_id)) for step_id in (0, 1))
-    assert not second.done()
-    with pytest.raises(TimeoutError, match="s more"):
-        second.result(timeout=0.001)
-    assert [first.result().step_id, second.result(timeout=10).step_id] == [0, 1]
-    assert time.monotonic() - begin >= 0.04  # steps queue on the pretended device, they do not overlap
+    assert not first.done()
+    with pytest.raises(TimeoutError, match=r"needs 0\.040 s more; the caller waits 0\.010 s"):
+        second.result(timeout=0.01)
+    assert clock.now == pytest.approx(100.01)
+    assert first.result().step_id == 0
+    assert clock.now == pytest.approx(100.02)
     assert first.done()
-    assert second.done()
+    assert not second.done()
+    assert second.result(timeout=10).step_id == 1
+    assert clock.now == pytest.approx(100.04)  # steps queue on the pretended device, they do not overlap
+    clock.now = 200.0
+    worker.execute_model(make_step([0], [True])).result()
+    assert clock.now == pytest.approx(200.02)  # and an idle device starts at once
 
 
 def test_a_moment_that_has_passed_costs_no_wait():

@@ -92,6 +92,7 @@ class EngineBench(Command):
         )
         check_length(config, args.prompt_len, args.output_len)
         loop_name, factory = event_loop(args.event_loop)
+        machine = describe_machine()
         from tenonry.client.async_llm import AsyncLLM
 
         engine = AsyncLLM.from_config(config)
@@ -101,7 +102,7 @@ class EngineBench(Command):
                 points, trips = runner.run(measure(client, args))
         finally:
             engine.shutdown()
-        report = build_report(args, config, loop_name, points, trips)
+        report = build_report(args, config, loop_name, points, trips, machine)
         print(describe(report))
         write_report(args.json, report)
         return 0
@@ -132,7 +133,12 @@ def event_loop(choice: str) -> tuple[str, Callable[[], asyncio.AbstractEventLoop
 
 
 def build_report(
-    args: argparse.Namespace, config: EngineConfig, loop_name: str, points: list[Point], trips: list[float]
+    args: argparse.Namespace,
+    config: EngineConfig,
+    loop_name: str,
+    points: list[Point],
+    trips: list[float],
+    machine: Machine,
 ) -> EngineReport:
     """Sum the runs up."""
     return EngineReport(
@@ -152,7 +158,7 @@ def build_report(
         event_loop=loop_name,
         gc_freeze=args.gc_freeze,
         settings=settings_of(config),
-        machine=describe_machine(),
+        machine=machine,
     )
 
 

@@ -101,6 +101,7 @@ class SchedulerBench(Command):
             block_size=args.block_size,
             enable_prefix_caching=args.prefix_caching,
         )
+        machine = describe_machine()
         rig = SchedulerRig(config, steps=args.steps, depth=args.steps_in_flight, cpu_clock=args.clock == "cpu")
         validators = {"off": [False], "on": [True], "both": [False, True]}[args.validator]
         results = []
@@ -117,7 +118,7 @@ class SchedulerBench(Command):
             runs=args.runs,
             results=results,
             settings={"scheduling_policy": args.scheduling_policy, "scheduler_options": options},
-            machine=describe_machine(),
+            machine=machine,
         )
         print(describe(report))
         write_report(args.json, report)

@@ -100,6 +100,7 @@ class ServeBench(Command):
         names = workloads.named(args.name, "served")
         if not names:
             raise ConfigError("there is no served workload to run; name some with --name, or give another --workload")
+        machine = describe_machine()
         server = None if args.base_url else OwnServer(args.model or "demo", args.port, shlex.split(args.server_args))
         try:
             model, results = asyncio.run(measure(args, workloads, names, limits, server))
@@ -108,7 +109,7 @@ class ServeBench(Command):
                 server.stop()
         peer = "tenonry" if server is not None else args.base_url
         report = ServeReport(
-            peer=peer, model=model, args={"model": model}, goodput=limits, results=results, machine=describe_machine()
+            peer=peer, model=model, args={"model": model}, goodput=limits, results=results, machine=machine
         )
         print(describe(report))
         write_report(args.json, report)

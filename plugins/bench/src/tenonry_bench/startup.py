@@ -45,6 +45,7 @@ class StartupBench(Command):
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 
     def run(self, args: argparse.Namespace) -> int:
+        machine = describe_machine()
         bare, imports = measure_import(args.quick_runs)
         helps = [seconds_to_run([*tenonry_command(), "--help"]) for _ in range(args.quick_runs)]
         first = [measure_first_token(args.model, args.engine_args) for _ in range(args.runs)]
@@ -54,7 +55,7 @@ class StartupBench(Command):
             import_s=spread(imports),
             bare_python_s=spread(bare),
             help_s=spread(helps),
-            machine=describe_machine(),
+            machine=machine,
         )
         print(describe(report))
         write_report(args.json, report)

@@ -15,7 +15,7 @@ from tenonry.errors import ConfigError, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry.sampling_params import SamplingParams
 from tenonry_bench.figures import Spread, percentile, spread, table
-from tenonry_bench.machine import Machine, describe_machine, physical_cores
+from tenonry_bench.machine import Machine, describe_machine, physical_cores, torch_threads
 from tenonry_bench.processes import PeakMemory
 from tenonry_bench.settings import check_length, count, engine_config, settings_of, write_report
 from tenonry_bench.workload import WARM_UP_RUN, WorkloadFile, load_workloads
@@ -97,6 +97,7 @@ class ThroughputBench(Command):
         for name in names:
             check_length(config, workloads.get(name).prompt_len, workloads.get(name).out_len)
         set_threads(args.threads)
+        machine = describe_machine()
         from tenonry.client.llm import LLM
 
         started = time.perf_counter()
@@ -104,7 +105,7 @@ class ThroughputBench(Command):
             load_s = time.perf_counter() - started
             runner = OfflineRunner(llm, workloads, facts.vocab_size)
             results = [runner.measure(name, args.runs, load_s) for name in names]
-            machine = describe_machine()
+            machine.torch_threads = torch_threads()
         print(describe(config.model, results))
         write_report(
             args.json,
