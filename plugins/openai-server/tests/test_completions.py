@@ -57,7 +57,8 @@ def test_prompt_takes_four_forms(prompt, expected, api):
 def test_every_sampling_field_reaches_the_engine(api):
     fields = {
         "n": 2, "temperature": 0.5, "top_p": 0.9, "top_k": 7, "min_p": 0.1, "seed": 11, "max_tokens": 9,
-        "min_tokens": 3, "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": True, "include_stop_str_in_output": True,
+        "min_tokens": 3, "stop": ["x", "y"], "stop_token_ids": [3], "ignore_eos": True,
+        "include_stop_str_in_output": True,
         "skip_special_tokens": False, "presence_penalty": 0.25, "frequency_penalty": -0.25, "repetition_penalty": 1.1,
         "logit_bias": {"5": -3.0}, "bad_words": ["no"], "allowed_token_ids": [1, 2], "logprobs": 2,
         "prompt_logprobs": 1, "extra_args": {"mine": "x"},

@@ -53,6 +53,7 @@ def serve(
     engine: Any = None
     with _signals(door) as starting:
         door.start()
+        logger.info("listening on %s; loading %s", settings.url, config.model)
         try:
             starting.set()
             engine = (make_engine or _make_engine)(config)

@@ -116,28 +116,34 @@ def _environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
     for name, field in ServerConfig.model_fields.items():
         text = os.environ.get(ENV_PREFIX + name.upper())
-        if text is not None:
+        if text:
             many = get_origin(field.annotation) is tuple
             found[name] = [part.strip() for part in text.split(",") if part.strip()] if many else text
     return found
 
 
 def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineConfig:
-    flags = argparse.Namespace(**(given | {"config": None}))
+    """What the file says joins the flags where neither a flag nor the environment says it."""
     environment = environment_values()
-    by_flag = {name for name in from_file if given.get(name) is not None or given.get(f"{name}_option") is not None}
+    flags = argparse.Namespace(**{**given, "config": None})
     if given.get("model_tag"):
-        by_flag.add("model")
-    below = {name: value for name, value in from_file.items() if name not in environment and name not in by_flag}
-    if flags.stat_loggers is None and flags.stat_logger_option and not {"stat_loggers"} & (environment.keys() | below):
-        flags.stat_loggers = list(_default_stat_loggers())  # options without names speak about the defaults
-    config = config_from_arguments(flags, **below)
-    if "stat_loggers" in config.model_fields_set or not config.log_stats:
-        return config
-    return config_from_arguments(flags, **below, stat_loggers=_default_stat_loggers())
+        flags.model = given["model_tag"]
+    unknown: dict[str, Any] = {}
+    for name, value in from_file.items():
+        if name == "plugins" or name not in EngineConfig.model_fields:
+            unknown[name] = value  # the kernel refuses what it does not know, by its name
+        elif getattr(flags, name, None) is None and name not in environment:
+            setattr(flags, name, value)
+    if given.get("allow_plugin") or given.get("disable_plugin"):
+        unknown.pop("plugins", None)
+    if flags.stat_loggers is not None or "stat_loggers" in environment:
+        return config_from_arguments(flags, **unknown)
+    flags.stat_loggers = _default_stat_loggers()
+    config = config_from_arguments(flags, **unknown)
+    return config if config.log_stats else config.model_copy(update={"stat_loggers": ()})
 
 
-def _default_stat_loggers() -> tuple[str, ...]:
+def _default_stat_loggers() -> list[str]:
     """The usual ones, as far as they are installed."""
     names = {entry.name for entry in installed("tenonry.stat_loggers")}
-    return tuple(name for name in DEFAULT_STAT_LOGGERS if name in names)
+    return [name for name in DEFAULT_STAT_LOGGERS if name in names]

@@ -1,0 +1,201 @@
+"""The life of a server process over a fake engine: start, drain, second signal, death of the engine. Real signals."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import httpx
+import pytest
+
+SCRIPT = Path(__file__).with_name("serve_fake.py")
+ENDLESS = {"prompt": "x", "max_tokens": 1000, "stream": True}
+
+
+class Process:
+    """The server process, and its output so far."""
+
+    def __init__(self, timeout_s: float = 10, *events: str) -> None:
+        command = [sys.executable, str(SCRIPT), "0", str(timeout_s), *events]
+        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        (self.url,) = self.wait_for(r"listening on (http://\S+);")
+
+    def _read(self) -> None:
+        for line in self.process.stdout:
+            self.lines.append(line)
+
+    def wait_for(self, pattern: str) -> tuple[str, ...]:
+        deadline = time.monotonic() + 20
+        while time.monotonic() < deadline:
+            match = re.search(pattern, self.output)
+            if match:
+                return match.groups()
+            time.sleep(0.02)
+        raise AssertionError(f"{pattern!r} was not said:\n{self.output}")
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def ready(self) -> Process:
+        self.wait_for("ready at")
+        return self
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def get(self, path: str) -> httpx.Response:
+        return httpx.get(self.url + path, timeout=20)
+
+    def post(self, body: dict) -> httpx.Response:
+        return httpx.post(self.url + "/v1/completions", json=body, timeout=20)
+
+    def end(self) -> int:
+        status = self.process.wait(20)
+        self._reader.join(5)
+        return status
+
+    def close(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._reader.join(5)
+        self.process.stdout.close()
+
+
+@pytest.fixture
+def start():
+    started = []
+
+    def run(*arguments) -> Process:
+        started.append(Process(*arguments))
+        return started[-1]
+
+    yield run
+    for process in started:
+        process.close()
+
+
+class Stream(threading.Thread):
+    """A client that reads a stream to its end."""
+
+    def __init__(self, process: Process, **body) -> None:
+        super().__init__(daemon=True)
+        self.url, self.body, self.events = process.url, {**ENDLESS, **body}, []
+        self.error: Exception | None = None
+        self.start()
+        while not self.events and self.is_alive():
+            time.sleep(0.01)
+
+    def run(self) -> None:
+        try:
+            with httpx.stream("POST", self.url + "/v1/completions", json=self.body, timeout=20) as response:
+                for line in response.iter_lines():
+                    if line:
+                        self.events.append(line.removeprefix("data: "))
+        except httpx.HTTPError as error:
+            self.error = error
+
+    def end(self) -> list[str]:
+        self.join(20)
+        assert not self.is_alive()
+        assert self.error is None
+        return self.events
+
+
+def test_port_answers_while_the_model_loads(start):
+    """Truthful readiness: probes get an answer from the first moment, and it is no."""
+    process = start(10, "slow-start")
+    process.wait_for("starting")
+    for path in ("/health", "/ready"):
+        response = process.get(path)
+        assert (response.status_code, response.json()) == (503, {"status": "starting"})
+    response = process.post({"prompt": "x"})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "starting")
+    assert process.get("/version").status_code == 200
+    process.signal(signal.SIGTERM)
+    assert process.end() == 0
+    assert "stopped before the model was loaded" in process.output
+
+
+def test_start_that_fails_says_why_and_ends_with_1(start):
+    process = start(10, "bad-start")
+    assert process.end() == 1
+    assert "1 GiB is needed" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_banner_names_url_and_plugins(start):
+    process = start().ready()
+    assert f"ready at {process.url} · fake · plugins: scheduler fake 1.0" in process.output
+    assert process.get("/ready").status_code == 200
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_idle_server_ends_with_0(number, start):
+    process = start().ready()
+    process.signal(number)
+    assert process.end() == 0
+    assert "engine shut down" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_signal_lets_running_requests_finish_and_refuses_new_ones(start):
+    """Reliability, fault 16: not ready first, new requests get 503 and Retry-After, running ones finish, exit 0."""
+    process = start().ready()
+    stream = Stream(process, max_tokens=100)
+    stream_of = Stream(process)
+    process.signal(signal.SIGTERM)
+    process.wait_for("requests may finish within 10 s")
+    assert process.get("/ready").json() == {"status": "draining"}
+    assert process.get("/health").status_code == 200
+    refused = process.post({"prompt": "x"})
+    assert (refused.status_code, refused.json()["error"]["code"]) == (503, "draining")
+    assert refused.headers["retry-after"]
+    *_, last, done = stream.end()
+    assert json.loads(last)["choices"][0]["finish_reason"] in {"length", "stop"}
+    assert done == "[DONE]"
+    assert process.process.poll() is None  # the endless one still runs
+    process.signal(signal.SIGTERM)
+    *_, last, done = stream_of.end()
+    assert (json.loads(last)["choices"][0]["finish_reason"], done) == ("abort", "[DONE]")
+    assert process.end() == 0
+
+
+def test_running_requests_are_aborted_when_time_is_up(start):
+    process = start(0.3).ready()
+    stream = Stream(process)
+    process.signal(signal.SIGTERM)
+    *_, last, _ = stream.end()
+    assert json.loads(last)["choices"][0]["finish_reason"] == "abort"
+    assert process.end() == 0
+    assert "aborting 1 requests" in process.output
+
+
+def test_death_of_the_engine_ends_streams_with_an_error_and_the_process_with_1(start):
+    process = start().ready()
+    streams = [Stream(process) for _ in range(3)]
+    streams.append(Stream(process, prompt="die"))
+    for stream in streams:
+        *_, error, done = stream.end()
+        assert json.loads(error)["error"]["code"] == "engine_dead"
+        assert "pid" not in error
+        assert done == "[DONE]"
+    assert process.end() == 1
+    assert process.output.count("the engine has died") == 1
+    assert len(process.lines) < 20  # lines do not grow with the number of streams
+
+
+def test_request_without_stream_learns_of_the_death_too(start):
+    process = start().ready()
+    response = process.post({"prompt": "die", "max_tokens": 1000})
+    assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
+    assert process.end() == 1

@@ -1,0 +1,180 @@
+"""Flags, environment and YAML of `tenonry serve`, and the socket that it takes first."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import subprocess
+import sys
+
+import pytest
+
+from tenonry.errors import ConfigError
+from tenonry_openai_server.command import ServeCommand
+from tenonry_openai_server.listener import listen, owner_of
+from tenonry_openai_server.settings import ServerConfig, configs_from_arguments, make_server_config
+
+
+@pytest.fixture(autouse=True)
+def _clean_environment(monkeypatch):
+    for name in os.environ:
+        if name.startswith("TENONRY_"):
+            monkeypatch.delenv(name)
+
+
+def parse(*words: str):
+    parser = argparse.ArgumentParser(allow_abbrev=False)
+    ServeCommand().add_arguments(parser)
+    return configs_from_arguments(parser.parse_args(words))
+
+
+def names(config) -> list[str]:
+    return [choice.name for choice in config.stat_loggers]
+
+
+def test_defaults():
+    config, server = parse("demo")
+    assert config.model == "demo"
+    assert (server.host, server.port, server.api_key, server.max_body_bytes) == ("127.0.0.1", 8000, (), 16 << 20)
+    assert names(config) == ["console", "prometheus"]
+
+
+def test_flags_environment_and_file_in_this_order(tmp_path, monkeypatch):
+    path = tmp_path / "c.yaml"
+    path.write_text(
+        "model: from-file\nport: 1\nhost: 0.0.0.0\nmax-num-seqs: 3\nseed: 5\nblock_size: 8\napi_key: [a, b]\n"
+    )
+    monkeypatch.setenv("TENONRY_PORT", "2")
+    monkeypatch.setenv("TENONRY_SEED", "6")
+    monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "4")
+    config, server = parse("--config", str(path), "--max-num-seqs", "5")
+    assert (config.model, config.max_num_seqs, config.seed, config.block_size) == ("from-file", 5, 6, 8)
+    assert (server.host, server.port, server.api_key) == ("0.0.0.0", 2, ("a", "b"))
+    config, server = parse("mine", "--config", str(path), "--port", "3", "--api-key", "k")
+    assert (config.model, server.port, server.api_key) == ("mine", 3, ("k",))
+
+
+def test_keys_from_the_environment(monkeypatch):
+    monkeypatch.setenv("TENONRY_API_KEY", "one, two")
+    assert parse("demo")[1].api_key == ("one", "two")
+    assert parse("demo", "--api-key", "three", "--api-key", "four")[1].api_key == ("three", "four")
+
+
+@pytest.mark.parametrize(
+    ("words", "yaml", "expected"),
+    [
+        (("--stat-logger", "console"), "", ["console"]),
+        (("--no-log-stats",), "", []),
+        ((), "stat_loggers: [mine]", ["mine"]),
+        ((), "stat_loggers: []", []),
+        (("--stat-logger-option", "console.interval_s=1"), "", ["console", "prometheus"]),
+    ],
+)
+def test_stat_loggers_are_the_usual_ones_unless_named(words, yaml, expected, tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text(yaml)
+    config, _ = parse("demo", "--config", str(path), *words)
+    assert names(config) == expected
+    if words[:1] == ("--stat-logger-option",):
+        assert config.stat_loggers[0].options == {"interval_s": 1}
+
+
+def test_options_join_a_plugin_that_the_file_chose(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("scheduler: {name: static, options: {a: 1}}\n")
+    config, _ = parse("demo", "--config", str(path), "--scheduler-option", "b=2")
+    assert (config.scheduler.name, config.scheduler.options) == ("static", {"a": 1, "b": 2})
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("demo", "--port", "70000"), "port=70000"),
+        (("demo", "--max-body-bytes", "1"), "max_body_bytes=1"),
+        (("demo", "--api-key", " "), "an API key is empty"),
+        (("demo", "--ssl-keyfile", "x"), "need ssl_certfile"),
+        (("demo", "--root-path", "api"), "root_path='api'"),
+        ((), "model"),
+    ],
+)
+def test_bad_setting_is_named(words, message):
+    with pytest.raises(ConfigError, match=message):
+        parse(*words)
+
+
+def test_bad_key_is_not_repeated():
+    with pytest.raises(ConfigError) as error:
+        make_server_config({"api_key": ["secret", 5]})
+    assert "secret" not in str(error.value)
+
+
+def test_unknown_setting_of_the_file_is_named(tmp_path):
+    path = tmp_path / "c.yaml"
+    path.write_text("model: demo\nmax_num_seq: 3\n")
+    with pytest.raises(ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"):
+        parse("--config", str(path))
+
+
+@pytest.mark.parametrize(
+    ("values", "url"),
+    [
+        ({}, "http://127.0.0.1:8000"),
+        ({"host": "0.0.0.0", "port": 5}, "http://127.0.0.1:5"),
+        ({"host": "::", "root_path": "/api"}, "http://[::1]:8000/api"),
+        ({"ssl_certfile": "c"}, "https://127.0.0.1:8000"),
+        ({"uds": "/tmp/s"}, "unix:/tmp/s"),
+    ],
+)
+def test_url(values, url):
+    assert ServerConfig(**values).url == url
+
+
+def test_port_zero_takes_a_free_one():
+    sock, settings = listen(ServerConfig(port=0))
+    with sock:
+        assert settings.port == sock.getsockname()[1] != 0
+
+
+def test_port_in_use_names_the_owner_at_once():
+    """Two servers that start together: the second fails though the first has not served anything yet."""
+    sock, settings = listen(ServerConfig(port=0))
+    with sock, pytest.raises(ConfigError, match=rf"port {settings.port} .* in use by process {os.getpid()} \("):
+        listen(settings)
+    listen(settings)[0].close()
+
+
+def test_owner_that_cannot_be_seen_is_left_out():
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        assert owner_of(sock.getsockname()[1]) == ""
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "203.0.113.7", "a" * 200])
+def test_address_of_another_machine_is_refused(host):
+    with pytest.raises(ConfigError, match="no address of this machine"):
+        listen(ServerConfig(host=host, port=0))
+
+
+def test_unix_socket_replaces_a_stale_one_only(tmp_path):
+    settings = ServerConfig(uds=str(tmp_path / "s"))
+    first, _ = listen(settings)
+    with first, pytest.raises(ConfigError, match="in use by another server"):
+        listen(settings)
+    second, _ = listen(settings)  # its owner is gone
+    second.close()
+    plain = tmp_path / "file"
+    plain.touch()
+    with pytest.raises(ConfigError, match="is no socket"):
+        listen(ServerConfig(uds=str(plain)))
+    with pytest.raises(ConfigError, match="cannot listen on the Unix socket"):
+        listen(ServerConfig(uds=str(tmp_path / "missing" / "s")))
+
+
+def test_help_loads_nothing_heavy():
+    script = (
+        "import sys; from tenonry.cli import make_parser; make_parser('serve')[0].format_help();"
+        "print(sorted({'fastapi', 'uvicorn', 'starlette', 'torch', 'uvloop'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
