@@ -1,3 +1,113 @@
-"""What pytest loads from the testkit: the fixtures for plugin authors; runs in the test process."""
+"""What pytest loads from the testkit: fixtures for plugin authors, and the watch for what a test leaves behind.
+
+Switches: the ini options `tenonry_residue = off` and `tenonry_residue_grace_s`, the marker `leaves_residue`, and `--testkit-effort`. Test process.
+"""
 
 from __future__ import annotations
+
+import os
+from collections.abc import Callable, Generator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tenonry_testkit.residue import ResidueWatch, mark_descendants
+
+EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"  # as in `search`, which would load hypothesis into every session
+WATCH = pytest.StashKey[ResidueWatch]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switches."""
+    group = parser.getgroup("tenonry")
+    group.addoption(
+        "--testkit-effort",
+        type=int,
+        metavar="N",
+        help="contract suites look at N times as many examples, drawn at random (N > 1)",
+    )
+    parser.addini("tenonry_residue", "fail tests that leave processes, threads, sockets, … behind: on or off", default="on")
+    parser.addini("tenonry_residue_grace_s", "seconds that what a test started has for going away", default="5")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Start to watch."""
+    config.addinivalue_line("markers", "leaves_residue(reason): the test may leave processes, threads, … behind")
+    times = config.getoption("--testkit-effort")
+    if times is not None:
+        os.environ[EFFORT_VARIABLE] = str(times)
+    if config.getini("tenonry_residue") != "off":
+        mark_descendants()
+        config.stash[WATCH] = ResidueWatch()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+    """What a fixture of a wider scope starts belongs to the fixture, and may stay as long as it does."""
+    watch = request.config.stash.get(WATCH, None)
+    if watch is None or fixturedef.scope == "function":
+        return (yield)
+    before = watch.now()
+    try:
+        return (yield)
+    finally:
+        watch.allow(fixturedef, watch.now() - before)
+
+
+def pytest_fixture_post_finalizer(fixturedef: Any, request: pytest.FixtureRequest) -> None:
+    """The fixture is gone."""
+    watch = request.config.stash.get(WATCH, None)
+    if watch is not None:
+        watch.disallow(fixturedef)
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
+    """After all fixtures of the test: nothing that came with it may be left."""
+    yield
+    watch = item.config.stash.get(WATCH, None)
+    if watch is None:
+        return
+    excused = item.get_closest_marker("leaves_residue")
+    left = watch.leftovers(grace_s=0.0 if excused else float(item.config.getini("tenonry_residue_grace_s")))
+    if left:
+        watch.forgive(left)
+        if excused is None:
+            pytest.fail("the test left behind:\n" + "\n".join(f"  {thing.text}" for thing in left), pytrace=False)
+
+
+# ------------------------------------------------------------------------------------------------------ fixtures
+@pytest.fixture(name="run_cli")
+def _run_cli() -> Callable[..., Any]:
+    """`run_cli(*words, timeout=…, env=…, cwd=…, stdin=…)`: run `tenonry WORDS` to its end; see `processes.run_cli`."""
+    from tenonry_testkit.processes import run_cli
+
+    return run_cli
+
+
+@pytest.fixture(name="start_server")
+def _start_server() -> Iterator[Callable[..., Any]]:
+    """`start_server(*words, …)`: a server that is ready, killed with its tree at the end of the test."""
+    from tenonry_testkit.processes import start_server
+
+    with ExitStack() as stack:
+        yield lambda *words, **options: stack.enter_context(start_server(*words, **options))
+
+
+@pytest.fixture
+def tmp_plugins(tmp_path: Path) -> Iterator[Any]:
+    """Distributions, entry points and hook modules that exist only in this test; see `plugins.TmpPlugins`."""
+    from tenonry_testkit.plugins import TmpPlugins
+
+    with TmpPlugins(tmp_path / "site") as plugins:
+        yield plugins
+
+
+@pytest.fixture
+def virtual_clock() -> Any:
+    """A clock that only the test moves; see `fakes.VirtualClock`."""
+    from tenonry_testkit.fakes.clock import VirtualClock
+
+    return VirtualClock()

@@ -1,0 +1,222 @@
+"""Real processes for integration tests: run the command line, start a server, find and kill what they started.
+
+Everything has a deadline and is killed with its whole tree at the end. Test process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+COMMAND = (sys.executable, "-m", "tenonry")
+URL = r"(https?://[^\s'\"]+)"
+
+
+class Completed(NamedTuple):
+    """A command that ended: its exit code (negative: the signal), and what it wrote."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+    def check(self) -> Completed:
+        """This, if it succeeded; AssertionError with everything it wrote otherwise."""
+        assert self.returncode == 0, f"exit code {self.returncode}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+def run_cli(
+    *words: object,
+    timeout: float = 25.0,
+    env: Mapping[str, str] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    stdin: str = "",
+    command: tuple[str, ...] = COMMAND,
+) -> Completed:
+    """Run `tenonry WORDS` to its end. AssertionError with its output so far when it takes longer than `timeout` seconds.
+
+    `env` is added to the environment; None as a value takes a variable out.
+    """
+    with Running(*words, env=env, cwd=cwd, stdin=stdin, command=command) as process:
+        process.wait(timeout)
+        return Completed(process.returncode or 0, process.stdout, process.stderr)
+
+
+class Running:
+    """A command that runs. A context manager: on leaving, it and all its descendants are killed."""
+
+    def __init__(
+        self,
+        *words: object,
+        env: Mapping[str, str | None] | None = None,
+        cwd: str | os.PathLike[str] | None = None,
+        stdin: str = "",
+        command: tuple[str, ...] = COMMAND,
+    ) -> None:
+        self.words = tuple(map(str, words))
+        merged = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
+        self._folder = tempfile.TemporaryDirectory(prefix="testkit-")
+        folder = Path(self._folder.name)
+        self._out, self._err = folder / "stdout", folder / "stderr"
+        (folder / "stdin").write_text(stdin, "utf-8")
+        with self._out.open("wb") as out, self._err.open("wb") as err, (folder / "stdin").open("rb") as given:
+            self.process = subprocess.Popen(
+                [*command, *self.words],
+                stdin=given,
+                stdout=out,
+                stderr=err,
+                cwd=cwd,
+                env={key: value for key, value in merged.items() if value is not None},
+                start_new_session=True,
+            )
+
+    # ------------------------------------------------------------------ looking
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        """None while it runs."""
+        return self.process.poll()
+
+    @property
+    def stdout(self) -> str:
+        """What it wrote so far."""
+        return self._out.read_text("utf-8", "replace") if self._out.exists() else ""
+
+    @property
+    def stderr(self) -> str:
+        """What it wrote so far."""
+        return self._err.read_text("utf-8", "replace") if self._err.exists() else ""
+
+    @property
+    def output(self) -> str:
+        """Both, for messages."""
+        return f"--- stdout of {' '.join(self.words)}\n{self.stdout}\n--- stderr\n{self.stderr}"
+
+    def descendants(self) -> list[psutil.Process]:
+        """Its child processes, theirs, and so on."""
+        return descendants(self.pid)
+
+    # ------------------------------------------------------------------ waiting
+    def wait(self, timeout: float = 25.0) -> int:
+        """Its exit code. AssertionError with its output when it is still running after `timeout` seconds."""
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise AssertionError(f"still running after {timeout} s\n{self.output}") from None
+
+    def wait_for(self, what: Callable[[], object], timeout: float = 25.0, name: str = "") -> object:
+        """The first true value of `what()`. AssertionError with the output if it ends or time runs out before."""
+        deadline = time.monotonic() + timeout
+        while True:
+            found = what()
+            if found:
+                return found
+            missing = f"waiting for {name or what}"
+            assert self.returncode is None, f"ended with {self.returncode} while {missing}\n{self.output}"
+            assert time.monotonic() < deadline, f"{timeout} s passed while {missing}\n{self.output}"
+            time.sleep(0.02)
+
+    def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
+        """The first match of `pattern` in what it writes."""
+        found = self.wait_for(lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}")
+        assert isinstance(found, re.Match)
+        return found
+
+    # ------------------------------------------------------------------ ending
+    def send_signal(self, number: int = signal.SIGTERM) -> None:
+        """Send a signal to the process alone."""
+        self.process.send_signal(number)
+
+    def stop(self, number: int = signal.SIGTERM, timeout: float = 25.0) -> int:
+        """Send a signal and wait; returns the exit code."""
+        if self.returncode is None:
+            self.send_signal(number)
+        return self.wait(timeout)
+
+    def kill(self) -> None:
+        """Kill it and everything below it, at once."""
+        victims = [*self.descendants(), self.process]
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)  # also those whose parent has died: they are in its session
+        for victim in victims:
+            with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
+                victim.kill()
+        self.process.wait()
+        psutil.wait_procs([victim for victim in victims if isinstance(victim, psutil.Process)], timeout=5)
+
+    def close(self) -> None:
+        """Kill what is left and remove the captured output."""
+        self.kill()
+        self._folder.cleanup()
+
+    def __enter__(self) -> Running:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+
+class Server(Running):
+    """A server that says where it listens. `url` is without a slash at the end, once `wait_ready` has returned."""
+
+    url = ""
+
+    def wait_ready(self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL) -> Server:
+        """Wait until it has printed its address and answers `ready_path` with 200."""
+        deadline = time.monotonic() + timeout
+        self.url = self.wait_for_output(url_pattern, timeout).group(1).rstrip("/")
+        self.wait_for(lambda: self.status_of(ready_path) == 200, deadline - time.monotonic(), f"{ready_path} to be 200")
+        return self
+
+    def status_of(self, path: str, timeout: float = 5.0) -> int:
+        """The HTTP status of a GET; 0 while nobody answers."""
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:  # noqa: S310 - our own address
+                return int(answer.status)
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code
+        except OSError:
+            return 0
+
+
+@contextlib.contextmanager
+def start_server(
+    *words: object,
+    timeout: float = 25.0,
+    ready_path: str = "/ready",
+    url_pattern: str = URL,
+    env: Mapping[str, str | None] | None = None,
+    cwd: str | os.PathLike[str] | None = None,
+    command: tuple[str, ...] = COMMAND,
+) -> Iterator[Server]:
+    """`tenonry WORDS` as a server that is ready; killed with its whole tree on leaving."""
+    server = Server(*words, env=env, cwd=cwd, command=command)
+    try:
+        yield server.wait_ready(ready_path, timeout, url_pattern)
+    finally:
+        server.close()
+
+
+def descendants(pid: int | None = None) -> list[psutil.Process]:
+    """Child processes of `pid` (this one by default), theirs, and so on."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []

@@ -1,0 +1,226 @@
+"""What a test leaves behind: processes, threads, listening sockets, shared memory, run folders. Test process.
+
+On Linux everything is read from /proc; elsewhere only processes and threads are looked for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import tempfile
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import psutil
+
+RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by all that a test starts, also when its parent has died
+PROC = Path("/proc")
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel keeps it
+RUN_DIRECTORIES = "tenonry-*"
+HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as the interpreter
+GRACE_S = 5.0
+
+
+class Thing(NamedTuple):
+    """One thing that exists: its kind, what makes it itself, and words about it."""
+
+    kind: str
+    key: object
+    text: str
+
+
+def mark_descendants() -> None:
+    """Give everything that this process starts from now on a mark of its own."""
+    os.environ[RUN_VARIABLE] = uuid.uuid4().hex
+
+
+class ResidueWatch:
+    """Knows what was there before, and says what is new and still there. One per test process."""
+
+    def __init__(self) -> None:
+        self._foreign_pids: set[int] = set()
+        self._allowed: dict[object, set[Thing]] = {None: set(self.now())}
+
+    # ------------------------------------------------------------------ who may stay
+    def now(self) -> set[Thing]:
+        """All things of this process and its descendants."""
+        return {*self._processes(), *_threads(), *_listening(), *_shared_memory(), *_run_directories()}
+
+    def allow(self, owner: object, things: Iterable[Thing]) -> None:
+        """These belong to `owner`, and may stay until `disallow`; None means for good."""
+        self._allowed.setdefault(owner, set()).update(things)
+
+    def disallow(self, owner: object) -> None:
+        """The owner is gone; what was its own should be, too."""
+        self._allowed.pop(owner, None)
+
+    def leftovers(self, grace_s: float = GRACE_S) -> list[Thing]:
+        """What is there and may not stay, after it had some time to go."""
+        deadline, pause = time.monotonic() + grace_s, 0.005
+        while True:
+            left = self._left()
+            if not left or time.monotonic() >= deadline:
+                break
+            if pause == 0.005:  # the first time: objects in reference cycles close themselves when collected
+                import gc
+
+                gc.collect()
+            time.sleep(pause)
+            pause = min(0.1, 2 * pause)
+        return sorted(thing for thing in left if not self._is_foreign(thing))
+
+    def forgive(self, things: Iterable[Thing]) -> None:
+        """Kill the processes among them and remove the files, so that the next test starts clean; allow the rest."""
+        for thing in things:
+            if thing.kind == "process" and isinstance(thing.key, int):
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    psutil.Process(thing.key).kill()
+            elif thing.kind == "shared memory":
+                Path(str(thing.key)).unlink(missing_ok=True)
+        self.allow(None, things)
+
+    def _left(self) -> set[Thing]:
+        allowed = set().union(*self._allowed.values())
+        return {thing for thing in self.now() - allowed if not _descends_from(thing, allowed)}
+
+    def _is_foreign(self, thing: Thing) -> bool:
+        """Somebody else's: the machine is shared, and these have no owner that could be asked."""
+        if thing.kind == "shared memory":
+            return _used_by_others(lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids())
+        if thing.kind == "run folder":
+            inodes = _bound_inodes(str(thing.key))
+            return bool(inodes) and _used_by_others(lambda pid: bool(inodes & _socket_inodes(pid)), self._own_pids())
+        return False
+
+    # ------------------------------------------------------------------ processes
+    def _own_pids(self) -> set[int]:
+        return {os.getpid()} | {thing.key for thing in self._processes() if isinstance(thing.key, int)}
+
+    def _processes(self) -> list[Thing]:
+        if not PROC.is_dir():
+            return [_process(child.pid, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)]
+        pids = set(_pids())
+        self._foreign_pids &= pids
+        parents = {pid: _parent(pid) for pid in pids - self._foreign_pids}
+        own = {pid for pid in parents if pid != os.getpid() and _is_ours(pid, parents)}
+        self._foreign_pids |= pids - own - {os.getpid()}
+        lines = {pid: _read(pid, "cmdline").replace("\0", " ").strip() for pid in own}
+        return [
+            _process(pid, line)
+            for pid, line in lines.items()
+            if line and not any(helper in line for helper in HELPERS)  # a zombie has no command line: it is gone
+        ]
+
+
+def _process(pid: int, command: str) -> Thing:
+    return Thing("process", pid, f"process {pid}: {command[:160]}")
+
+
+def _pids() -> list[int]:
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+
+
+def _read(pid: int, name: str) -> str:
+    try:
+        return (PROC / str(pid) / name).read_text("utf-8", "replace")
+    except OSError:
+        return ""
+
+
+def _parent(pid: int) -> int:
+    after_name = _read(pid, "stat").rpartition(")")[2].split()
+    return int(after_name[1]) if len(after_name) > 1 else 0
+
+
+def _is_ours(pid: int, parents: dict[int, int]) -> bool:
+    """A descendant of this process, or an orphan that carries its mark."""
+    ancestor = parents.get(pid, 0)
+    while ancestor:
+        if ancestor == os.getpid():
+            return True
+        ancestor = parents.get(ancestor, 0)
+    mark = os.environ.get(RUN_VARIABLE)
+    return mark is not None and f"{RUN_VARIABLE}={mark}" in _read(pid, "environ")
+
+
+def _descends_from(thing: Thing, allowed: set[Thing]) -> bool:
+    """A process below one that may stay, such as the worker of a server that a module shares."""
+    if thing.kind != "process" or not isinstance(thing.key, int):
+        return False
+    roots = {other.key for other in allowed if other.kind == "process"}
+    pid = thing.key
+    while pid > 1:
+        if pid in roots:
+            return True
+        pid = _parent(pid)
+    return False
+
+
+def _used_by_others(uses: Callable[[int], bool], own: set[int]) -> bool:
+    return any(uses(pid) for pid in _pids() if pid not in own)
+
+
+# ------------------------------------------------------------------------------------------------------ other things
+def _threads() -> list[Thing]:
+    """Threads that would keep the interpreter from ending."""
+    return [
+        Thing("thread", thread.ident, f"thread {thread.name!r}, which is no daemon")
+        for thread in threading.enumerate()
+        if not thread.daemon and thread is not threading.main_thread()
+    ]
+
+
+def _listening() -> list[Thing]:
+    found = []
+    for number, inode in _sockets_of_this_process():
+        with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
+            if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}"))
+    return found
+
+
+def _sockets_of_this_process() -> list[tuple[int, str]]:
+    found = []
+    with contextlib.suppress(OSError):
+        for name in os.listdir(PROC / "self" / "fd"):
+            with contextlib.suppress(OSError):
+                target = os.readlink(PROC / "self" / "fd" / name)
+                if target.startswith("socket:"):
+                    found.append((int(name), target))
+    return found
+
+
+def _shared_memory() -> list[Thing]:
+    if not SHARED_MEMORY.is_dir():
+        return []
+    return [
+        Thing("shared memory", str(SHARED_MEMORY / name), f"shared memory segment {name}")
+        for name in os.listdir(SHARED_MEMORY)
+    ]
+
+
+def _run_directories() -> list[Thing]:
+    folder = Path(tempfile.gettempdir())
+    return [Thing("run folder", str(path), f"run folder {path}") for path in folder.glob(RUN_DIRECTORIES)]
+
+
+def _bound_inodes(folder: str) -> set[str]:
+    """Inodes of sockets that are bound to files in the folder."""
+    with contextlib.suppress(OSError):
+        lines = (PROC / "net" / "unix").read_text("utf-8", "replace").splitlines()
+        return {f"socket:[{line.split()[6]}]" for line in lines if f" {folder}/" in line}
+    return set()
+
+
+def _socket_inodes(pid: int) -> set[str]:
+    folder, found = PROC / str(pid) / "fd", set()
+    with contextlib.suppress(OSError):
+        for name in os.listdir(folder):
+            with contextlib.suppress(OSError):
+                found.add(os.readlink(folder / name))
+    return found
