@@ -12,7 +12,7 @@ from tenonry.errors import TenonryError
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_bench.figures import percentile
 from tenonry_bench.processes import CpuMeter
-from tenonry_bench.workload import load_workloads, random_prompts
+from tenonry_bench.workload import default_workloads, random_prompts
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
@@ -36,7 +36,7 @@ class StreamClient:
     def __init__(self, engine: AsyncLLM, vocab_size: int, prompt_len: int) -> None:
         self._engine, self._vocab_size, self._prompt_len = engine, vocab_size, prompt_len
         self._meter = CpuMeter()
-        self._seed = load_workloads(None).seed
+        self._seed = default_workloads().seed
         self._points = 0
 
     async def point(self, streams: int, output_len: int, *, seed: int) -> Point:

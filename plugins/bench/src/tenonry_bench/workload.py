@@ -6,6 +6,7 @@ tokens, prompts of random ids that depend on nothing but the file, the workload'
 
 from __future__ import annotations
 
+import functools
 import random
 import zlib
 from importlib import resources
@@ -82,7 +83,7 @@ def narrow(token_range: tuple[int, int], vocab_size: int) -> tuple[int, int]:
 
 def random_prompts(count: int, length: int, seed: int, vocab_size: int) -> list[list[int]]:
     """Prompts for benchmarks without a workload file, from the token range of the default file."""
-    low, high = narrow(load_workloads(None).token_range, vocab_size)
+    low, high = narrow(default_workloads().token_range, vocab_size)
     draw = random.Random(seed).randrange  # noqa: S311  # no secrets
     return [[draw(low, high) for _ in range(length)] for _ in range(count)]
 
@@ -99,6 +100,12 @@ def load_workloads(path: str | None) -> WorkloadFile:
         raise ConfigError(f"workload file {path} is not valid: {error}") from None
     _check(loaded, path or "of this package")
     return loaded
+
+
+@functools.cache
+def default_workloads() -> WorkloadFile:
+    """The workload file of this package, read once."""
+    return load_workloads(None)
 
 
 def default_file() -> Any:
