@@ -60,17 +60,16 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
     allowed: list[int] | None = None
     for group in groups:
         if group.block_sizes:
-            same = [size for size in (allowed or group.block_sizes) if size in group.block_sizes]
-            allowed = same
-    if wanted is not None:
-        if allowed is not None and wanted not in allowed:
-            raise ConfigError(f"block_size={wanted} is not possible with this attention backend; it can do {allowed}")
-        return wanted
+            possible = group.block_sizes if allowed is None else allowed
+            allowed = [size for size in possible if size in group.block_sizes]
     if allowed is None:
-        return DEFAULT_BLOCK_SIZE
+        return DEFAULT_BLOCK_SIZE if wanted is None else wanted
     if not allowed:
-        raise ConfigError("the model's KV groups have no block size in common; set block_size")
-    return allowed[0]
+        offers = ", ".join(str(list(group.block_sizes)) for group in groups if group.block_sizes)
+        raise ConfigError(f"the KV groups have no block size in common ({offers}); use another attention backend")
+    if wanted is not None and wanted not in allowed:
+        raise ConfigError(f"block_size={wanted} is not possible with this attention backend; it can do {allowed}")
+    return allowed[0] if wanted is None else wanted
 
 
 def plan_kv_cache(
@@ -96,11 +95,12 @@ def plan_kv_cache(
         for rank, report in zip(groups, memory, strict=True)
     )
     if blocks < 1:
-        free = min(report.free_bytes for report in memory)
+        need = f"one block of {block_size} tokens needs {block_size * max(_bytes_per_token(rank) for rank in groups)}"
+        if config.kv_cache_memory_bytes is not None:
+            raise ConfigError(f"kv_cache_memory_bytes={config.kv_cache_memory_bytes} is too small: {need}")
         raise ConfigError(
-            f"no memory for the KV cache: {free} bytes are free, one block of {block_size} tokens needs "
-            f"{block_size * max(_bytes_per_token(rank) for rank in groups)}; use a smaller model or a higher "
-            "--gpu-memory-utilization"
+            f"no memory for the KV cache: {min(report.free_bytes for report in memory)} bytes are free, {need}; use a "
+            "smaller model or a higher --gpu-memory-utilization"
         )
     longest = fit_model_len(blocks * block_size, config.max_model_len, max_model_len)
     return KVCacheConfig(num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]), max_model_len=longest)

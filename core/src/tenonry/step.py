@@ -207,6 +207,7 @@ class BatchState:
             self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
         inputs = StepInputs(self, output)
         self.num_computed[output.row] = inputs.seq_lens
+        self.token_ids[output.row[output.samples], inputs.seq_lens[output.samples]] = KNOWN_TO_WORKER
         self.num_output[output.row] += output.samples
         return inputs
 

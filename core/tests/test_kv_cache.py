@@ -1,0 +1,154 @@
+"""From free memory to a number of blocks: every branch of the plan (EC-5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+from tenonry.kv_cache import (
+    CPU_POOL_BYTES,
+    DEFAULT_BLOCK_SIZE,
+    KVCacheGroup,
+    MemoryReport,
+    choose_block_size,
+    fit_model_len,
+    plan_kv_cache,
+)
+
+KIB, GIB = 1 << 10, 1 << 30
+
+
+def group(bytes_per_token: int = 64, sizes: tuple[int, ...] = (16,), layers: int = 2, **fields: Any) -> KVCacheGroup:
+    names = tuple(f"layer.{i}" for i in range(layers))
+    return KVCacheGroup(layers=names, bytes_per_token=bytes_per_token, block_sizes=sizes, **fields)
+
+
+def config(**values: Any) -> EngineConfig:
+    return EngineConfig(**{"model": "m", "max_num_seqs": 4, **values})
+
+
+class TestBlockSize:
+    def test_the_backends_first_choice_is_the_default(self):
+        assert choose_block_size([group(sizes=(32, 16))], None) == 32
+
+    def test_any_size_means_the_kernels_default(self):
+        assert choose_block_size([group(sizes=()), group(sizes=())], None) == DEFAULT_BLOCK_SIZE
+
+    def test_a_group_that_can_do_any_size_follows_the_others(self):
+        assert choose_block_size([group(sizes=()), group(sizes=(64, 32))], None) == 64
+        assert choose_block_size([group(sizes=(64, 32)), group(sizes=())], None) == 64
+
+    def test_all_groups_must_agree(self):
+        assert choose_block_size([group(sizes=(64, 32, 16)), group(sizes=(16, 32))], None) == 32
+
+    def test_a_wanted_size_wins_if_possible(self):
+        assert choose_block_size([group(sizes=(64, 16))], 16) == 16
+        assert choose_block_size([group(sizes=())], 7) == 7
+
+    def test_a_wanted_size_that_is_not_possible_is_refused_with_what_is(self):
+        with pytest.raises(ConfigError, match=r"block_size=7 is not possible .* it can do \[64, 16\]"):
+            choose_block_size([group(sizes=(64, 16))], 7)
+
+    @pytest.mark.parametrize("third", [(8,), (16,), ()])
+    def test_groups_without_a_common_size_are_refused(self, third):
+        groups = [group(sizes=(16,)), group(sizes=(32,)), group(sizes=third)]
+        with pytest.raises(ConfigError, match="no block size in common"):
+            choose_block_size(groups, None)
+        with pytest.raises(ConfigError, match=r"no block size in common \(\[16\], \[32\]"):
+            choose_block_size(groups, 16)
+
+    @settings(deadline=None, max_examples=60)
+    @given(
+        st.lists(st.lists(st.sampled_from([1, 8, 16, 32]), max_size=3, unique=True).map(tuple), min_size=1, max_size=4)
+    )
+    def test_the_choice_is_possible_for_every_group(self, offers):
+        groups = [group(sizes=sizes) for sizes in offers]
+        common = set.intersection(*({1, 8, 16, 32} if not sizes else set(sizes) for sizes in offers))
+        try:
+            chosen = choose_block_size(groups, None)
+        except ConfigError:
+            assert not common
+            return
+        assert all(not sizes or chosen in sizes for sizes in offers)
+
+
+class TestNumberOfBlocks:
+    """64 bytes per token and 16 tokens per block: one block is 1 KiB."""
+
+    def plan(self, *memory: MemoryReport, max_model_len: int = 160, groups: Any = None, **values: Any) -> int:
+        reports = memory or (MemoryReport(100 * KIB),)
+        per_rank = [groups or [group()]] * len(reports)
+        return plan_kv_cache(per_rank, reports, config(**values), max_model_len).num_blocks
+
+    def test_a_device_gives_all_that_is_free(self):
+        assert self.plan(MemoryReport(100 * KIB + 5)) == 100
+
+    def test_the_smallest_rank_decides(self):
+        assert self.plan(MemoryReport(100 * KIB), MemoryReport(70 * KIB), MemoryReport(90 * KIB)) == 70
+
+    def test_on_the_cpu_the_default_is_a_quarter_of_what_is_free(self):
+        assert self.plan(MemoryReport(100 * KIB, is_host=True)) == 25
+
+    def test_on_the_cpu_more_than_all_sequences_can_use_is_not_taken(self):
+        assert self.plan(MemoryReport(GIB, is_host=True)) == 4 * 10
+
+    def test_on_the_cpu_the_default_is_at_most_four_gib(self):
+        free = MemoryReport(1 << 50, is_host=True)
+        assert self.plan(free, max_model_len=1 << 30) == CPU_POOL_BYTES // KIB
+
+    def test_exactly_as_many_bytes_as_asked_for(self):
+        for is_host in (True, False):
+            assert self.plan(MemoryReport(100 * KIB, is_host), kv_cache_memory_bytes=7 * KIB + 1023) == 7
+
+    def test_exactly_as_many_blocks_as_asked_for(self):
+        assert self.plan(num_gpu_blocks_override=123, kv_cache_memory_bytes=KIB) == 123
+
+    def test_a_worker_without_a_cache_gets_what_could_ever_be_used(self):
+        assert self.plan(MemoryReport(0), groups=[group(bytes_per_token=0)]) == 4 * 10
+
+    def test_all_groups_count(self):
+        assert self.plan(MemoryReport(100 * KIB), groups=[group(), group(bytes_per_token=192)]) == 25
+
+
+class TestRefusals:
+    def test_ranks_must_report_both(self):
+        for groups, memory in ([], []), ([[group()]], []), ([], [MemoryReport(1)]):
+            with pytest.raises(ConfigError, match=f"{len(groups)} ranks .* {len(memory)} reported memory"):
+                plan_kv_cache(groups, memory, config(), 16)
+
+    def test_ranks_must_agree_on_the_groups(self):
+        memory = [MemoryReport(GIB)] * 2
+        for other in (group(layers=3), group(kind="sliding", window=8)):
+            with pytest.raises(ConfigError, match="ranks report different KV groups"):
+                plan_kv_cache([[group()], [other]], memory, config(), 16)
+
+    def test_no_memory_for_one_block_names_both_numbers(self):
+        with pytest.raises(ConfigError, match=r"1023 bytes are free, one block of 16 tokens needs 1024"):
+            plan_kv_cache([[group()]], [MemoryReport(1023)], config(), 16)
+
+    def test_a_wish_too_small_for_one_block_is_named(self):
+        with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes=1000 .* one block of 16 tokens needs 1024"):
+            plan_kv_cache([[group()]], [MemoryReport(GIB)], config(kv_cache_memory_bytes=1000), 16)
+
+    def test_a_length_that_the_pool_cannot_hold_is_refused_with_both_numbers(self):
+        with pytest.raises(ConfigError, match=r"max_model_len=33 does not fit: the KV cache holds 32 tokens"):
+            plan_kv_cache([[group()]], [MemoryReport(2 * KIB)], config(max_model_len=33), 33)
+
+
+class TestLongestSequence:
+    def test_the_models_own_length_is_cut_to_the_pool(self):
+        assert fit_model_len(32, None, 100) == 32
+        assert fit_model_len(320, None, 100) == 100
+
+    def test_a_wanted_length_is_kept(self):
+        assert fit_model_len(32, 32, 32) == 32
+
+    def test_the_plan_carries_everything(self):
+        planned = plan_kv_cache([[group(), group(kind="sliding", window=8)]], [MemoryReport(8 * KIB)], config(), 100)
+        assert (planned.num_blocks, planned.block_size, planned.num_slots, planned.max_model_len) == (4, 16, 64, 64)
+        assert [each.window for each in planned.groups] == [0, 8]
