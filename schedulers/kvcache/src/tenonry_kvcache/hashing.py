@@ -8,7 +8,7 @@ may use each other's blocks.
 from __future__ import annotations
 
 import os
-from hashlib import blake2b as sha256
+from hashlib import sha256
 from typing import Any
 
 import msgspec

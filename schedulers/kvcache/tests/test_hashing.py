@@ -1,0 +1,111 @@
+"""Block digests: what they cover, and that chains can be made in any number of steps."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+
+import numpy as np
+import pytest
+
+from tenonry.messages import EngineCoreRequest
+from tenonry.request import Request
+from tenonry.sampling_params import SamplingParams
+from tenonry_kvcache import BlockHasher
+
+
+def make_request(**fields) -> Request:
+    source = EngineCoreRequest(
+        handle=1,
+        request_id="r",
+        prompt_token_ids=np.arange(4, dtype=np.int32),
+        sampling_params=SamplingParams(),
+        **fields,
+    )
+    return Request(source, 1, 0.0, 100)
+
+
+def tokens(*values: int) -> bytes:
+    return np.array(values, np.int32).tobytes()
+
+
+def chain_of(hasher: BlockHasher, request: Request, data: bytes) -> list[bytes]:
+    chain = [hasher.seed(request)]
+    hasher.extend(chain, data, 0, len(data) // hasher.block_bytes)
+    return chain
+
+
+def test_a_digest_covers_its_tokens_and_all_before_them():
+    hasher, request = BlockHasher(2), make_request()
+    one = chain_of(hasher, request, tokens(1, 2, 3, 4, 5, 6))
+    other = chain_of(hasher, request, tokens(1, 2, 9, 4, 5, 6))
+    assert len(one) == 4
+    assert one[:2] == other[:2]
+    assert len(set(one[2:]) | set(other[2:])) == 4
+    assert one[2] == sha256(one[1] + tokens(3, 4)).digest()
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"cache_salt": "tenant"},
+        {"adapter": "tenant"},
+        {"features": {"tenant": 1}},
+        {"cache_salt": "a", "adapter": "b"},
+        {"cache_salt": "b", "adapter": "a"},
+        {"features": {"image": np.zeros((2, 3), np.float32)}},
+        {"features": {"image": np.zeros((3, 2), np.float32)}},
+        {"features": {"image": np.zeros(6, np.int32)}},
+    ],
+)
+def test_what_kv_depends_on_and_who_may_share_it_is_in_the_seed(fields):
+    hasher = BlockHasher(2)
+    others = [{}, {"cache_salt": "tenant 2"}, {"features": {"image": np.ones((2, 3), np.float32)}}]
+    seed = hasher.seed(make_request(**fields))
+    assert seed == hasher.seed(make_request(**fields))
+    assert all(seed != hasher.seed(make_request(**other)) for other in others)
+
+
+def test_all_seeds_of_the_cases_above_differ():
+    hasher = BlockHasher(2)
+    mark = test_what_kv_depends_on_and_who_may_share_it_is_in_the_seed.pytestmark[0]
+    seeds = [hasher.seed(make_request(**fields)) for fields in mark.args[1]]
+    assert len(set(seeds)) == len(seeds)
+
+
+def test_the_order_of_features_means_nothing():
+    hasher = BlockHasher(2)
+    assert hasher.seed(make_request(features={"a": 1, "b": 2})) == hasher.seed(make_request(features={"b": 2, "a": 1}))
+
+
+def test_what_cannot_be_hashed_is_said():
+    with pytest.raises(TypeError, match="object"):
+        BlockHasher(2).seed(make_request(features={"a": object()}))
+
+
+def test_processes_differ_unless_they_share_a_seed():
+    request = make_request()
+    assert BlockHasher(2).seed(request) != BlockHasher(2).seed(request)
+    assert BlockHasher(2, "s").seed(request) == BlockHasher(2, "s").seed(request)
+    assert BlockHasher(2, "s").seed(request) != BlockHasher(2, "t").seed(request)
+
+
+def test_a_renewed_hasher_knows_nothing_of_before():
+    hasher, request = BlockHasher(2, "s"), make_request()
+    before = hasher.seed(request)
+    hasher.renew()
+    assert hasher.seed(request) != before
+
+
+def test_chains_do_not_depend_on_the_steps_in_which_they_are_made():
+    hasher, request = BlockHasher(2), make_request()
+    data = tokens(*range(12))
+    whole = chain_of(hasher, request, data)
+    parts = [hasher.seed(request)]
+    hasher.extend(parts, data, 0, 2)
+    hasher.extend(parts, data, 0, 2)  # known already
+    hasher.extend(parts, data[2 * 8 :], 2, 4)
+    others = [list(whole[:3]), parts]
+    digests = hasher.extend_each(others, tokens(90, 91, 8, 9))
+    assert digests == [chain[-1] for chain in others]
+    assert parts == whole[:6]
+    assert others[0] == chain_of(hasher, request, tokens(0, 1, 2, 3, 90, 91))
