@@ -116,7 +116,9 @@ class PluginManager:
             raise PluginFault(choice.name, "", "", KINDS[kind].hook, error) from error
         if target is None:
             raise not_found(kind, KINDS[kind].group, choice.name)
-        owners = (entry for entry in installed(KINDS[kind].group) if (entry.name, entry.target) == (choice.name, target))
+        owners = (
+            entry for entry in installed(KINDS[kind].group) if (entry.name, entry.target) == (choice.name, target)
+        )
         return target_entry(kind, choice, target, next(owners, None))
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:

@@ -31,7 +31,7 @@ class GenerateCommand(Command):
         from tenonry.client.llm import LLM
 
         with LLM(config=config) as llm:
-            defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0, **llm.model.default_sampling}
+            defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0}
             output = llm.generate([prompt], sampling_from_arguments(args, defaults), use_tqdm=False)[0]
         if output.error is not None:
             sys.stderr.write(f"tenonry: error: {output.error}\n")

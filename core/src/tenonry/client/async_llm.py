@@ -26,6 +26,7 @@ from tenonry.errors import (
     RequestError,
     TenonryError,
 )
+from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.request_limits import RequestLimits
@@ -54,6 +55,9 @@ class AsyncLLM:
         self.config = config
         parts = build_front_end(config, launcher=True)
         self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
+        io = parts.io_processor
+        looks_at_outputs = io is not None and type(io).post_process is not IOProcessor.post_process
+        self._post_process = io.post_process if io is not None and looks_at_outputs else None
         self._stats = StatManager(config, parts.plan, stat_loggers)
         reference = weakref.ref(self)
         self._client = CoreClient(config, parts.model, parts.plan, lambda reason: _report_death(reference, reason))
@@ -106,7 +110,7 @@ class AsyncLLM:
                     continue
                 if stream.error is not None and output.finished:
                     raise stream.error
-                if self.io_processor is not None:
+                if self._post_process is not None:
                     output = self._post_process(output)
                 yield output
                 if output.finished:
@@ -119,10 +123,6 @@ class AsyncLLM:
         except Exception as error:
             self._abort([stream.request_id])
             raise EngineGenerateError(f"request {request_id} failed: {error}") from error
-
-    def _post_process(self, output: RequestOutput) -> RequestOutput:
-        assert self.io_processor is not None  # noqa: S101 - checked by the caller
-        return self.io_processor.post_process(output)
 
     async def add_request(self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""

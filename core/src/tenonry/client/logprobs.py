@@ -60,4 +60,4 @@ def _entry(
 
 
 def _text(token_id: int, io: IOProcessor | None) -> str | None:
-    return io.decode([token_id]) if io is not None else None
+    return io.token_texts([token_id])[0] if io is not None else None

@@ -73,7 +73,7 @@ class OutputProcessor:
                 if completion.finish_reason is None:
                     if not completion.engine_done:
                         handles.append(completion.handle)
-                    self._push_fresh(completion)
+                    self._push_fresh(completion, self._clock())
                     self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
         return handles
@@ -138,7 +138,7 @@ class OutputProcessor:
         stream = completion.stream
         stream.metrics.num_preemptions += finished.num_preemptions
         stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
-        self._push_fresh(completion)
+        self._push_fresh(completion, self._clock())
         if completion.finish_reason is None:
             if finished.reason is FinishReason.ERROR:
                 stream.error = stream.error or EngineGenerateError(
@@ -152,10 +152,12 @@ class OutputProcessor:
     def flush(self, touched: list[Completion] | None = None) -> list[int]:
         """Detokenise and wake callers; returns handles to abort in the engine, because a stop string ended them."""
         aborts = []
+        now = self._clock()
         for completion in self._touched if touched is None else touched:
-            if completion.fresh and self._push_fresh(completion) and not completion.engine_done:
+            if completion.fresh and self._push_fresh(completion, now) and not completion.engine_done:
                 aborts.append(completion.handle)
-            completion.stream.notify()
+            if completion.stream.waiter is not None:
+                completion.stream.notify()
         if touched is None:
             self._touched = []
         return aborts
@@ -165,7 +167,7 @@ class OutputProcessor:
         touched, self._touched = self._touched, []
         return touched
 
-    def _push_fresh(self, completion: Completion) -> bool:
+    def _push_fresh(self, completion: Completion, now: float) -> bool:
         """Text for the ids that arrived; True if a stop string ended the request."""
         ids = completion.fresh
         if not ids:
@@ -180,15 +182,14 @@ class OutputProcessor:
         if detokenizer is not None:
             completion.new_text += detokenizer.push(ids)
             if detokenizer.stop_reason is not None:
-                self._count(completion, ids[: detokenizer.consumed])
+                self._count(completion, ids[: detokenizer.consumed], now)
                 self._finish(completion, FinishReason.STOP, detokenizer.stop_reason)
                 return True
-        self._count(completion, ids)
+        self._count(completion, ids, now)
         return False
 
-    def _count(self, completion: Completion, ids: list[int]) -> None:
+    def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.new_ids += ids
-        now = self._clock()
         if self._log_stats:
             self.iteration.num_generation_tokens += len(ids)
             if completion.num_generated == 0:

@@ -90,10 +90,10 @@ class Stream:
             self.error = error
             self.notify()
 
-    async def wait(self) -> None:
-        """Until `take` has something, or raises."""
-        self.waiter = asyncio.get_running_loop().create_future()
-        await self.waiter
+    def wait(self) -> asyncio.Future[None]:
+        """To be awaited at once: until `take` has something, or raises."""
+        waiter = self.waiter = asyncio.get_running_loop().create_future()
+        return waiter
 
     def take(self) -> RequestOutput | None:
         """What is new, or None. Raises the stream's error once everything before it was taken."""
@@ -103,8 +103,7 @@ class Stream:
             return None
         kind = self.kind
         if len(self.completions) == 1:
-            self.ready.clear()
-            outputs = [self.completions[0].take(kind)]
+            outputs = [self.ready.pop().take(kind)]
         else:
             chosen = self.ready if kind == OutputKind.DELTA else self.completions
             outputs = [completion.take(kind) for completion in chosen]
@@ -116,9 +115,9 @@ class Stream:
             self.prompt_token_ids,
             outputs,
             self.num_finished == len(self.completions),
-            num_cached_tokens=self.num_cached_tokens,
-            prompt_logprobs=self.prompt_logprobs,
-            metrics=self.metrics,
-            kv_transfer_params=self.kv_transfer_params,
-            error=str(self.error) if self.error is not None else None,
+            self.num_cached_tokens,
+            self.prompt_logprobs,
+            self.metrics,
+            None if self.error is None else str(self.error),
+            self.kv_transfer_params,
         )

@@ -85,6 +85,10 @@ class IOProcessor(Plugin, ABC):
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         """Text of token ids."""
 
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        """Each id as a text of its own, for log-probabilities: a leading space is kept, half characters are marked."""
+        return [self.decode([token_id]) for token_id in token_ids]
+
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
         """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
         from tenonry.errors import RequestError
