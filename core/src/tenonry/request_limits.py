@@ -75,7 +75,7 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
 
 
 def _check_range(field: str, token_ids: Collection[int], largest: int) -> None:
-    if token_ids and not (0 <= min(token_ids) and max(token_ids) <= largest):
+    if token_ids and (min(token_ids) < 0 or max(token_ids) > largest):
         bad = min(token_ids) if min(token_ids) < 0 else max(token_ids)
         raise RequestError(f"{field} holds token id {bad}; ids are 0 to {largest}", field)
 

@@ -7,8 +7,6 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from tenonry.plugin_discovery import distribution_of_module
-
 
 class Site:
     """A folder on sys.path. `install` writes what `pip install` leaves: modules, METADATA, entry points, RECORD."""
@@ -42,7 +40,6 @@ class Site:
         record = [f"{info.name}/METADATA,,", *(f"{file_name},," for file_name in modules or {})]
         (info / "RECORD").write_text("\n".join(record) + "\n", "utf-8")
         importlib.invalidate_caches()
-        distribution_of_module.cache_clear()
 
 
 def forget_modules(folder: Path) -> None:
@@ -50,4 +47,3 @@ def forget_modules(folder: Path) -> None:
     for name, module in list(sys.modules.items()):
         if str(getattr(module, "__file__", None) or "").startswith(str(folder)):
             del sys.modules[name]
-    distribution_of_module.cache_clear()
