@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 import time
 import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
+from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
@@ -35,7 +35,7 @@ from tenonry.sampling_params import SamplingParams
 logger = logging.getLogger(__name__)
 
 
-class AsyncLLM:
+class AsyncLLM(EngineCalls):
     """Serves requests concurrently.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -263,51 +263,8 @@ class AsyncLLM:
         self._start_handler()
         return await self._client.call(method, *args)
 
-    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        """Forget cached KV blocks; True if all were forgotten."""
-        return bool(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
-
-    async def reset_mm_cache(self) -> None:
-        """Forget processed multimodal inputs."""
-        await self._call("reset_mm_cache")
-
-    async def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
-        """Call a method of the workers' allow-list on every rank; one result per rank."""
-        return list(await self._call("collective_rpc", method, list(args), timeout))
-
-    async def add_lora(self, name: str, path: str) -> bool:
-        return bool(await self._call("add_lora", name, path))
-
-    async def remove_lora(self, name: str) -> bool:
-        return bool(await self._call("remove_lora", name))
-
-    async def list_loras(self) -> list[str]:
-        return list(await self._call("list_loras"))
-
-    async def pin_lora(self, name: str) -> bool:
-        return bool(await self._call("pin_lora", name))
-
-    async def start_profile(self) -> None:
-        await self._call("profile", True)
-
-    async def stop_profile(self) -> None:
-        await self._call("profile", False)
-
-    async def sleep(self, level: int = 1) -> None:
-        """Give device memory back until `wake_up`; the prefix cache is reset first."""
-        await self._call("sleep", level)
-        self._stats.submit("record_sleep_state", True, level)
-
-    async def wake_up(self, tags: list[str] | None = None) -> None:
-        await self._call("wake_up", tags)
-        self._stats.submit("record_sleep_state", False, 0)
-
-    async def is_sleeping(self) -> bool:
-        return bool(await self._call("is_sleeping"))
-
-    async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What requests may ask for."""
-        return ("generate",)
+    def _tell_loggers(self, method: str, *args: Any) -> None:
+        self._stats.submit(method, *args)
 
     # ------------------------------------------------------------------ the rest
     @property
@@ -338,8 +295,3 @@ def _report_death(reference: weakref.ref[AsyncLLM], reason: str) -> None:
     handler = engine._handler  # noqa: SLF001 - our own class
     if handler is not None:
         handler.stop_soon(EngineDeadError(f"the engine died: {reason}"))
-
-
-def client_name() -> str:
-    """Names this front end in profiles: host and process."""
-    return f"{os.uname().nodename}_{os.getpid()}.async_llm"
