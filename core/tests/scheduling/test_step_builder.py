@@ -5,11 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tenonry.outputs import FinishReason
 from tenonry.request import RequestStatus
+from tenonry.scheduling import Match
+from tenonry.scheduling.blocks import Transferred
 
 
 def nothing(step):
     """A step that schedules nothing."""
+
+
+def run_everything(step):
+    """What an ordinary scheduler does."""
+    step.run_ready()
+    for request in step.waiting:
+        if not step.run(request) and step.full:
+            break
 
 
 class TestStarting:
@@ -262,6 +273,73 @@ class TestPreemption:
         for output in outputs:
             book.answer(output)
         assert second.is_finished
+
+
+class TestRowsThatWaitForKV:
+    @pytest.fixture
+    def book(self, desk):
+        """Every request waits for a transfer first; six blocks, of which each request soon needs four."""
+        book = desk(num_blocks=6, max_model_len=20)
+        blocks = book.scheduler.blocks
+        blocks.match = lambda request, row: Match(0, ready=False)
+        blocks.transfers = lambda done, failed: Transferred(list(done), list(failed))
+        return book
+
+    def arrive(self, book, *requests, lost=()):
+        output = book.step(nothing)
+        done = [(request.row, 0) for request in requests]
+        book.answer(output, transfers_done=done, transfers_failed=[request.row for request in lost])
+
+    def test_they_keep_a_row_that_cannot_run(self, book):
+        request = book.ask(8, 9)
+        told = []
+        output = book.step(
+            lambda step: told.extend([step.run(request), step.full, step.run(request), step.run_ready()])
+        )
+        assert told == [False, False, False, False]
+        assert output.new == []
+        assert request.status is RequestStatus.WAITING_FOR_KV
+        assert request.row >= 0
+        assert request not in book.waiting
+        assert book.scheduler.get_request_counts() == (0, 1)
+
+    def test_they_run_when_it_came(self, book):
+        request = book.ask(8, 9)
+        book.step(run_everything)
+        self.arrive(book, request)
+        output = book.step(run_everything)
+        assert [new.handle for new in output.new] == [request.handle]
+        assert (output.row.tolist(), output.num_tokens.tolist()) == ([request.row], [8])
+
+    def test_a_row_that_is_preempted_as_it_arrives_is_never_announced(self, book):
+        """Workers would hear of its end before its beginning."""
+        first, second = book.ask(16, 2), book.ask(16, 2)
+        book.step(run_everything)
+        self.arrive(book, first, second)
+        output = book.step(run_everything)
+        assert second.status is RequestStatus.PREEMPTED
+        assert [new.handle for new in output.new] == [first.handle]
+        assert output.gone.tolist() == []
+
+    def test_a_request_that_ends_as_it_arrives_does_not_run(self, book):
+        request = book.ask(8, 9)
+        book.step(run_everything)
+        self.arrive(book, request)
+        book.scheduler.finish_requests([request.handle], FinishReason.ABORT)
+        output = book.step(run_everything)
+        assert (output.new, output.row.tolist(), output.gone.tolist()) == ([], [], [])
+
+    def test_rows_whose_load_failed_compute_again(self, book):
+        request = book.ask(8, 9)
+        book.step(run_everything)
+        self.arrive(book, request)
+        output = book.step(run_everything)
+        book.scheduler.blocks.match = lambda request, row: Match(0)
+        (news,) = book.answer(output, transfers_failed=[request.row]).values()
+        assert len(news.handles) == 0
+        assert request.num_preemptions == 1
+        output = book.step()
+        assert (output.gone.tolist(), output.num_tokens.tolist()) == ([0], [8])
 
 
 def test_looking(desk):

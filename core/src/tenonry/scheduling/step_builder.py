@@ -140,6 +140,8 @@ class StepBuilder:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
             )
+        if self._new:
+            self._withdraw(request.row)
         self._scheduler.preempt(request)
         self.preempted.append(request)
 
@@ -214,6 +216,12 @@ class StepBuilder:
                 features=source.features,
             )
         )
+
+    def _withdraw(self, row: int) -> None:
+        """Unsay `enter_row`: the workers shall not hear of a row that leaves before it ran."""
+        kept = [new for new in self._new if new.row != row]
+        if len(kept) < len(self._new):
+            self._new, self._rows.announced[row] = kept, False
 
     def _hold(self, request: Request, row: int, *, attached: bool) -> bool:
         """The request cannot run yet; it keeps its row if blocks are on their way to it."""
