@@ -279,7 +279,7 @@ class TestRowsThatWaitForKV:
     @pytest.fixture
     def book(self, desk):
         """Every request waits for a transfer first; six blocks, of which each request soon needs four."""
-        book = desk(num_blocks=6, max_model_len=20)
+        book = desk(num_blocks=6, max_model_len=20, budget=32)
         blocks = book.scheduler.blocks
         blocks.match = lambda request, row: Match(0, ready=False)
         blocks.transfers = lambda done, failed: Transferred(list(done), list(failed))
