@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import difflib
 import importlib.metadata
-import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
+from packaging.utils import canonicalize_name
 from stevedore.named import NamedExtensionManager
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
@@ -27,45 +28,46 @@ class Installed(NamedTuple):
 
 
 def kernel_version() -> str:
+    """The version of the running kernel."""
     return importlib.metadata.version(KERNEL)
 
 
+class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
+    """stevedore without its cache on disk, which takes a group for unchanged for two minutes and would hide a plugin
+    from whoever has just installed it.
+    """
+
+    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
+        return list(importlib.metadata.entry_points(group=self.namespace))
+
+
 def installed(group: str) -> list[Installed]:
-    """All entry points of a group, by name. stevedore lists them; metadata says whose they are."""
-    owners = _owners(group)
-    found = []
-    NamedExtensionManager.ENTRY_POINT_CACHE.pop(group, None)  # it would outlive a change of sys.path
-    for point in NamedExtensionManager(group, names=[]).list_entry_points():
-        for distribution, version, summary in owners.get((point.name, point.value), [("", "", "")]):
-            found.append(Installed(point.name, point.value, distribution, version, summary))
-    return sorted(found)
+    """All entry points of a group, by name; nothing is imported."""
+    return sorted({_describe(point) for point in _Extensions(group, names=[]).list_entry_points()})
 
 
-def _owners(group: str) -> dict[tuple[str, str], list[tuple[str, str, str]]]:
-    owners: dict[tuple[str, str], list[tuple[str, str, str]]] = {}
-    for point in importlib.metadata.entry_points(group=group):
-        dist = point.dist
-        if dist is not None:
-            owner = (dist.name, dist.version, _summary(dist))
-            entries = owners.setdefault((point.name, point.value), [])
-            if owner not in entries:
-                entries.append(owner)
-    return owners
-
-
-def _summary(dist: importlib.metadata.Distribution) -> str:
-    return dist.metadata["Summary"] if "Summary" in dist.metadata else ""
+def _describe(point: importlib.metadata.EntryPoint) -> Installed:
+    dist = point.dist
+    if dist is None:
+        return Installed(point.name, point.value, "", "")
+    summary = dist.metadata["Summary"] if "Summary" in dist.metadata else ""  # noqa: SIM401 - no mapping: it has no `get`
+    return Installed(point.name, point.value, dist.name, dist.version, summary)
 
 
 def find_entry_point(kind: str, group: str, name: str) -> Installed | None:
     """The one entry point `name` of `group`, or None. Two distributions that claim it are an error naming both."""
     matches = [entry for entry in installed(group) if entry.name == name]
+    return only(kind, name, matches) if matches else None
+
+
+def only(kind: str, name: str, matches: Sequence[Installed]) -> Installed:
+    """The one of `matches`. Raises PluginError that names all of them if there are more."""
     if len(matches) > 1:
         claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
         raise PluginError(
             f"{kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as module:Class"
         )
-    return matches[0] if matches else None
+    return matches[0]
 
 
 def not_found(kind: str, group: str, name: str) -> PluginNotFound:
@@ -100,7 +102,7 @@ def distribution_of_module(module: str) -> tuple[str, str]:
 
 def check_requirements(distribution: str) -> None:
     """Compare the distribution's declared need of the kernel with the running one, before anything is imported."""
-    if not distribution or re.sub(r"[-_.]+", "-", distribution).lower() == KERNEL:
+    if not distribution or canonicalize_name(distribution) == KERNEL:
         return
     running = kernel_version()
     for text in importlib.metadata.requires(distribution) or ():
@@ -108,7 +110,12 @@ def check_requirements(distribution: str) -> None:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
-        if requirement.name.lower() == KERNEL and not requirement.specifier.contains(running, prereleases=True):
+        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        if (
+            applies
+            and canonicalize_name(requirement.name) == KERNEL
+            and not requirement.specifier.contains(running, prereleases=True)
+        ):
             raise PluginIncompatible(
                 f"{distribution} {importlib.metadata.version(distribution)} needs {text}, but this is tenonry "
                 f"{running}; install a release of {distribution} made for it, or change tenonry"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import logging
+import traceback
 from collections.abc import Iterable
 from pathlib import Path
 from types import ModuleType
@@ -18,7 +19,7 @@ from pydantic import BaseModel
 
 from tenonry import hookspecs
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
-from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
 from tenonry.interfaces.plugin import Plugin
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import (
@@ -28,6 +29,7 @@ from tenonry.plugin_discovery import (
     find_entry_point,
     installed,
     not_found,
+    only,
 )
 from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
 from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_target
@@ -41,7 +43,7 @@ class _EntryPointHooks:
 
 
 def _answer_from(kind: str) -> Any:
-    def answer(name: str, config: EngineConfig) -> str | None:
+    def answer(name: str, config: EngineConfig) -> str | None:  # noqa: ARG001 - hooks are called by argument names
         entry = find_entry_point(kind, KINDS[kind].group, name)
         return entry.target if entry else None
 
@@ -68,6 +70,19 @@ class PluginManager:
     def hook(self) -> Any:
         return self._pluggy.hook
 
+    def call(self, hook: str, **arguments: Any) -> Any:
+        """Call a hook. Our own errors pass; of any other the hook module that raised it is named (PluginFault)."""
+        caller = getattr(self.hook, hook)
+        try:
+            return caller(**arguments)
+        except TenonryError:
+            raise
+        except Exception as error:
+            name = _culprit(caller, error)
+            record = next((record for record in self.hook_modules if record.name == name), None)
+            distribution, version = (record.distribution, record.version) if record else ("", "")
+            raise PluginFault(name, distribution, version, hook, error) from error
+
     def register(self, module: object, name: str | None = None) -> None:
         """Add a hook module. Raises PluginError for a misspelt hook or wrong arguments, naming the module."""
         label = name or getattr(module, "__name__", repr(module))
@@ -75,15 +90,17 @@ class PluginManager:
             self._pluggy.register(module, name=name)
             self._pluggy.check_pending()
         except (ValueError, pluggy.PluginValidationError) as error:
-            self._pluggy.unregister(module)
-            raise PluginError(f"hook module {label}: {error}") from error
+            if self._pluggy.is_registered(module):
+                self._pluggy.unregister(module)
+            raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
         entries = installed(HOOK_MODULES)
         self._check_policy(policy, entries)
-        for entry in entries:
-            if entry.name in policy.disable or (policy.allow is not None and entry.name not in policy.allow):
+        for name in sorted({entry.name for entry in entries}):
+            if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
+            entry = only("hook_module", name, [entry for entry in entries if entry.name == name])
             check_requirements(entry.distribution)
             self.register(_import_hook_module(entry), name=entry.name)
             self.hook_modules.append(
@@ -108,14 +125,13 @@ class PluginManager:
     def _find(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
         if ":" in choice.name:
             return qualified_entry(kind, choice)
-        try:
-            target = getattr(self.hook, KINDS[kind].hook)(name=choice.name, config=config)
-        except PluginError:
-            raise
-        except Exception as error:
-            raise PluginFault(choice.name, "", "", KINDS[kind].hook, error) from error
+        target = self.call(KINDS[kind].hook, name=choice.name, config=config)
         if target is None:
             raise not_found(kind, KINDS[kind].group, choice.name)
+        if not isinstance(target, str) or ":" not in target:
+            raise PluginError(
+                f"{KINDS[kind].hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
+            )
         owners = (
             entry for entry in installed(KINDS[kind].group) if (entry.name, entry.target) == (choice.name, target)
         )
@@ -135,12 +151,12 @@ class PluginManager:
             chosen.append(("launcher", config.launcher))
         entries = tuple(self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None)
         plan = PluginPlan(entries, tuple(self.hook_modules))
-        self.hook.tenonry_configured(config=config)
+        self.call("tenonry_configured", config=config)
         return plan
 
     def resolve_model(self, config: EngineConfig) -> ModelInfo:
         """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
-        info: ModelInfo | None = self.hook.tenonry_resolve_model(config=config)
+        info: ModelInfo | None = self.call("tenonry_resolve_model", config=config)
         if info is None:
             known = ", ".join(entry.name for entry in installed(OWNED_GROUPS["model"])) or "none"
             raise ModelError(
@@ -148,6 +164,13 @@ class PluginManager:
                 "pip install tenonry-hf-hub"
             )
         return info
+
+
+def _culprit(caller: pluggy.HookCaller, error: BaseException) -> str:
+    """The hook module whose implementation stands in the traceback."""
+    names = {getattr(one.function, "__code__", None): one.plugin_name for one in caller.get_hookimpls()}
+    frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
+    return next((names[code] for code in frames if code in names), caller.name)
 
 
 def qualified_entry(kind: str, choice: PluginChoice) -> PlanEntry:
@@ -168,6 +191,8 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
         source = Path(path).read_text("utf-8")
     except OSError as error:
         raise PluginError(f"{kind} '{choice.name}': file {path} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise PluginError(f"{kind} '{choice.name}': file {path} is not UTF-8: {error}") from None
     return PlanEntry(
         kind=kind,
         name=choice.name,
@@ -218,7 +243,7 @@ def _import_hook_module(entry: Installed) -> ModuleType | object:
         module: Any = importlib.import_module(module_name)
         found: ModuleType | object = getattr(module, attribute) if attribute else module
         return found
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(
             f"hook module '{entry.name}' ({entry.distribution} {entry.version}) cannot be imported: "
             f"{type(error).__name__}: {error}; uninstall it or disable it with plugins.disable"

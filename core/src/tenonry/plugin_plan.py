@@ -17,7 +17,6 @@ from pydantic import BaseModel, ValidationError
 
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.interfaces.plugin import Plugin
-from tenonry.plugin_discovery import distribution_of_module
 from tenonry.plugin_kinds import KINDS, Kind
 from tenonry.stats import PluginRecord
 
@@ -126,6 +125,7 @@ class _TextLoader(importlib.abc.SourceLoader):
 
 
 def file_module_name(source: str) -> str:
+    """The module name of a loose file: the same text is the same module, wherever it came from."""
     return FILE_PREFIX + hashlib.sha256(source.encode()).hexdigest()[:16]
 
 
@@ -154,7 +154,7 @@ def import_target(entry: PlanEntry) -> Any:
             if entry.source
             else importlib.import_module(module_name)
         )
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error
     found: Any = module
     for part in attribute.split("."):
@@ -178,7 +178,3 @@ def check_class(cls: Any, kind: Kind, entry: PlanEntry) -> None:
             f"{entry.label()} speaks version {cls.interface_version} of the {kind.name} interface; this kernel can "
             f"drive {sorted(supported)}"
         )
-
-
-def module_origin(module: str) -> tuple[str, str]:
-    return distribution_of_module(module)

@@ -80,7 +80,7 @@ class AsyncLLM(EngineCalls):
         for kind, found in ready.resolved.items():
             logger.info("engine 0 uses %s %s", kind, found)
         self._stats.initialized(self.info)
-        parts.manager.hook.tenonry_engine_ready(info=self.info)
+        parts.manager.call("tenonry_engine_ready", info=self.info)
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:

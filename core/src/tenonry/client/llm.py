@@ -55,7 +55,7 @@ class LLM:
             max_model_len=kv_cache.max_model_len,
         )  # fmt: skip
         self._stats.initialized(self.info)
-        parts.manager.hook.tenonry_engine_ready(info=self.info)
+        parts.manager.call("tenonry_engine_ready", info=self.info)
 
     # ------------------------------------------------------------------ generation
     def generate(
