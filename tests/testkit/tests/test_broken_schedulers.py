@@ -113,7 +113,7 @@ class OneBlockShort(ReferenceScheduler):
         BaseScheduler.__init__(self, context, self.Blocks(context))
 
 
-# ------------------------------------------------------------------------------------------------ several steps in flight
+# ---------------------------------------------------------------------------------------------- several steps in flight
 class DeliversStaleResults(ReferenceScheduler):
     caught_by = "test_stale_results_are_dropped"
 

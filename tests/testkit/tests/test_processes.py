@@ -64,9 +64,9 @@ def test_whole_tree_is_killed(words):
 
 
 def test_ending_while_waited_for_is_an_error_with_the_output():
-    with Running("print('goodbye')", command=PYTHON) as process:
-        with pytest.raises(AssertionError, match=r"(?s)ended with 0 while waiting for.*goodbye"):
-            process.wait_for_output("hello", timeout=20)
+    early = pytest.raises(AssertionError, match=r"(?s)ended with 0 while waiting for.*goodbye")
+    with Running("print('goodbye')", command=PYTHON) as process, early:
+        process.wait_for_output("hello", timeout=20)
 
 
 def test_signal_and_exit_code():

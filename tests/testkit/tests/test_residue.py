@@ -137,7 +137,5 @@ def test_watch_can_be_switched_off(run_inner):
 
 
 def test_effort_reaches_the_suites(pytester):
-    pytester.makepyfile(
-        "from tenonry_testkit.search import effort\ndef test_it():\n    assert effort() == 7\n"
-    )
+    pytester.makepyfile("from tenonry_testkit.search import effort\ndef test_it():\n    assert effort() == 7\n")
     pytester.runpytest_subprocess("--testkit-effort=7", timeout=25).assert_outcomes(passed=1)

@@ -32,8 +32,8 @@ class Entry:
     """
 
     __slots__ = (
-        "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "queued_s", "request",
-        "token_ids",
+        "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "queued_s",
+        "request", "token_ids",
     )  # fmt: skip
 
     def __init__(self, request: Request, expected: Completion, arrival: int) -> None:
@@ -77,13 +77,12 @@ class Ledger:
 
     def take(self, news: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
         """Enter what `update_from_output` returned; returns the requests that ended."""
-        ended = []
+        ended: list[Entry] = []
         for client, outputs in news.items():
             self._take_tokens(client, outputs)
             for event in outputs.scheduled:
                 self._take_scheduled(client, event)
-            for finished in outputs.finished:
-                ended.append(self._take_finished(client, finished))
+            ended += [self._take_finished(client, finished) for finished in outputs.finished]
         return ended
 
     def _find(self, handle: int) -> Entry:

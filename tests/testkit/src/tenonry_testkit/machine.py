@@ -7,7 +7,8 @@ from collections.abc import Callable
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.rig import Rig
+from tenonry_testkit.spec import RigSpec
 from tenonry_testkit.traffic import Send, send, sends
 
 SIZES = (  # (max_num_seqs, max_num_batched_tokens, num_blocks): cramped, ordinary, and a pool of one sequence

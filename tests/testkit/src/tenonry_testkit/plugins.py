@@ -14,6 +14,7 @@ import textwrap
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
+from typing import Any, Self
 
 from stevedore import _cache as stevedore_cache
 from stevedore.extension import ExtensionManager
@@ -26,7 +27,7 @@ from tenonry.plugin_manager import PluginManager
 class TmpPlugins:
     """A context manager around one folder on `sys.path`; on leaving, its modules and metadata are forgotten.
 
-    Unless `see_installed`, entry points of what is really installed are hidden meanwhile, so that a test knows all names.
+    Unless `see_installed`, entry points of what is really installed are hidden, so that a test knows all names.
     """
 
     def __init__(self, folder: Path, *, see_installed: bool = False) -> None:
@@ -34,7 +35,7 @@ class TmpPlugins:
         self._see_installed = see_installed
         self._entry_points = importlib.metadata.entry_points
 
-    def __enter__(self) -> TmpPlugins:
+    def __enter__(self) -> Self:
         self.folder.mkdir(parents=True, exist_ok=True)
         sys.path.insert(0, str(self.folder))
         if not self._see_installed:
@@ -112,18 +113,16 @@ class TmpPlugins:
         """Make every cache between a file on disk and the resolver look again."""
         importlib.invalidate_caches()
         ExtensionManager.ENTRY_POINT_CACHE.clear()
-        stevedore_cache._c._internal.clear()  # noqa: SLF001 - it offers no other way
-        stevedore_cache._c._disable_caching = True  # noqa: SLF001 - no files about folders that are gone tomorrow
+        stevedore_cache._c._internal.clear()
+        stevedore_cache._c._disable_caching = True
         for function in vars(plugin_discovery).values():
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
 
     # ------------------------------------------------------------------ details
-    def _own_entry_points(self, **conditions: str) -> importlib.metadata.EntryPoints:
+    def _own_entry_points(self, **conditions: Any) -> importlib.metadata.EntryPoints:
         found = [
-            point
-            for dist in importlib.metadata.distributions(path=[str(self.folder)])
-            for point in dist.entry_points
+            point for dist in importlib.metadata.distributions(path=[str(self.folder)]) for point in dist.entry_points
         ]
         return importlib.metadata.EntryPoints(found).select(**conditions)
 

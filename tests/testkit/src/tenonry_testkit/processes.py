@@ -17,7 +17,7 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple, Self
 
 import psutil
 
@@ -46,7 +46,7 @@ def run_cli(
     stdin: str = "",
     command: tuple[str, ...] = COMMAND,
 ) -> Completed:
-    """Run `tenonry WORDS` to its end. AssertionError with its output so far when it takes longer than `timeout` seconds.
+    """Run `tenonry WORDS` to its end. AssertionError with its output when that takes more than `timeout` seconds.
 
     `env` is added to the environment; None as a value takes a variable out.
     """
@@ -151,7 +151,7 @@ class Running:
 
     def kill(self) -> None:
         """Kill it and everything below it, at once."""
-        victims = [*self.descendants(), self.process]
+        victims: list[Any] = [*self.descendants(), self.process]
         with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)  # also those whose parent has died: they are in its session
         for victim in victims:
@@ -165,7 +165,7 @@ class Running:
         self.kill()
         self._folder.cleanup()
 
-    def __enter__(self) -> Running:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *error: object) -> None:
@@ -187,7 +187,7 @@ class Server(Running):
     def status_of(self, path: str, timeout: float = 5.0) -> int:
         """The HTTP status of a GET; 0 while nobody answers."""
         try:
-            with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:  # noqa: S310 - our own address
+            with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
                 return int(answer.status)
         except urllib.error.HTTPError as error:
             with error:

@@ -1,6 +1,7 @@
 """What pytest loads from the testkit: fixtures for plugin authors, and the watch for what a test leaves behind.
 
-Switches: the ini options `tenonry_residue = off` and `tenonry_residue_grace_s`, the marker `leaves_residue`, and `--testkit-effort`. Test process.
+Switches: the ini options `tenonry_residue = off` and `tenonry_residue_grace_s`, the marker `leaves_residue`, and
+`--testkit-effort`. Test process.
 """
 
 from __future__ import annotations
@@ -28,7 +29,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         metavar="N",
         help="contract suites look at N times as many examples, drawn at random (N > 1)",
     )
-    parser.addini("tenonry_residue", "fail tests that leave processes, threads, sockets, … behind: on or off", default="on")
+    parser.addini(
+        "tenonry_residue", "fail tests that leave processes, threads, sockets, … behind: on or off", default="on"
+    )
     parser.addini("tenonry_residue_grace_s", "seconds that what a test started has for going away", default="5")
 
 

@@ -20,7 +20,7 @@ import psutil
 
 RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by all that a test starts, also when its parent has died
 PROC = Path("/proc")
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - where the kernel keeps it
+SHARED_MEMORY = Path("/dev/shm")
 RUN_DIRECTORIES = "tenonry-*"
 HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as the interpreter
 GRACE_S = 5.0
@@ -103,7 +103,9 @@ class ResidueWatch:
 
     def _processes(self) -> list[Thing]:
         if not PROC.is_dir():
-            return [_process(child.pid, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)]
+            return [
+                _process(child.pid, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)
+            ]
         pids = set(_pids())
         self._foreign_pids &= pids
         parents = {pid: _parent(pid) for pid in pids - self._foreign_pids}
@@ -122,7 +124,7 @@ def _process(pid: int, command: str) -> Thing:
 
 
 def _pids() -> list[int]:
-    return [int(name) for name in os.listdir(PROC) if name.isdigit()]
+    return [int(name) for name in os.listdir(PROC) if name.isdigit()]  # noqa: PTH208 - quicker, and asked for after every test
 
 
 def _read(pid: int, name: str) -> str:
@@ -185,23 +187,23 @@ def _listening() -> list[Thing]:
 
 
 def _sockets_of_this_process() -> list[tuple[int, str]]:
-    found = []
+    return [(number, target) for number, target in _open_files("self") if target.startswith("socket:")]
+
+
+def _open_files(pid: int | str) -> list[tuple[int, str]]:
+    """(file descriptor, what it is) of a process; empty if it may not be looked at."""
+    folder, found = PROC / str(pid) / "fd", []
     with contextlib.suppress(OSError):
-        for name in os.listdir(PROC / "self" / "fd"):
+        for path in folder.iterdir():
             with contextlib.suppress(OSError):
-                target = os.readlink(PROC / "self" / "fd" / name)
-                if target.startswith("socket:"):
-                    found.append((int(name), target))
+                found.append((int(path.name), str(path.readlink())))
     return found
 
 
 def _shared_memory() -> list[Thing]:
     if not SHARED_MEMORY.is_dir():
         return []
-    return [
-        Thing("shared memory", str(SHARED_MEMORY / name), f"shared memory segment {name}")
-        for name in os.listdir(SHARED_MEMORY)
-    ]
+    return [Thing("shared memory", str(path), f"shared memory segment {path.name}") for path in SHARED_MEMORY.iterdir()]
 
 
 def _run_directories() -> list[Thing]:
@@ -218,9 +220,4 @@ def _bound_inodes(folder: str) -> set[str]:
 
 
 def _socket_inodes(pid: int) -> set[str]:
-    folder, found = PROC / str(pid) / "fd", set()
-    with contextlib.suppress(OSError):
-        for name in os.listdir(folder):
-            with contextlib.suppress(OSError):
-                found.add(os.readlink(folder / name))
-    return found
+    return {target for _, target in _open_files(pid)}

@@ -8,80 +8,31 @@ validator) or `FakeKVError` (a wrong block) on the spot.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry.interfaces.worker import Worker, WorkerContext
-from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin_manager import resolve_owned
 from tenonry.request import CLIENT_SHIFT, Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.scheduling import StepValidator
-from tenonry.step import ModelRunnerOutput, RowFailure, SchedulerOutput
+from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.clock import VirtualClock
-from tenonry_testkit.fakes.model import fake_model
-from tenonry_testkit.fakes.tokens import TokenModel
-from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
+from tenonry_testkit.fakes.tokens import Completion, TokenModel
+from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
-from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NO_NEWS_AFTER_THE_END, NOTHING_LEAKS, ONE_OUTCOME, expect
+from tenonry_testkit.rig_checks import check_counts, check_end
+from tenonry_testkit.rules import GONE_IS_SENT, NO_NEWS_AFTER_THE_END, ONE_OUTCOME, expect
+from tenonry_testkit.spec import Oracle, RigSpec, StepRunner, ready_fake_worker, travelled
 from tenonry_testkit.watch import StepWatch
 
+PATIENCE_S = 20.0  # for one step of a real worker
 PATIENCE_STEPS = 60  # empty steps, a second apart, before a scheduler is said to be stuck
-
-
-@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RigSpec:
-    """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
-
-    `depth`: steps in flight. `windows`: one entry per KV group, 0 for full attention. `config`: further fields of
-    EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
-    """
-
-    depth: int = 1
-    feeds_back: bool = True
-    max_num_seqs: int = 4
-    max_num_batched_tokens: int = 16
-    max_model_len: int = 32
-    block_size: int = 4
-    num_blocks: int = 0
-    windows: tuple[int, ...] = (0,)
-    enable_prefix_caching: bool = True
-    seed: int = 0
-    vocab_size: int = 64
-    config: tuple[tuple[str, Any], ...] = ()
-
-    def engine_config(self) -> EngineConfig:
-        return EngineConfig(
-            **{
-                "model": "fake",
-                "max_num_seqs": self.max_num_seqs,
-                "max_num_batched_tokens": self.max_num_batched_tokens,
-                "max_model_len": self.max_model_len,
-                "enable_prefix_caching": self.enable_prefix_caching,
-                **dict(self.config),
-            }
-        )
-
-    def kv_cache(self) -> KVCacheConfig:
-        groups = tuple(
-            KVCacheGroup(layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8)
-            for i, w in enumerate(self.windows)
-        )
-        least = -(-self.max_model_len // self.block_size)
-        return KVCacheConfig(
-            num_blocks=self.num_blocks or least,
-            block_size=self.block_size,
-            groups=groups,
-            max_model_len=self.max_model_len,
-        )
 
 
 class Rig:
@@ -97,8 +48,8 @@ class Rig:
         spec: RigSpec | None = None,
         *,
         connectors: tuple[KVConnector, KVConnector] | None = None,
-        worker: Worker | None = None,
-        oracle: TokenModel | None = None,
+        worker: StepRunner | None = None,
+        oracle: Oracle | None = None,
         plugin_name: str = "under test",
         options: Any = None,
         resolve: Callable[[str, str], Any] | None = None,
@@ -106,10 +57,10 @@ class Rig:
     ) -> None:
         self.spec = spec or RigSpec()
         self.config, self.kv_cache, self.clock = self.spec.engine_config(), self.spec.kv_cache(), VirtualClock()
-        self.oracle = oracle or TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
+        self.oracle: Oracle = oracle or TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
         self.guard = guard
         self.connector = connectors[0] if connectors else None
-        self.worker = worker or self._fake_worker(connectors[1] if connectors else None)
+        self.worker: StepRunner = worker or ready_fake_worker(self.spec, connectors[1] if connectors else None)
         context = SchedulerContext(
             self.config,
             self.kv_cache,
@@ -129,7 +80,7 @@ class Rig:
         )
         self.ledger = Ledger()
         self.watch = StepWatch(self.spec, self.kv_cache, self.ledger)
-        self.in_flight: deque[tuple[SchedulerOutput, ModelRunnerOutput]] = deque()
+        self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self.outputs: list[SchedulerOutput] = []
         self._count = 0
         self._name: Callable[[int], str] = "request-{}".format
@@ -137,25 +88,6 @@ class Rig:
     def name_requests(self, name: Callable[[int], str]) -> None:
         """Call requests that come from now on `name(number)`."""
         self._name = name
-
-    def _fake_worker(self, connector: KVConnector | None) -> FakeWorker:
-        options = FakeWorkerOptions(
-            seed=self.spec.seed,
-            vocab_size=self.spec.vocab_size,
-            windows=self.spec.windows,
-            feeds_back=self.spec.feeds_back,
-        )
-        context = WorkerContext(
-            self.config,
-            fake_model(vocab_size=self.spec.vocab_size),
-            max_model_len=self.spec.max_model_len,
-            options=options,
-            kv_connector=connector,
-        )
-        worker = FakeWorker(context)
-        worker.load()
-        worker.initialize_cache(self.kv_cache)
-        return worker
 
     # ------------------------------------------------------------------ requests
     def add(
@@ -169,6 +101,7 @@ class Rig:
         client: int = 0,
         name: str | None = None,
         seed: int | None = None,
+        temperature: float = 0.0,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         **fields: Any,
@@ -181,34 +114,37 @@ class Rig:
         params = SamplingParams(
             max_tokens=max_tokens,
             min_tokens=min_tokens,
-            temperature=0.0,
+            temperature=temperature,
             seed=seed,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
         )
-        stops, adapter = tuple(stop_token_ids), fields.get("adapter")
-        longest = self.spec.max_model_len
-        delivered: list[int] = []
-        if num_delivered:
-            whole = self.oracle.complete(prompt, params, max_model_len=longest, stop_ids=stops, adapter=adapter)
-            delivered = whole.token_ids[: min(num_delivered, len(whole.token_ids) - 1)]
         self._count += 1
         source = EngineCoreRequest(
             handle=(client << CLIENT_SHIFT) + self._count,
             request_id=name or self._name(self._count),
             prompt_token_ids=as_ids(prompt),
             sampling_params=params,
-            output_token_ids=delivered,
-            stop_token_ids=stops,
+            stop_token_ids=tuple(stop_token_ids),
             **fields,
         )
-        expected = self.oracle.complete(
-            prompt, params, max_model_len=longest, stop_ids=stops, adapter=adapter, delivered=delivered
-        )
-        request = Request(source, self._count, self.clock(), longest)
-        entry = Entry(request, expected, self._count)
+        if num_delivered:
+            whole = self._expected(source).token_ids
+            source.output_token_ids = whole[: min(num_delivered, len(whole) - 1)]
+        request = Request(source, self._count, self.clock(), self.spec.max_model_len)
+        entry = Entry(request, self._expected(source), self._count)
         self._enter(entry)
         return entry
+
+    def _expected(self, source: EngineCoreRequest) -> Completion:
+        return self.oracle.complete(
+            source.prompt_token_ids.tolist(),
+            source.sampling_params,
+            max_model_len=self.spec.max_model_len,
+            stop_ids=source.stop_token_ids,
+            adapter=source.adapter,
+            delivered=source.output_token_ids,
+        )
 
     def _enter(self, entry: Entry) -> None:
         self.ledger.add(entry)
@@ -221,7 +157,7 @@ class Rig:
             self.validator.ended(entry.handle)
         else:
             self.watch.arrived(entry)
-        self._check_counts()
+        check_counts(self)
 
     def abort(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> list[Request]:
         """End requests from outside, None for all. Checks that exactly the live ones among them are said to end."""
@@ -239,13 +175,17 @@ class Rig:
             self.ledger.end_from_outside(request.handle, reason)
             self.validator.ended(request.handle)
             self.watch.ended(request.handle)
-        self._check_counts()
+        check_counts(self)
         return ended
 
     def fail(self, entry: Entry, code: int = RowFailure.NUMERICAL) -> None:
         """From now on the worker fails this request's row."""
         entry.may_fail = True
         self.fake_worker.fail_handles[entry.handle] = code
+
+    @property
+    def _has_fake_worker(self) -> bool:
+        return isinstance(self.worker, FakeWorker)
 
     @property
     def fake_worker(self) -> FakeWorker:
@@ -257,7 +197,7 @@ class Rig:
         """Forget cached blocks, with running requests preempted first if so asked."""
         with self.guard():
             done = self.scheduler.reset_prefix_cache(reset_running_requests)
-        self._check_counts()
+        check_counts(self)
         return done
 
     # ------------------------------------------------------------------ steps
@@ -272,19 +212,21 @@ class Rig:
         self.validator.check(output)
         self.watch.check(output)
         self.outputs.append(output)
-        self._check_counts()
+        check_counts(self)
         if not len(output.row) and not len(output.gone) and not output.new and self.connector is None:
             return False
+        output.connector_metadata = travelled(output.connector_metadata)
         answer = self.worker.execute_model(output)
-        self.in_flight.append((output, answer if isinstance(answer, ModelRunnerOutput) else answer.result()))
-        if isinstance(self.worker, FakeWorker):
-            for handle in self.worker.contaminated:
+        self.in_flight.append((output, DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer))
+        if self._has_fake_worker:
+            for handle in self.fake_worker.contaminated:
                 self.ledger.entries[handle].may_fail = True
         return True
 
     def deliver(self) -> list[Entry]:
         """The oldest step's result arrives; returns the requests that ended."""
-        output, result = self.in_flight.popleft()
+        output, future = self.in_flight.popleft()
+        result = future.result(PATIENCE_S)
         with self.guard():
             news = self.scheduler.update_from_output(output, result)
         self.validator.answered(output, result)
@@ -292,9 +234,9 @@ class Rig:
         for entry in ended:
             self.validator.ended(entry.handle)
             self.watch.ended(entry.handle)
-            if entry.finished is not None and entry.finished.reason is FinishReason.ERROR:
+            if entry.finished is not None and entry.finished.reason is FinishReason.ERROR and self._has_fake_worker:
                 self.fake_worker.failure_was_told(entry.handle)
-        self._check_counts()
+        check_counts(self)
         return ended
 
     def turn(self) -> bool:
@@ -331,35 +273,6 @@ class Rig:
         tokens = sum(entry.limit for entry in self.ledger.live)
         return 500 + 60 * tokens
 
-    # ------------------------------------------------------------------ checks
-    def _check_counts(self) -> None:
-        live = len(self.ledger.live)
-        scheduler = self.scheduler
-        unfinished, busy = scheduler.has_unfinished_requests(), scheduler.has_requests()
-        expect(unfinished == bool(live), COUNTS, f"has_unfinished_requests() is {unfinished} with {live} unfinished")
-        expect(busy or not live, GONE_IS_SENT, f"has_requests() is False with {live} unfinished requests")
-        expect(
-            busy or not self.watch.rows,
-            GONE_IS_SENT,
-            f"has_requests() is False, but the workers still hold rows {sorted(self.watch.rows)}",
-        )
-        running, waiting = scheduler.get_request_counts()
-        expect(
-            running >= 0 and waiting >= 0 and running + waiting == live and running <= self.spec.max_num_seqs,
-            COUNTS,
-            f"{running} running and {waiting} waiting, but {live} requests are unfinished",
-        )
-
     def check_end(self) -> None:
-        """Everything ended, everything was given back."""
-        expect(not self.ledger.live, ONE_OUTCOME, f"never ended: {self.ledger.live}")
-        expect(not self.watch.rows, GONE_IS_SENT, f"the workers still hold rows {sorted(self.watch.rows)}")
-        stats = self.scheduler.make_stats()
-        expect(stats.num_running == 0 and stats.num_waiting == 0, COUNTS, f"idle, but the statistics say {stats}")
-        expect(
-            abs(stats.kv_cache_usage) < 1e-9, NOTHING_LEAKS, f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}"
-        )
-        blocks = getattr(self.scheduler, "blocks", None)
-        if blocks is not None:
-            lost = blocks.num_total - blocks.num_free
-            expect(lost == 0, NOTHING_LEAKS, f"{lost} of {blocks.num_total} blocks are not free")
+        """Everything ended, everything was given back. Raises RuleBroken."""
+        check_end(self)

@@ -5,8 +5,8 @@
     class TestMine(SchedulerContract):
         scheduler = "my_package:MyScheduler"      # or an entry-point name, path.py:Class, or the class itself
 
-A worker with predictable tokens is the oracle: a request's tokens must be those that it would get alone, whatever happens
-around it.
+A worker with predictable tokens is the oracle: a request's tokens must be those that it would get alone, whatever
+happens around it.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pydantic import BaseModel
 from tenonry.config import PluginChoice
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.plugin_manager import resolve_owned
-from tenonry_testkit import scenarios
+from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
 from tenonry_testkit.machine import machine_for
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.rig import Rig
 from tenonry_testkit.search import PHASES, search, search_machine
+from tenonry_testkit.spec import RigSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, play, sends, storms
 
@@ -100,7 +101,7 @@ class SchedulerContract:
         """It resolves, implements the interface in a version that the kernel drives, and is idle when it is new."""
         rig = self.rig()
         assert isinstance(rig.scheduler, Scheduler)
-        scenarios.idle_is_idle(rig)
+        scenarios_endings.idle_is_idle(rig)
 
     # ------------------------------------------------------------------ what a step may contain
     @pytest.mark.parametrize("seqs, budget", [(3, 5), (4, 4), (1, 9)])
@@ -144,17 +145,17 @@ class SchedulerContract:
         """Rows change hands while results are on their way: nobody gets another's token."""
         for seqs in (1, 2):
             spec = RigSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
-            scenarios.rows_change_hands(self.rig(spec))
+            scenarios_endings.rows_change_hands(self.rig(spec))
         program = storms(sends(max_length=6), aborts=True, resets=True)
         spec = RigSpec(depth=depth, max_num_seqs=2, num_blocks=10)
-        self._search(program, lambda ops: scenarios.play_out(self.rig(spec), ops))
+        self._search(program, lambda ops: scenarios_endings.play_out(self.rig(spec), ops))
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_rows_wait_where_tokens_are_not_fed_back(self, depth: int) -> None:
         """With feeds_back_tokens False, a row is not scheduled before its sampled token is known."""
         spec = RigSpec(depth=depth, feeds_back=False, num_blocks=14)
         program = storms(aborts=True, resets=True)
-        self._search(program, lambda ops: scenarios.play_out(self.rig(spec), ops), 8)
+        self._search(program, lambda ops: scenarios_endings.play_out(self.rig(spec), ops), 8)
 
     # ------------------------------------------------------------------ how requests end
     def test_every_request_ends_exactly_once(self) -> None:
@@ -174,13 +175,13 @@ class SchedulerContract:
         self._storm(ROOMY, storms(asked))
 
     def test_delivered_tokens_count_as_output(self) -> None:
-        """A request that was partly answered elsewhere goes on where it was: limits, stop ids and min_tokens count on."""
+        """A request that was partly answered elsewhere goes on where it was: limits, stop ids, min_tokens."""
         asked = st.builds(dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9))
         self._storm(CRAMPED, storms(asked))
 
     def test_a_failed_row_ends_alone(self) -> None:
-        """The request ends in an error with a text; the others do not notice, and its blocks are not reused as cached."""
-        scenarios.a_row_fails(self.rig)
+        """The request ends in an error with a text; others do not notice, and its blocks are not reused as cached."""
+        scenarios_endings.a_row_fails(self.rig)
         self._storm(ROOMY, storms(sends(families=1), failures=True))
 
     def test_news_goes_to_the_client_that_asked(self) -> None:
@@ -191,11 +192,13 @@ class SchedulerContract:
     def test_gone_rows_are_sent_before_the_end(self) -> None:
         """has_requests() stays true until the workers know of every row that left; then it turns false."""
         for depth in (1, 2, 3):
-            scenarios.gone_is_sent(self.rig(dataclasses.replace(ROOMY, depth=depth)))
+            scenarios_endings.gone_is_sent(self.rig(dataclasses.replace(ROOMY, depth=depth)))
 
     def test_counts_and_statistics_say_what_is_there(self) -> None:
         """Running and waiting add up in every state; usage is a share; counters only count up."""
-        self._search(storms(aborts=True, resets=True), lambda ops: scenarios.statistics_hold(self.rig(CRAMPED), ops), 8)
+        self._search(
+            storms(aborts=True, resets=True), lambda ops: scenarios_endings.statistics_hold(self.rig(CRAMPED), ops), 8
+        )
 
     # ------------------------------------------------------------------ fairness
     def test_nobody_starves(self) -> None:
@@ -204,14 +207,14 @@ class SchedulerContract:
         A scheduler whose `starvation_free` is False is held to its own order, and to finish when the stream ends.
         """
         self._search(
-            scenarios.streams(), lambda drawn: scenarios.a_stream_goes_by(self.rig, *drawn), 8
+            scenarios_fairness.streams(), lambda drawn: scenarios_fairness.a_stream_goes_by(self.rig, *drawn), 8
         )
 
     # ------------------------------------------------------------------ blocks
     def test_all_blocks_come_back(self) -> None:
         """After a storm the pool is whole: a request that needs all of it runs."""
         program = storms(aborts=True, resets=True, failures=True)
-        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios.the_pool_is_whole(self.rig, *drawn))
+        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios_blocks.the_pool_is_whole(self.rig, *drawn))
 
     def test_prefix_cache_changes_no_token(self) -> None:
         """Whatever is found in the cache, tokens are those of a run without it."""
@@ -220,8 +223,8 @@ class SchedulerContract:
         self._storm(RigSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
 
     def test_cached_blocks_are_private(self) -> None:
-        """Another salt or adapter finds nothing, nor does a prompt that wants log-probabilities, nor anyone after a reset."""
-        scenarios.the_cache_is_private(self.rig)
+        """Another salt or adapter finds nothing, nor who wants prompt log-probabilities, nor who follows a reset."""
+        scenarios_blocks.the_cache_is_private(self.rig)
 
     def test_preemption_changes_no_token(self) -> None:
         """Requests that outgrow the pool are preempted and come back as if nothing had been."""
@@ -234,7 +237,7 @@ class SchedulerContract:
         """Blocks that come from elsewhere, late, or not at all, give the tokens of a run that computes everything."""
         self._search(
             st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
-            lambda drawn: scenarios.blocks_come_from_elsewhere(self.rig, how, *drawn),
+            lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.rig, how, *drawn),
             8,
         )
 
@@ -242,8 +245,8 @@ class SchedulerContract:
     def test_same_calls_give_the_same_decisions(self) -> None:
         """The same calls and the same clock, twice: the same steps, byte for byte. The request_id means nothing."""
         program = storms(sends(max_length=10, max_output=28), aborts=True, resets=True)
-        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios.twice_the_same(self.rig, *drawn), 8)
+        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios_fairness.twice_the_same(self.rig, *drawn), 8)
 
     def test_the_wall_clock_is_not_read(self) -> None:
         """The only clock is the context's: all others raise while the scheduler runs."""
-        scenarios.no_other_clock(self.rig)
+        scenarios_fairness.no_other_clock(self.rig)

@@ -1,7 +1,7 @@
 """How hard the suites search. Test process.
 
-`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) looks at twenty times as many examples, drawn at random; at
-the default of 1 every run looks at the same ones.
+`TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) looks at twenty times as many examples, drawn at random;
+at the default of 1 every run looks at the same ones.
 """
 
 from __future__ import annotations

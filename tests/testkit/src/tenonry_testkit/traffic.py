@@ -6,13 +6,14 @@ A failing test prints a list of these; `play(rig, [...])` in a test of your own 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import hypothesis.strategies as st
 
 from tenonry.sampling_params import SamplingParams
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.rig import Rig
+from tenonry_testkit.spec import RigSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -221,5 +222,5 @@ def storms(
     return st.lists(wave, min_size=3, max_size=waves).map(_flat)
 
 
-def _flat(drawn: list[tuple[list[Op], ...]]) -> list[Op]:
+def _flat(drawn: Sequence[tuple[Sequence[Op], ...]]) -> list[Op]:
     return [op for wave in drawn for part in wave for op in part]

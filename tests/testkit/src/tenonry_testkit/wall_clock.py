@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import datetime
+import datetime as dt
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,8 +31,8 @@ class WallClockTrap:
         self._armed = False
         self._undo = contextlib.ExitStack()
         replaced: dict[Any, Any] = {clock: self._trap(clock) for clock in CLOCKS}
-        replaced[datetime.datetime] = self._trapped_datetime()
-        for module in [time, datetime, *_modules_of(set(packages))]:
+        replaced[dt.datetime] = self._trapped_datetime()
+        for module in [time, dt, *_modules_of(set(packages))]:
             for name, value in list(vars(module).items()):
                 with contextlib.suppress(TypeError):  # unhashable values are no clocks
                     if value in replaced:
@@ -63,27 +63,31 @@ class WallClockTrap:
 
     def _trap(self, clock: Callable[..., Any]) -> Callable[..., Any]:
         def trapped(*args: Any) -> Any:
-            self.check(f"time.{clock.__name__}", sys._getframe(1))  # noqa: SLF001 - who asks decides
+            self.check(f"time.{clock.__name__}", sys._getframe(1))
             return clock(*args)
 
         return trapped
 
-    def _trapped_datetime(self) -> type[datetime.datetime]:
+    def _trapped_datetime(self) -> type[dt.datetime]:
         trap = self
 
-        class Trapped(datetime.datetime):
+        class Trapped(dt.datetime):
             @classmethod
-            def now(cls, tz: datetime.tzinfo | None = None) -> Any:
-                trap.check("datetime.now", sys._getframe(1))  # noqa: SLF001
+            def now(cls, tz: dt.tzinfo | None = None) -> Any:
+                trap.check("datetime.now", sys._getframe(1))
                 return super().now(tz)
 
             @classmethod
             def today(cls) -> Any:
-                trap.check("datetime.today", sys._getframe(1))  # noqa: SLF001
+                trap.check("datetime.today", sys._getframe(1))
                 return super().today()
 
         return Trapped
 
 
 def _modules_of(packages: set[str]) -> list[ModuleType]:
-    return [module for name, module in list(sys.modules.items()) if name.partition(".")[0] in packages and module]
+    return [
+        module
+        for name, module in list(sys.modules.items())
+        if name.partition(".")[0] in packages and isinstance(module, ModuleType)
+    ]

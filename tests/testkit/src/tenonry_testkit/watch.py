@@ -5,8 +5,6 @@ Slow and obviously right, where the kernel's validator is fast: the two check ea
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_testkit.ledger import Entry, Ledger
@@ -22,9 +20,7 @@ from tenonry_testkit.rules import (
     RuleBroken,
     expect,
 )
-
-if TYPE_CHECKING:
-    from tenonry_testkit.rig import RigSpec
+from tenonry_testkit.spec import RigSpec
 
 
 class Stay:
@@ -132,7 +128,9 @@ class StepWatch:
             for block in blocks[start // size : -(-end // size)]:
                 expect(0 <= block < self._kv_cache.num_blocks, HAS_SLOT, f"{stay.entry} has block {block}")
                 other = written.get((group, block))
-                expect(other is None, ONE_WRITER, f"block {block} is written by {stay.entry} and {other and other.entry}")
+                expect(
+                    other is None, ONE_WRITER, f"block {block} is written by {stay.entry} and {other and other.entry}"
+                )
                 written[group, block] = stay
 
     def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:

@@ -18,7 +18,7 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 
 class InstantOptions(PluginOptions):
-    """`depth`: steps that may be in flight. `late`: compute only when a result is asked for, or `done()` was asked twice."""
+    """`depth`: steps that may be in flight. `late`: compute only when a result, or thrice `done()`, is asked for."""
 
     depth: int = 1
     late: bool = False
@@ -40,7 +40,7 @@ class LateFuture:
         try:
             answer = worker.execute_model(self._output)
             self._value = answer if isinstance(answer, ModelRunnerOutput) else answer.result()
-        except Exception as error:  # noqa: BLE001 - belongs to whoever asks for the result
+        except Exception as error:
             self._error = error
 
     def done(self) -> bool:

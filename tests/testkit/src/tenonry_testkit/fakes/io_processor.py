@@ -81,7 +81,8 @@ class ByteIOProcessor(IOProcessor):
             prompt = prompt.get("prompt")
         if not isinstance(prompt, str) or not prompt:
             raise RequestError(
-                f"the prompt must be a text, {{'prompt': text}} or {{'prompt_token_ids': ids}}, not {prompt!r}", "prompt"
+                f"the prompt must be a text, {{'prompt': text}} or {{'prompt_token_ids': ids}}, not {prompt!r}",
+                "prompt",
             )
         return ProcessedPrompt(
             token_ids=np.array(self.encode(prompt), np.int32), text=prompt, bad_words=self._bad_words(params)

@@ -23,8 +23,10 @@ class FakeKVError(AssertionError):
 
 
 class Reading:
-    """What the rows of one step have read: `context` u64[R] sums modulo 2⁶⁴, `poisoned_by` u64[R] whose poison (NOBODY's,
-    one hopes), `lost` bool[R] contents that a KV connector failed to bring, or what was computed from such.
+    """What the rows of one step have read.
+
+    `context` u64[R]: sums modulo 2⁶⁴; `poisoned_by` u64[R]: whose poison (NOBODY's, one hopes); `lost` bool[R]:
+    contents that a KV connector failed to bring, or what was computed from such.
     """
 
     def __init__(self, num_rows: int) -> None:
@@ -52,13 +54,11 @@ class FakeKVStore:
         self.content = np.zeros(shape, np.uint64)
         self.owner = np.full(shape, NOBODY, np.uint64)
         self.position = np.full(shape, -1, np.int32)
+        self.tensors: Mapping[str, Any] = {
+            f"group.{group}": self.content[group].reshape(-1, self.block_size) for group in range(self.num_groups)
+        }
 
     # ------------------------------------------------------------------ for KV connectors
-    @property
-    def tensors(self) -> Mapping[str, Any]:
-        """Group name → view whose first dimension is the block id."""
-        return {f"group.{group}": self.content[group].reshape(-1, self.block_size) for group in range(self.num_groups)}
-
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
         slots = self._slots_of_blocks(block_ids)
         return [self.content[:, some].tobytes() for some in slots]
@@ -82,8 +82,8 @@ class FakeKVStore:
     def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
         """Write what the step computes, then check and sum what each row reads.
 
-        `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that and
-        reads nothing. Raises FakeKVError that names the row, the position, the slot and what stands there instead.
+        `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that
+        and reads nothing. Raises FakeKVError that names the row, the position, the slot and what is there instead.
         """
         position = np.arange(kv.shape[1])
         inside = position < inputs.seq_lens[:, None]

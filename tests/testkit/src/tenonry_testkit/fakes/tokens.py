@@ -71,7 +71,7 @@ class TokenModel:
         return self._weights[:length]
 
     def kv(self, token_ids: NDArray[np.int32], salt: U64) -> U64:
-        """K/V of tokens [N, T], for N sequences from their first token on, as u64 [N, T]. `salt` u64[N] is the adapter's."""
+        """K/V, u64[N, T], of N sequences of tokens [N, T] from their first one on. `salt` u64[N] is the adapter's."""
         terms = mix(token_ids.astype(np.uint64)) * self.weights(token_ids.shape[1])
         prefix = np.cumsum(terms, axis=1, dtype=np.uint64) + salt[:, None]
         return mix(prefix)

@@ -6,7 +6,6 @@ the block table, so a scheduler that mixes up rows, blocks, chunks or results is
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -16,13 +15,12 @@ from numpy.typing import NDArray
 
 from tenonry.errors import ModelError
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
-from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.plugin_plan import PlanEntry
 from tenonry.step import (
-    BatchState,
     I32,
+    BatchState,
     ModelRunnerOutput,
     NewRow,
     RowFailure,
@@ -32,36 +30,17 @@ from tenonry.step import (
 from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
+from tenonry_testkit.fakes.worker_options import FakeWorkerOptions
 
 __all__ = ["FakeKVError", "FakeWorker", "FakeWorkerOptions"]
 
 
-class FakeWorkerOptions(PluginOptions):
-    """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
-    `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
-    `windows`: one entry per KV group, 0 for full attention.
-    """
-
-    seed: int = 0
-    vocab_size: int | None = None
-    windows: tuple[int, ...] = (0,)
-    free_bytes: int = 1 << 20
-    block_sizes: tuple[int, ...] = ()
-    steps_in_flight: int = 1
-    feeds_back: bool = True
-    delay_s: float = 0.0
-    fail_load: str | None = None
-    fail_row_token: int | None = None
-    fail_step_token: int | None = None
-    hang_token: int | None = None
-    hang_s: float = 3600.0
-    exit_token: int | None = None
-
-
 class FakeWorker(Worker):
-    """`fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise;
-    `on_step`: called with each step before it runs. `steps` counts what was executed. `contaminated`: handles of rows that
-    failed because they read what a failed row had written.
+    """A model without weights; see `TokenModel`.
+
+    `fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise; `on_step`:
+    called with each step before it runs. `steps` counts what was executed. `contaminated`: handles of rows that failed
+    because they read what a failed row had written.
     """
 
     Options = FakeWorkerOptions
@@ -166,7 +145,7 @@ class FakeWorker(Worker):
     def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
         """Let the connector bring blocks in: handles whose transfer (done, failed).
 
-        A row that runs in spite of a failed load computes rubbish from now on, as a real one would: the result says why.
+        A row that runs in spite of a failed load computes rubbish from now on, as a real one would.
         """
         if self._connector is None:
             return [], []
@@ -288,12 +267,7 @@ class FakeWorker(Worker):
                 self._failure[row] = code
         if options.fail_row_token is not None:
             self._failure[inputs.token_row[inputs.token_ids == options.fail_row_token]] = RowFailure.NUMERICAL
-        if options.exit_token is not None and (inputs.token_ids == options.exit_token).any():
-            os._exit(77)
-        if options.hang_token is not None and (inputs.token_ids == options.hang_token).any():
-            time.sleep(options.hang_s)
-        if options.fail_step_token is not None and (inputs.token_ids == options.fail_step_token).any():
-            raise RuntimeError(f"the fake worker was told to fail on token {options.fail_step_token}")
+        options.misbehave(inputs.token_ids)
 
     # ------------------------------------------------------------------ calls
     def profile(self, is_start: bool = True) -> bool:

@@ -1,0 +1,41 @@
+"""Options of the fake worker: its shape, and the faults that a prompt can carry. Any process."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.step import I32
+
+
+class FakeWorkerOptions(PluginOptions):
+    """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
+    `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
+    `windows`: one entry per KV group, 0 for full attention.
+    """
+
+    seed: int = 0
+    vocab_size: int | None = None
+    windows: tuple[int, ...] = (0,)
+    free_bytes: int = 1 << 20
+    block_sizes: tuple[int, ...] = ()
+    steps_in_flight: int = 1
+    feeds_back: bool = True
+    delay_s: float = 0.0
+    fail_load: str | None = None
+    fail_row_token: int | None = None
+    fail_step_token: int | None = None
+    hang_token: int | None = None
+    hang_s: float = 3600.0
+    exit_token: int | None = None
+
+    def misbehave(self, token_ids: I32) -> None:
+        """Do what the tokens of a step ask for: end the process, hang, or raise RuntimeError."""
+        present = set(token_ids.tolist())
+        if self.exit_token in present:
+            os._exit(77)
+        if self.hang_token in present:
+            time.sleep(self.hang_s)
+        if self.fail_step_token in present:
+            raise RuntimeError(f"the fake worker was told to fail on token {self.fail_step_token}")

@@ -1,0 +1,85 @@
+"""Scenes of the scheduler suite about KV blocks: the pool, the prefix cache, connectors. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
+from tenonry.outputs import FinishReason
+from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
+from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.rules import CACHE_IS_PRIVATE, NOTHING_LEAKS, expect
+from tenonry_testkit.scenarios_endings import MakeRig, play_out
+from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.traffic import Op, Send, send
+
+
+def the_pool_is_whole(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
+    """A storm, its end, and then a request that needs every block there is; twice, to see a slow leak."""
+    rig = make_rig(RigSpec(depth=depth, max_num_batched_tokens=12))
+    for _ in range(2):
+        play_out(rig, ops)
+        largest = send(rig, Send(family=7, length=rig.spec.max_model_len - 4, max_tokens=99))
+        rig.drain()
+        whole = largest.finished is not None and largest.finished.reason is FinishReason.LENGTH
+        expect(whole, NOTHING_LEAKS, f"{largest} needs the whole pool, and ended with {largest.finished}")
+    if rig.scheduler.reset_prefix_cache():
+        rig.check_end()
+
+
+def the_cache_is_private(make_rig: MakeRig) -> None:
+    """The same prompt under another salt, adapter or wish is computed anew; the reset cache finds nothing."""
+    rig = make_rig(RigSpec(num_blocks=40))
+    plain = Send(family=1, length=21, max_tokens=2)
+    changes: list[dict[str, Any]] = [
+        {},
+        {"cache_salt": "tenant-1"},
+        {"cache_salt": "tenant-2"},
+        {"adapter": "a"},
+        {"adapter": "a", "cache_salt": "tenant-1"},
+        {"prompt_logprobs": 1},
+    ]
+    for change in changes:
+        entry = send(rig, dataclasses.replace(plain, **change))
+        rig.drain()
+        expect(not entry.num_cached, CACHE_IS_PRIVATE, f"{change or 'the first'} finds {entry.num_cached} tokens")
+    done = rig.reset_prefix_cache()
+    expect(done, CACHE_IS_PRIVATE, "reset_prefix_cache() of an idle scheduler returned False")
+    for change in changes[:2]:
+        entry = send(rig, dataclasses.replace(plain, **change))
+        rig.drain()
+        expect(not entry.num_cached, CACHE_IS_PRIVATE, f"after a reset {change} finds {entry.num_cached} tokens")
+
+
+def blocks_come_from_elsewhere(make_rig: MakeRig, how: str, depth: int, ops: Sequence[Op]) -> None:
+    """One engine fills the store, a second one, with an empty cache, is served from it."""
+    spec = RigSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
+    options = MemoryOptions(
+        store="scheduler contract", asynchronous="async" in how, fail_loads=2 if "failing" in how else 0
+    )
+    STORES.pop(options.store, None)
+    try:
+        for _ in range(2):
+            play_out(make_rig(spec, connectors=memory_connectors(spec, options)), ops)
+    finally:
+        STORES.pop(options.store, None)
+
+
+def memory_connectors(spec: RigSpec, options: MemoryOptions) -> tuple[MemoryConnector, MemoryConnector]:
+    """The scheduler's half and the worker's."""
+    halves = [
+        MemoryConnector(
+            KVConnectorContext(
+                spec.engine_config(),
+                fake_model(),
+                role,
+                engine_id="memory_dp0",
+                kv_cache=spec.kv_cache(),
+                options=options,
+            )
+        )
+        for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
+    ]
+    return halves[0], halves[1]

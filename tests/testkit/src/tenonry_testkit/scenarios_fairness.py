@@ -1,0 +1,117 @@
+"""Scenes of the scheduler suite about fairness and determinism. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections.abc import Sequence
+from typing import Any
+
+import hypothesis.strategies as st
+import msgspec
+import numpy as np
+
+from tenonry.step import SchedulerOutput
+from tenonry_testkit.rig import Rig
+from tenonry_testkit.rules import OWN_ORDER, SAME_DECISIONS, expect
+from tenonry_testkit.scenarios_endings import MakeRig, play_out
+from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.traffic import Abort, Deliver, Launch, Op, Reset, Send, Tick, Turn, play, send
+from tenonry_testkit.wall_clock import WallClockTrap
+
+
+def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
+    """(depth, the one who must not starve, those who come after it, again and again)."""
+    patient = st.builds(
+        Send, family=st.just(5), length=st.integers(8, 20), max_tokens=st.integers(4, 10), priority=st.just(9)
+    )
+    hasty = st.builds(
+        Send, family=st.integers(0, 3), length=st.integers(1, 6), max_tokens=st.integers(1, 4), priority=st.just(0)
+    )
+    return st.tuples(st.integers(1, 3), patient, st.lists(hasty, min_size=2, max_size=6))
+
+
+def a_stream_goes_by(make_rig: MakeRig, depth: int, patient: Send, hasty: list[Send]) -> None:
+    """New requests keep coming until the patient one ran, or until it was overtaken far too often."""
+    rig = make_rig(RigSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12))
+    for ask in hasty:
+        send(rig, ask)
+    waiting = send(rig, patient)
+    bound, number = rig.spec.max_num_seqs, 0
+    starvation_free = rig.scheduler.starvation_free
+    while waiting.is_live and number < 40 * bound:
+        while len(rig.ledger.live) < 3 * bound:
+            send(rig, hasty[number % len(hasty)])
+            number += 1
+        rig.turn()
+        rig.clock.advance(0.01)
+        if starvation_free:
+            rig.watch.check_starvation()
+    rig.drain()
+    if not starvation_free:
+        own_order_is_kept(make_rig(RigSpec(depth=depth, max_num_seqs=2, num_blocks=20)), hasty)
+
+
+def own_order_is_kept(rig: Rig, asks: list[Send]) -> None:
+    """Equal requests that differ in what the order looks at: the smaller key starts no later.
+
+    Only schedulers that leave a key on their requests, as those with a policy do, can be asked.
+    """
+    entries = [send(rig, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)]
+    rig.drain()
+    keyed = [(entry.request.key, entry.arrival, rig.watch.first_run[entry.handle]) for entry in entries]
+    if any(key is None for key, _, _ in keyed):
+        return
+    started = [first for _, _, first in sorted(keyed, key=lambda item: item[:2])]
+    expect(started == sorted(started), OWN_ORDER, f"in the scheduler's order, requests start in steps {started}")
+
+
+def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
+    """Three runs: two alike, and one whose request ids, addresses and random state differ."""
+    spec = RigSpec(depth=depth, num_blocks=9)
+    runs = []
+    for run in range(3):
+        random.seed(run)
+        clutter = [object() for _ in range(101 * run)]  # other addresses for everything that is made from now on
+        rig = make_rig(spec)
+        if run == 2:
+            rig.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
+        play_out(rig, ops)
+        runs.append(rig.outputs)
+        del clutter
+    for other in runs[1:]:
+        _compare(runs[0], other)
+
+
+def _compare(first: list[SchedulerOutput], second: list[SchedulerOutput]) -> None:
+    expect(len(first) == len(second), SAME_DECISIONS, f"{len(first)} steps, then {len(second)}")
+    for one, two in zip(first, second, strict=True):
+        expect(encoded(one) == encoded(two), SAME_DECISIONS, f"step {one.step_id} was\n{one}\nthen\n{two}")
+
+
+def encoded(output: SchedulerOutput) -> bytes:
+    """A step as bytes."""
+    return msgspec.msgpack.encode(output, enc_hook=_plain)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return [value.dtype.str, value.tolist()]
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(f"a step holds a {type(value).__name__}, which cannot travel")
+
+
+def no_other_clock(make_rig: MakeRig) -> None:
+    """A life with every kind of event, while all clocks but the context's raise."""
+    packages = {cls.__module__.partition(".")[0] for cls in type(make_rig(RigSpec()).scheduler).__mro__}
+    trap = WallClockTrap(packages - {"abc", "builtins"})
+    try:
+        for depth in (1, 2):
+            rig = make_rig(RigSpec(depth=depth), guard=trap.watched)
+            rig.guard = trap.watched
+            asks: list[Op] = [Send(family=n % 3, length=4 + n, max_tokens=3 + n, stop_after=2) for n in range(6)]
+            play(rig, [*asks, Turn(6), Tick(5.0), Abort(1), Launch(), Reset(running=True), Deliver(), Turn(9), *asks])
+            rig.drain()
+    finally:
+        trap.close()

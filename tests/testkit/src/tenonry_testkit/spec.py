@@ -1,0 +1,115 @@
+"""The engine that a rig pretends to be, and what it asks of the parts it is given. Test process."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import msgspec
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.kv_connector import KVConnector
+from tenonry.interfaces.worker import WorkerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.fakes.tokens import Completion
+from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class RigSpec:
+    """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
+
+    `depth`: steps in flight. `windows`: one entry per KV group, 0 for full attention. `config`: further fields of
+    EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
+    """
+
+    depth: int = 1
+    feeds_back: bool = True
+    max_num_seqs: int = 4
+    max_num_batched_tokens: int = 16
+    max_model_len: int = 32
+    block_size: int = 4
+    num_blocks: int = 0
+    windows: tuple[int, ...] = (0,)
+    enable_prefix_caching: bool = True
+    seed: int = 0
+    vocab_size: int = 64
+    config: tuple[tuple[str, Any], ...] = ()
+
+    def engine_config(self) -> EngineConfig:
+        return EngineConfig(
+            **{
+                "model": "fake",
+                "max_num_seqs": self.max_num_seqs,
+                "max_num_batched_tokens": self.max_num_batched_tokens,
+                "max_model_len": self.max_model_len,
+                "enable_prefix_caching": self.enable_prefix_caching,
+                **dict(self.config),
+            }
+        )
+
+    def kv_cache(self) -> KVCacheConfig:
+        groups = tuple(
+            KVCacheGroup(layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8)
+            for i, w in enumerate(self.windows)
+        )
+        least = -(-self.max_model_len // self.block_size)
+        return KVCacheConfig(
+            num_blocks=self.num_blocks or least,
+            block_size=self.block_size,
+            groups=groups,
+            max_model_len=self.max_model_len,
+        )
+
+
+class Oracle(Protocol):
+    """Knows what a request produces when it is alone."""
+
+    def complete(
+        self,
+        prompt: Sequence[int],
+        params: SamplingParams,
+        *,
+        max_model_len: int,
+        stop_ids: Sequence[int] = (),
+        adapter: str | None = None,
+        delivered: Sequence[int] = (),
+    ) -> Completion:
+        """The output tokens after the `delivered` ones, and how it ends."""
+        ...
+
+
+class StepRunner(Protocol):
+    """A worker, or an executor."""
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        """Run one step."""
+        ...
+
+
+def travelled(metadata: Any) -> Any:
+    """Connector metadata as it comes out of a message; raises for what cannot travel."""
+    return None if metadata is None else msgspec.msgpack.decode(msgspec.msgpack.encode(metadata))
+
+
+def ready_fake_worker(spec: RigSpec, connector: KVConnector | None = None) -> FakeWorker:
+    """A fake worker with its cache allocated."""
+    options = FakeWorkerOptions(
+        seed=spec.seed, vocab_size=spec.vocab_size, windows=spec.windows, feeds_back=spec.feeds_back
+    )
+    worker = FakeWorker(
+        WorkerContext(
+            spec.engine_config(),
+            fake_model(vocab_size=spec.vocab_size),
+            max_model_len=spec.max_model_len,
+            options=options,
+            kv_connector=connector,
+        )
+    )
+    worker.load()
+    worker.initialize_cache(spec.kv_cache())
+    return worker
