@@ -41,7 +41,7 @@ class KVCacheManager(BlockManager):
         self._size = size
         self._pool = BlockPool(context.kv_cache.num_blocks)
         self._hasher = BlockHasher(size, seed)
-        self._transfers = Transfers(context.kv_connector)
+        self._transfers = Transfers(context.kv_connector, context.max_concurrent_steps)
         # The state of a recurrent layer is not a function of one block: nothing can be shared.
         recurrent = any(group.kind == "recurrent" for group in context.kv_cache.groups)
         self._caching = context.config.enable_prefix_caching and not recurrent
@@ -183,7 +183,7 @@ class KVCacheManager(BlockManager):
         # The usual case: one block each, of tokens that came since the digests before it were made.
         tokens = self._rows.token_ids[row[:, None], (first * self._size)[:, None] + self._offsets]
         blocks = self._table[row, first].astype(np.intp)
-        self._pool.cache(blocks, self._hasher.extend_each(chains, tokens.tobytes()))
+        self._cache(blocks, self._hasher.extend_each(chains, tokens.tobytes()))
         self._cached[row] = stop
         self._due[row] = (stop + 1) * self._size
 
@@ -194,9 +194,13 @@ class KVCacheManager(BlockManager):
         if known < stop:
             tokens = self._rows.token_ids[row, known * self._size : stop * self._size]
             self._hasher.extend(chain, memoryview(tokens).cast("B"), known, stop)
-        self._pool.cache(self._table[row, first:stop].astype(np.intp), chain[first + 1 : stop + 1])
+        self._cache(self._table[row, first:stop].astype(np.intp), chain[first + 1 : stop + 1])
         self._cached[row] = stop
         self._due[row] = (stop + 1) * self._size
+
+    def _cache(self, blocks: BlockIds, digests: list[bytes]) -> None:
+        self._pool.cache(blocks, digests)
+        self._transfers.cached(blocks)
 
     def reset(self) -> bool:
         """Also forgets what rows in use computed: their contents may be of weights that are no more."""
@@ -223,7 +227,7 @@ class KVCacheManager(BlockManager):
             self._transfers.kept[request.handle] = blocks
         else:
             self._pool.release(blocks)
-        self._count[row] = self._capacity[row] = 0
+        self._count[row] = self._capacity[row] = self._own[row] = 0
         self._due[row] = NEVER
         return parameters
 
@@ -245,27 +249,34 @@ class KVCacheManager(BlockManager):
         if handle in books.loading:
             row, before, after = books.loading.pop(handle)
             result.arrived.append((row, after if worked else before))
+            if not worked:
+                books.fail(handle)
         elif handle in books.kept:
             self._pool.release(books.kept.pop(handle))
-        elif handle in books.loaded and not worked:
-            result.lost.extend(row for row in self._readers(books.loaded[handle]) if row not in result.lost)
-        if not worked and handle in self._chains:
-            books.fail(handle)
+        elif not worked:
+            result.lost.extend(row for row in self._disown(handle) if row not in result.lost)
 
-    def _readers(self, row: int) -> list[int]:
-        """`row` and all rows that read what it wrote, or should have loaded. Their own transfers are not used."""
-        bad = np.zeros(self._pool.num_blocks, np.bool_)
-        bad[self._table[row, self._own[row] : self._count[row]]] = True
-        readers = [
-            other for other in self._count.nonzero()[0].tolist() if bad[self._table[other, : self._count[other]]].any()
-        ]
-        for handle, (waiting, _, _) in self._transfers.loading.items():
-            if waiting in readers:
-                self._transfers.fail(handle)
-        return readers
+    def _disown(self, handle: int) -> list[int]:
+        """Forget what may come from a load that failed; returns the rows that may have read it."""
+        load = self._transfers.disown(handle)
+        if load is None:
+            return []
+        loader, blocks = load
+        self._pool.forget(blocks)
+        suspect = np.zeros(self._pool.num_blocks, np.bool_)
+        suspect[blocks] = True
+        rows = self._own.nonzero()[0].tolist()
+        lost = [row for row in rows if suspect[self._table[row, : self._own[row]]].any()]
+        for waiting, (row, _, _) in self._transfers.loading.items():
+            if row in lost:
+                self._transfers.fail(waiting)  # a second load could not be told from the one under way
+        if loader < 0:
+            return lost
+        self._transfers.fail(handle)
+        return [loader, *(row for row in lost if row != loader)]
 
     def connector_metadata(self) -> Any:
-        return self._transfers.metadata(lambda row: self._table[row, : self._count[row]].tolist())
+        return self._transfers.end_step(lambda row: self._table[row, : self._count[row]].tolist())
 
     @property
     def waits(self) -> bool:

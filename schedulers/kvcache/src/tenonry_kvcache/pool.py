@@ -145,7 +145,7 @@ class BlockPool:
         self._is_cached[blocks] = True
 
     def forget(self, blocks: BlockIds) -> None:
-        """Blocks in use are found no more."""
+        """These blocks are found no more."""
         self._uncache(blocks[self._is_cached[blocks]])
 
     def clear(self) -> bool:
