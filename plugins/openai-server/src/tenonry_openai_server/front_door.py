@@ -36,6 +36,7 @@ class FrontDoor:
         self._status = 0
         self._server: HTTPServer | None = None
         self._stops = 0
+        self.is_stopping = False
         self._stopping: asyncio.Event
         self._aborting: asyncio.Event
 
@@ -52,6 +53,7 @@ class FrontDoor:
 
     def request_stop(self) -> None:
         """First call: finish what runs; second: abort it. Safe in a signal handler."""
+        self.is_stopping = True
         self._call(self._stop)
 
     def wait(self, poll_s: float) -> int:

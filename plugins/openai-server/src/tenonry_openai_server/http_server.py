@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from tenonry.errors import ConfigError
 from tenonry_openai_server.errors import APIError
@@ -99,7 +99,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_responding(self) -> bool:
-        return self.cycle is not None and self.cycle.response_started and not self.cycle.response_complete
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        return cycle is not None and cycle.response_started and not cycle.response_complete
 
     def _answer(self, error: APIError) -> None:
         self._disarm()

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
+PROBES = frozenset({"/health", "/ready", "/metrics"})
 POLL_S = 0.5  # a signal may reach another thread; the main thread looks up at least this often
 
 
@@ -56,8 +57,12 @@ def serve(
         logger.info("listening on %s; loading %s", settings.url, config.model)
         try:
             starting.set()
+            if door.is_stopping:
+                raise StopStart
             engine = (make_engine or _make_engine)(config)
             starting.clear()
+            if door.is_stopping:
+                raise StopStart
             door.attach(engine)
             _announce(engine, settings)
             return door.wait(POLL_S)
@@ -83,10 +88,11 @@ def _signals(door: FrontDoor) -> Iterator[threading.Event]:
     starting = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
-        if starting.is_set():
-            starting.clear()
-            raise StopStart
-        door.request_stop()
+        if not starting.is_set():
+            door.request_stop()
+            return
+        door.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
+        raise StopStart
 
     before = {number: signal.signal(number, stop) for number in SIGNALS}
     try:
@@ -112,6 +118,13 @@ def _set_up_logging() -> None:
         library = logging.getLogger(name)
         library.handlers, library.propagate = list(handlers), False
         library.setLevel(level)
+    logging.getLogger("uvicorn.access").filters = [_no_probe]
+
+
+def _no_probe(record: logging.LogRecord) -> bool:
+    """Probes and scrapers that are content come every few seconds; they would drown what matters."""
+    path, status = record.args[2:5:2] if isinstance(record.args, tuple) and len(record.args) == 5 else ("", 0)
+    return path not in PROBES or status != 200
 
 
 def _set_title() -> None:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar
 import msgspec
 
 from tenonry.errors import EngineGenerateError
-from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry_openai_server.protocol.logprobs import TokenTexts, chat_logprobs, completion_logprobs, prompt_logprobs
 from tenonry_openai_server.protocol.responses import Usage
 
@@ -152,7 +152,8 @@ class CompletionChunks(ChunkWriter):
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool
     ) -> tuple[str, dict[str, Any]]:
         wishes = self.wishes
-        text, token_ids, positions = completion.text, completion.token_ids, list(completion.logprobs or ())
+        text, token_ids = completion.text, completion.token_ids
+        positions: list[dict[int, Logprob] | None] = list(completion.logprobs or ())
         if wishes.max_tokens == 0:
             text, token_ids, positions = "", [], []
         extras: dict[str, Any] = {}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from msgspec import UNSET
 
 from tenonry.errors import EngineGenerateError
-from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry_openai_server.protocol.chunks import Wishes
 from tenonry_openai_server.protocol.logprobs import TokenTexts, chat_logprobs, completion_logprobs, prompt_logprobs
 from tenonry_openai_server.protocol.responses import (
@@ -38,7 +38,7 @@ def completion_response(
     response_id: str, created: int, model: str, outputs: Sequence[RequestOutput], wishes: Wishes, texts: TokenTexts
 ) -> CompletionResponse:
     """Of the last output of each prompt, in order. Raises EngineGenerateError."""
-    choices = []
+    choices: list[CompletionChoice] = []
     for output in outputs:
         _check(output)
         for completion in sorted(output.outputs, key=lambda c: c.index):
@@ -56,7 +56,8 @@ def completion_response(
 def _completion_choice(
     index: int, output: RequestOutput, completion: CompletionOutput, wishes: Wishes, texts: TokenTexts
 ) -> CompletionChoice:
-    text, token_ids, positions = completion.text, completion.token_ids, list(completion.logprobs or ())
+    text, token_ids = completion.text, completion.token_ids
+    positions: list[dict[int, Logprob] | None] = list(completion.logprobs or ())
     if wishes.max_tokens == 0:
         text, token_ids, positions = "", [], []
     choice = CompletionChoice(

@@ -8,7 +8,7 @@ import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
 
@@ -36,7 +36,8 @@ Result = TypeVar("Result")
 
 def server_state(request: Request) -> ServerState:
     """The state that `create_app` left with the application."""
-    return request.app.state.server
+    state: ServerState = request.app.state.server
+    return state
 
 
 async def read_body(request: Request, model: type[BodyType]) -> BodyType:
@@ -82,7 +83,7 @@ class Call(NamedTuple):
         self, engine: AsyncLLM, prompt: Any, params: SamplingParams, body: SamplingBody, number: int = 0, **more: Any
     ) -> AsyncGenerator[RequestOutput, None]:
         """The engine's stream for one prompt; `number` tells several prompts of a request apart."""
-        return engine.generate(
+        outputs = engine.generate(
             prompt,
             params,
             self.prompt_id(number),
@@ -94,6 +95,7 @@ class Call(NamedTuple):
             kv_transfer_params=body.kv_transfer_params,
             **more,
         )
+        return cast("AsyncGenerator[RequestOutput, None]", outputs)
 
     def prompt_id(self, number: int) -> str:
         return f"{self.id}-{number}" if number else self.id
