@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import LayerCache
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.sampler.processors import LogitsProcessor
+    from tenonry_worker_torch.sampler.sampler import Sampled
 
 
 class ModelRunner:
@@ -69,7 +70,7 @@ class ModelRunner:
             self.generation[new.row] += 1
             self.sampler.enter(new)
         if not len(output.row):
-            return StepResult(output.step_id, output.row, None, [])
+            return StepResult(output.step_id, output.row, None, [], self._scrub)
         self.buffers.begin_step()
         token_ids = self.history.inputs(output, inputs, self.buffers)
         wants_prompt = self.sampler.columns.needs_prompt_logprobs(inputs.row)
@@ -78,7 +79,14 @@ class ModelRunner:
         num_samples = int(inputs.samples.sum())
         sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
         prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
-        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, self._scrub)
+
+    @torch.inference_mode()
+    def _scrub(self, rows: NDArray[np.int32]) -> None:
+        """Failed rows leave no NaN behind in blocks that others will get."""
+        for row in rows:
+            blocks = self.state.block_table[0][row, : self.state.num_blocks[0, row]]
+            self.model.backend.scrub(int(row), blocks, self.kv_caches)
 
     # ------------------------------------------------------------------ the forward pass
 
@@ -97,7 +105,7 @@ class ModelRunner:
         positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
         return forward(token_ids, positions, self.buffers.put("keep", keep), plans)
 
-    def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> object:
+    def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
         rows = inputs.row[inputs.samples]
         length = inputs.seq_lens[inputs.samples]
         sampled = self.sampler.sample(logits, SampleStep(rows, self.state.num_output[rows] - 1, length))

@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.step import ModelRunnerOutput, PromptLogprobs, TokenLogprobs
+from tenonry.step import ModelRunnerOutput, PromptLogprobs, RowFailure, TokenLogprobs
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tenonry_worker_torch.sampler.logprobs import Logprobs
@@ -27,14 +29,20 @@ class PromptPart:
 
 
 class StepResult:
-    """The pieces of one step's answer, still on the device."""
+    """The pieces of one step's answer, still on the device. `on_failure(rows)` is called with rows that hold NaN."""
 
-    __slots__ = ("prompts", "rows", "sampled", "step_id")
+    __slots__ = ("on_failure", "prompts", "rows", "sampled", "step_id")
 
     def __init__(
-        self, step_id: int, rows: NDArray[np.int32], sampled: Sampled | None, prompts: list[PromptPart]
+        self,
+        step_id: int,
+        rows: NDArray[np.int32],
+        sampled: Sampled | None,
+        prompts: list[PromptPart],
+        on_failure: Callable[[NDArray[np.int32]], None],
     ) -> None:
         self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
+        self.on_failure = on_failure
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""
@@ -53,6 +61,8 @@ class StepResult:
                 prompt_logprobs=prompts,
             )
         good = failure == 0
+        if (failure == RowFailure.NUMERICAL).any():
+            self.on_failure(self.rows[failure == RowFailure.NUMERICAL])
         return ModelRunnerOutput(
             step_id=self.step_id,
             row=self.rows[good],

@@ -6,8 +6,8 @@ import torch
 
 SMALL = {
     "vocab_size": 96,
-    "hidden_size": 48,
-    "intermediate_size": 64,
+    "hidden_size": 64,
+    "intermediate_size": 96,
     "num_hidden_layers": 3,
     "num_attention_heads": 4,
     "num_key_value_heads": 2,
@@ -15,11 +15,16 @@ SMALL = {
     "bos_token_id": 1,
     "eos_token_id": 2,
     "pad_token_id": 0,
+    "tie_word_embeddings": False,
 }
-GPT2 = {"n_embd": 48, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2}
+GPT2 = {
+    "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2,
+    "tie_word_embeddings": False,
+}
 OPT = {
-    "vocab_size": 96, "hidden_size": 48, "ffn_dim": 64, "num_hidden_layers": 3, "num_attention_heads": 4,
-    "max_position_embeddings": 128, "word_embed_proj_dim": 48, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    "vocab_size": 96, "hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 3, "num_attention_heads": 4,
+    "max_position_embeddings": 128, "word_embed_proj_dim": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+    "tie_word_embeddings": False,
 }  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
@@ -54,20 +59,36 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
 }  # fmt: skip
 
 
-def build(family: str, *, seed: int = 0, dtype: torch.dtype = torch.float32):
+# Seeds with which no greedy choice is a close call: the two best logits are at least 1/1000 of their spread apart.
+SEEDS = {
+    "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0, "phi3": 3,
+    "mixtral": 1, "qwen3_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3, "granite": 0, "stablelm": 3,
+    "starcoder2": 1, "cohere": 2,
+}  # fmt: skip
+
+
+def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.float32):
     """A model of the family; every weight is random, norms and biases included."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     name, values = FAMILIES[family]
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(SEEDS[family] if seed is None else seed)
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**values), dtype=dtype)
         for key, weight in model.named_parameters():
-            if weight.dim() == 1:
-                weight.data.uniform_(-0.3, 0.3).add_(0.0 if key.endswith("bias") else float(weight.mean() > 0.5))
-            else:
-                weight.data.normal_(0.0, 1.5 * weight.shape[-1] ** -0.5)
+            _fill(key, weight.data)
     return model.eval()
+
+
+def _fill(key: str, weight: torch.Tensor) -> None:
+    """Norms and biases away from what they start as; matrices so strong that the context decides the next token."""
+    if weight.dim() == 1:
+        offset = float(weight.float().mean() > 0.5)  # scales start at 1, or at 0 where they are offsets from 1
+        weight.uniform_(-0.3, 0.3).add_(offset) if offset else weight.uniform_(-0.1, 0.1)
+    elif "embed" in key or "wte" in key or "wpe" in key:
+        weight.normal_(0.0, 0.4)
+    else:
+        weight.normal_(0.0, 2.0 * weight.shape[-1] ** -0.5)
 
 
 def save(family: str, folder, **options) -> None:

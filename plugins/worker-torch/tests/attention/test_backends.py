@@ -1,0 +1,223 @@
+"""Every backend against attention written out by hand, over random schedules: rows come, grow, pause, leave and return;
+prompts go in chunks; blocks are scattered; the last layer is pruned.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import worker_tools
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_worker_torch.buffers import HostBuffers
+
+BLOCK, ROWS, MAX_LEN, BLOCKS = 8, 6, 160, 130
+SHAPES = {
+    "plain": {"num_heads": 4, "num_kv_heads": 2},
+    "one head": {"num_heads": 2, "num_kv_heads": 2, "window": 11},
+    "one KV head": {"num_heads": 3, "num_kv_heads": 1, "softcap": 2.0},
+    "all at once": {"num_heads": 4, "num_kv_heads": 2, "window": 70, "softcap": 3.0},
+    "unequal sizes": {"num_heads": 4, "num_kv_heads": 2, "value_size": 4},
+}
+
+
+class World:
+    """A backend with two layers, and the K/V of every row kept in the plain way beside it."""
+
+    def __init__(self, backend, shape, seed, dtype=torch.float32):
+        self.random = np.random.default_rng(seed)
+        size = {"key_size": 8, "value_size": 8} | shape
+        self.specs = [LayerSpec(name=f"layer.{i}", index=i, scaling=0.4, **size) for i in range(2)]
+        self.dtype = dtype
+        self.backend = worker_tools.BACKENDS[backend](self.specs, dtype, torch.device("cpu"))
+        step = StepPlan(self.backend)
+        self.layers = [AttentionLayer(spec, step) for spec in self.specs]
+        self.step = step
+        for layer, cache in zip(self.layers, self.backend.allocate(BLOCKS, BLOCK).values(), strict=True):
+            layer.kv_cache = [cache]
+            for tensor in (cache.key, cache.value):
+                tensor.fill_(1e4)  # what an earlier owner left behind must never count
+        self.table = np.zeros((ROWS, MAX_LEN // BLOCK + 1), np.int32)
+        self.generation = np.zeros(ROWS, np.int64)
+        self.free = list(self.random.permutation(np.arange(1, BLOCKS)))
+        self.known = {}  # row → per layer (keys, values)
+        self.blocks = {}
+
+    def enter(self, row, length=0):
+        self.generation[row] += 1
+        self.blocks[row] = []
+        self.known[row] = [(torch.empty(0), torch.empty(0)) for _ in self.specs]
+
+    def leave(self, row):
+        del self.known[row]
+        self.free.extend(self.blocks.pop(row))
+        self.backend.release(np.array([row], np.int32))
+
+    def length(self, row):
+        return len(self.known[row][0][0])
+
+    def run(self, counts, pruned=None):
+        """`counts`: row → tokens now. `pruned`: rows whose last token goes on in the last layer (None: no pruning)."""
+        rows = np.array(list(counts), np.int32)
+        num = np.array(list(counts.values()), np.int32)
+        start = np.array([self.length(row) for row in counts], np.int32)
+        slots = []
+        for row, count in counts.items():
+            while len(self.blocks[row]) * BLOCK < self.length(row) + count:
+                self.blocks[row].append(self.free.pop())
+                self.table[row, len(self.blocks[row]) - 1] = self.blocks[row][-1]
+            at = np.arange(self.length(row), self.length(row) + count)
+            slots.append(self.table[row, at // BLOCK].astype(np.int64) * BLOCK + at % BLOCK)
+        batch = self._batch(rows, num, start, np.concatenate(slots))
+        plan = self.backend.plan(batch)
+        for number, layer in enumerate(self.layers):
+            last = number == len(self.layers) - 1
+            self.step.plan = plan
+            asked = [(i, t) for i, row in enumerate(counts) for t in range(counts[row])]
+            if last and pruned is not None:
+                keep = np.array([row in pruned for row in counts], np.bool_)
+                small = self._batch(
+                    rows[keep], np.ones(keep.sum(), np.int32), (start + num - 1)[keep], np.concatenate(slots), plan
+                )
+                self.step.plan = self.backend.plan(small)
+                asked = [(i, int(num[i]) - 1) for i in np.flatnonzero(keep)]
+            self._layer(layer, number, list(counts), num, start, asked)
+
+    def _batch(self, rows, num, start, slots, full_plan=None):
+        return AttentionBatch(
+            row=rows, num_tokens=num, start=start, seq_lens=start + num, block_table=self.table, slot_mapping=slots,
+            generation=self.generation[rows].copy(), buffers=HostBuffers(torch.device("cpu"), 1), full_plan=full_plan,
+        )  # fmt: skip
+
+    def _layer(self, layer, number, rows, num, start, asked):
+        spec, total = layer.spec, int(num.sum())
+
+        def random(*shape):
+            return torch.from_numpy(self.random.standard_normal(shape).astype(np.float32)).to(self.dtype)
+
+        query = random(len(asked), spec.num_heads, spec.key_size)
+        if spec.key_size == spec.value_size and self.random.random() < 0.5:
+            both = random(total, 2 * spec.num_kv_heads, spec.key_size)
+            key, value = both.chunk(2, 1)
+        else:
+            both = None
+            key = random(total, spec.num_kv_heads, spec.key_size)
+            value = random(total, spec.num_kv_heads, spec.value_size)
+        got = layer(query, key, value, both)
+        first = np.cumsum(num) - num
+        for i, row in enumerate(rows):
+            keys, values = self.known[row][number]
+            span = slice(first[i], first[i] + num[i])
+            self.known[row][number] = (
+                torch.cat([keys, key[span].float()]) if len(keys) else key[span].float(),
+                torch.cat([values, value[span].float()]) if len(values) else value[span].float(),
+            )
+        assert got.shape == (len(asked), spec.num_heads, spec.value_size)
+        for place, (i, offset) in enumerate(asked):
+            keys, values = self.known[rows[i]][number]
+            wanted = by_hand(spec, query[place].float(), keys, values, int(start[i]) + offset)
+            tolerance = 1e-4 if self.dtype == torch.float32 else 0.05
+            torch.testing.assert_close(got[place].float(), wanted, rtol=tolerance, atol=tolerance)
+
+
+def by_hand(spec, query, keys, values, position):
+    """One query at `position`: [H, D] with [L, K, D] → [H, V]."""
+    first = max(0, position + 1 - spec.window) if spec.window else 0
+    out = []
+    for head in range(spec.num_heads):
+        shared = head // spec.group_size
+        scores = keys[first : position + 1, shared] @ query[head] * spec.scaling
+        if spec.softcap:
+            scores = spec.softcap * torch.tanh(scores / spec.softcap)
+        out.append(torch.softmax(scores, -1) @ values[first : position + 1, shared])
+    return torch.stack(out)
+
+
+def schedule(world, steps):
+    """Random steps until the rows are full; mostly decoding, as in serving."""
+    choice = world.random
+    for _ in range(steps):
+        for row in range(ROWS):
+            if row not in world.known and choice.random() < 0.5:
+                world.enter(row)
+        counts, fresh = {}, set()
+        for row in choice.permutation(list(world.known)):
+            row = int(row)
+            if world.length(row) == 0:
+                counts[row] = int(choice.choice([1, 3, 7, 60, 61, 90]))
+                fresh.add(row)
+            elif choice.random() < 0.9:
+                counts[row] = 1 if choice.random() < 0.9 else int(choice.integers(2, 12))
+        if not counts:
+            continue
+        pruned = {row for row in counts if choice.random() < 0.8} if choice.random() < 0.5 else None
+        world.run(counts, pruned)
+        for row in list(world.known):
+            if world.length(row) > MAX_LEN - 14 or choice.random() < 0.03:
+                world.leave(row)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+@settings(deadline=None, max_examples=5)
+@given(seed=st.integers(0, 2**31))
+def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
+    schedule(World(backend, SHAPES[shape], seed), 30)
+
+
+@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+def test_bfloat16_stays_within_rounding(backend):
+    world = World(backend, {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32}, 3, torch.bfloat16)
+    for row in range(ROWS):
+        world.enter(row)
+    world.run({row: 60 + row for row in range(ROWS)}, set(range(ROWS)))
+    for _ in range(8):  # some rows cross a slab's capacity; enough work for the batched products
+        world.run(dict.fromkeys(range(ROWS), 1), set(range(ROWS)))
+
+
+@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+def test_steady_decoding_across_capacities(backend):
+    """Two rows of very different length, one step at a time, from 1 to beyond 96 tokens."""
+    world = World(backend, SHAPES["plain"], 1)
+    world.enter(4)
+    world.enter(1)
+    world.run({4: 1, 1: 62})
+    for _ in range(96):
+        world.run({4: 1, 1: 1})
+
+
+def test_slabs_that_do_not_fit_are_done_without():
+    """With no room for slabs the rows are gathered; with room for some, some."""
+    for budget in (0, 40_000):
+        world = World("cpu", SHAPES["plain"], 5)
+        world.backend.slabs.budget_bytes = budget
+        schedule(world, 25)
+        assert world.backend.slabs.used_bytes <= budget
+
+
+def test_a_failed_rows_cache_is_overwritten():
+    """NaN in a masked key times a weight of zero is NaN: what a failed row wrote must be gone before its blocks are."""
+    for backend in worker_tools.BACKENDS:
+        world = World(backend, SHAPES["plain"], 2)
+        world.enter(0)
+        world.run({0: 20})
+        world.run({0: 1})
+        caches = [layer.kv_cache[0] for layer in world.layers]
+        blocks = np.array(world.blocks[0], np.int32)
+        for cache in caches:
+            for tensor in (cache.key, cache.value):
+                tensor.view(tensor.shape[0], BLOCKS, -1)[:, blocks] = float("nan")
+        if backend == "cpu":
+            slab = next(iter(world.backend.slabs._slabs.values()))
+            for tensor in slab.tensors:
+                tensor.fill_(float("nan"))
+        world.backend.scrub(0, blocks, caches)
+        world.leave(0)
+        world.free = [block for block in world.free if block in set(blocks.tolist())]
+        world.enter(1)
+        world.run({1: 3})
+        world.run({1: 1})

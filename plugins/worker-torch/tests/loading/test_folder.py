@@ -1,0 +1,142 @@
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import worker_families
+
+from tenonry.errors import ConfigError, ModelError
+from tenonry_worker_torch.loading.weights import choose_device, choose_dtype, load_model
+
+CPU = torch.device("cpu")
+
+
+def load(folder, **options):
+    return load_model(str(folder), **({"load_format": "auto", "dtype": "auto", "device": CPU, "seed": 0} | options))
+
+
+@pytest.fixture(scope="module")
+def llama(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("llama")
+    worker_families.save("llama", folder)
+    return folder
+
+
+def copy(source, target, *names):
+    for name in names:
+        (target / name).write_bytes((source / name).read_bytes())
+    return target
+
+
+def test_a_folder_loads_with_its_own_weights(llama):
+    model = load(llama)
+    wanted = worker_families.build("llama").state_dict()
+    assert all(torch.equal(weight, wanted[name]) for name, weight in model.state_dict().items())
+    assert not model.training
+    assert not any(weight.requires_grad for weight in model.parameters())
+
+
+def test_dtype_is_converted_when_asked(llama):
+    assert load(llama, dtype="bfloat16").dtype == torch.bfloat16
+
+
+def test_dummy_weights_need_no_file_and_follow_the_seed(llama, tmp_path):
+    copy(llama, tmp_path, "config.json")
+    torch.manual_seed(1)
+    before = torch.rand(1)
+    torch.manual_seed(1)
+    first, same, other = (load(tmp_path, load_format="dummy", seed=seed) for seed in (5, 5, 6))
+    assert torch.equal(torch.rand(1), before)  # the caller's random state is untouched
+    name = "model.layers.0.mlp.up_proj.weight"
+    assert torch.equal(first.state_dict()[name], same.state_dict()[name])
+    assert not torch.equal(first.state_dict()[name], other.state_dict()[name])
+
+
+def test_a_missing_folder_is_named(tmp_path):
+    with pytest.raises(ModelError, match="nowhere does not exist"):
+        load(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("name", ["pytorch_model.bin", "model.pt", "consolidated.00.pth"])
+def test_pickle_weights_are_refused_by_name(llama, tmp_path, name):
+    copy(llama, tmp_path, "config.json")
+    (tmp_path / name).write_bytes(b"whatever")
+    with pytest.raises(ModelError, match=rf"{name}.*safetensors"):
+        load(tmp_path)
+
+
+def test_a_folder_without_weights_says_what_to_do(llama, tmp_path):
+    copy(llama, tmp_path, "config.json")
+    with pytest.raises(ModelError, match="no \\*.safetensors file; --load-format dummy"):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(("text", "reason"), [("{", "not valid JSON"), ("[]", "JSON object, not a list")])
+def test_a_broken_config_is_named(tmp_path, text, reason):
+    (tmp_path / "config.json").write_text(text)
+    with pytest.raises(ModelError, match=rf"config.json.*{reason}"):
+        load(tmp_path)
+
+
+def test_broken_weights_are_a_model_error(llama, tmp_path):
+    copy(llama, tmp_path, "config.json")
+    (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
+    with pytest.raises(ModelError, match="LlamaForCausalLM.*cannot be loaded"):
+        load(tmp_path)
+
+
+def test_missing_weights_are_not_made_up(llama, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    copy(llama, tmp_path, "config.json")
+    weights = load_file(llama / "model.safetensors")
+    del weights["model.layers.1.mlp.up_proj.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match="1 missing_keys, such as model.layers.1.mlp.up_proj.weight"):
+        load(tmp_path)
+
+
+def test_code_that_comes_with_a_model_is_never_run(llama, tmp_path):
+    copy(llama, tmp_path, "config.json", "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
+    with pytest.raises(ModelError, match="code that comes with a model is never run"):
+        load(tmp_path)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_quantised_checkpoints_are_refused(llama, tmp_path):
+    copy(llama, tmp_path, "config.json", "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
+    with pytest.raises(ModelError, match="quantised \\(awq\\)"):
+        load(tmp_path)
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
+def test_asking_for_a_missing_device_says_what_is_there():
+    assert choose_device("auto") == CPU
+    with pytest.raises(ConfigError, match="sees no CUDA device; use device=cpu"):
+        choose_device("cuda:0")
+
+
+def test_dtype_auto_is_the_checkpoints_own_where_the_cpu_can_do_it():
+    class Config:
+        dtype = torch.bfloat16
+
+    assert choose_dtype("auto", Config, CPU) == torch.bfloat16
+    assert choose_dtype("float16", Config, CPU) == torch.float16
+    Config.dtype = torch.float16
+    expected = torch.float16 if torch.ops.mkldnn._is_mkldnn_fp16_supported() else torch.bfloat16
+    assert choose_dtype("auto", Config, CPU) == expected
+    Config.dtype = None
+    assert choose_dtype("auto", Config, CPU) == torch.float32
+
+
+def test_nothing_is_printed_without_a_terminal(llama, capfd):
+    load(llama)
+    captured = capfd.readouterr()
+    assert captured.out == captured.err == ""

@@ -1,0 +1,109 @@
+"""Models that a packed batch would answer wrongly for are refused by name, before their weights load."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+import worker_families
+import worker_tools
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.loading.weights import load_model
+
+SMALL = worker_families.SMALL
+MIXERS = {
+    "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 96, "state_size": 4}, "Mamba.*linear_attention|Mamba"),
+    "lfm2": (SMALL | {"layer_types": ["conv", "full_attention", "conv"]}, "Lfm2.*conv"),
+    "recurrent_gemma": (SMALL | {"head_dim": 16, "lru_width": 64, "block_types": ["recurrent", "attention"]}, "RecurrentGemma"),
+    "qwen3_next": (
+        SMALL | {"head_dim": 16, "num_experts": 4, "layer_types": ["linear_attention", "full_attention", "full_attention"]},
+        "Qwen3Next.*linear_attention",
+    ),
+    "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 96}, "Bloom.*attention interface"),
+    "falcon": ({"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96}, "Falcon.*attention interface"),
+    "llama4_text": (
+        SMALL | {"head_dim": 16, "layer_types": ["chunked_attention"] * 3, "intermediate_size_mlp": 64},
+        "chunked_attention",
+    ),
+    "t5": ({"d_model": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 96}, "encoder-decoder|no causal language model"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MIXERS)
+def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(name, tmp_path):
+    """The folder has no weights at all, so whatever is said was said before they were looked for."""
+    from transformers import CONFIG_MAPPING
+
+    values, reason = MIXERS[name]
+    config = CONFIG_MAPPING[name](**values)
+    config.architectures = [f"{type(config).__name__.removesuffix('Config')}ForCausalLM"]
+    config.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"never read")
+    with pytest.raises(ModelError, match=reason):
+        load_model(str(tmp_path), load_format="auto", dtype="auto", device=torch.device("cpu"), seed=0)
+
+
+def test_a_hidden_convolution_is_found_by_its_class(tmp_path):
+    from transformers import LlamaForCausalLM
+
+    from tenonry_worker_torch.loading.refusals import refuse_unsupported
+
+    model = worker_families.build("llama")
+    assert isinstance(model, LlamaForCausalLM)
+    model.model.layers[1].mlp.mix = torch.nn.Conv1d(4, 4, 3)
+    with pytest.raises(ModelError, match=r"layers\.1\.mlp\.mix is a convolution"):
+        refuse_unsupported(model, "MyForCausalLM")
+
+
+def test_attention_sinks_are_refused_by_the_name_of_the_argument():
+    from transformers import GptOssConfig, GptOssForCausalLM
+
+    config = GptOssConfig(**SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2)
+    with pytest.raises(ModelError, match="GptOssAttention passes 's_aux'"):
+        worker_tools.loaded(GptOssForCausalLM(config).eval())
+
+
+class _Neighbour(torch.nn.Module):
+    """Adds the previous token's state: the kind of mixing that no list of class names can foresee."""
+
+    def __init__(self, inner):
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x):
+        return self.inner(x) + torch.nn.functional.pad(x, (0, 0, 1, 0))[:, :-1]
+
+
+def mixing_llama():
+    model = worker_families.build("llama")
+    for layer in model.model.layers:
+        layer.mlp = _Neighbour(layer.mlp)
+    return model
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_the_self_check_refuses_a_model_whose_requests_would_disturb_each_other(fuse):
+    with pytest.raises(ModelError, match="LlamaForCausalLM fails the self check.*--skip-model-check"):
+        worker_tools.loaded(mixing_llama(), fuse=fuse)
+
+
+def test_the_self_check_can_be_skipped():
+    assert worker_tools.loaded(mixing_llama(), skip_check=True).vocab_size == 96
+
+
+def test_two_attention_layers_with_one_index_are_refused(tmp_path):
+    """Row BF-5: which of the two would come first is a guess."""
+    from tenonry.errors import Unsupported
+
+    model = worker_families.build("llama")
+    model.model.layers[2].self_attn.layer_idx = 1
+    with pytest.raises(Unsupported, match="share the index 1"):
+        worker_tools.loaded(model)
+
+
+def test_config_json_is_what_names_the_architecture(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["FancyForCausalLM"], "model_type": "fancy"}))
+    with pytest.raises(ModelError, match="FancyForCausalLM"):
+        load_model(str(tmp_path), load_format="dummy", dtype="auto", device=torch.device("cpu"), seed=0)

@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenonry_worker_torch.sampler import choose
+from tenonry_worker_torch.sampler.choose import draw, greedy, truncated_weights
+from tenonry_worker_torch.sampler.randomness import uniforms
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10_000), vocab=st.integers(1, 2000), rows=st.integers(1, 5))
+def test_draw_inverts_the_cumulative_sum(seed, vocab, rows):
+    generator = np.random.default_rng(seed)
+    weights = generator.random((rows, vocab)).astype(np.float32) * (generator.random((rows, vocab)) < 0.3)
+    weights[:, generator.integers(vocab)] = 0.5
+    numbers = generator.random(rows) * 0.998 + 0.001
+    ids = draw(torch.from_numpy(weights), torch.from_numpy(numbers)).numpy()
+    sums = weights.astype(np.float64).cumsum(-1)
+    for row in range(rows):
+        goal = numbers[row] * sums[row, -1]
+        assert weights[row, ids[row]] > 0
+        assert sums[row, ids[row]] - weights[row, ids[row]] - 1e-6 <= goal <= sums[row, ids[row]] + 1e-6
+
+
+def test_draw_never_leaves_the_possible_tokens_at_the_ends():
+    weights = torch.zeros(2, 1500)
+    weights[:, 700] = 1e-20
+    weights[:, 701] = 1.0
+    numbers = torch.tensor([1e-30, 1 - 2**-54], dtype=torch.float64)
+    assert set(draw(weights, numbers).tolist()) <= {700, 701}
+
+
+def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
+    """A flat distribution: 90 % of the mass needs 90 % of the tokens."""
+    logits = torch.randn(3, 500, generator=torch.Generator().manual_seed(0)) * 0.01
+    arguments = (torch.tensor([0, 0, 7]), torch.tensor([0.9, 1.0, 0.5]), torch.zeros(3))
+    wide = truncated_weights(logits, *arguments)
+    monkeypatch.setattr(choose, "CANDIDATES", 16)
+    narrow = truncated_weights(logits, *arguments)
+    assert torch.equal(wide, narrow)
+    assert (wide > 0).sum(-1).tolist()[1:] == [500, 4]
+    assert 440 <= int((wide[0] > 0).sum()) <= 450
+
+
+def test_ties_stay_together_so_the_order_of_sorting_cannot_matter():
+    logits = torch.tensor([[1.0, 3.0, 2.0, 2.0, 2.0, 0.0]])
+    kept = truncated_weights(logits, torch.tensor([2]), torch.tensor([1.0]), torch.zeros(1))
+    assert (kept[0] > 0).tolist() == [False, True, True, True, True, False]
+
+
+@settings(deadline=None, max_examples=60)
+@given(seed=st.integers(0, 10_000), dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]))
+def test_greedy_is_argmax(seed, dtype):
+    generator = torch.Generator().manual_seed(seed)
+    logits = torch.randn(4, 33, generator=generator)
+    logits[1] = -logits[1].abs() - 1
+    logits = logits.to(dtype)
+    ids, is_nan = greedy(logits)
+    assert ids.tolist() == logits.float().numpy().argmax(-1).tolist()
+    assert not is_nan.any()
+    strided = torch.stack([logits, logits], 1)[:, 0]
+    assert greedy(strided)[0].tolist() == ids.tolist()
+
+
+def test_uniforms_depend_on_seed_position_and_draw_and_nothing_else():
+    seeds = np.arange(2000, dtype=np.uint64)
+    position = np.full(2000, 3, np.int32)
+    first = uniforms(seeds, position)
+    assert np.array_equal(first[5:9], uniforms(seeds[5:9], position[5:9]))
+    for other in (uniforms(seeds, position + 1), uniforms(seeds, position, draw=1), uniforms(seeds + np.uint64(1), position)):
+        assert abs(np.corrcoef(first, other)[0, 1]) < 0.1
+    along = uniforms(np.full(2000, 17, np.uint64), np.arange(2000, dtype=np.int32))
+    for numbers in (first, along):
+        assert ((numbers > 0) & (numbers < 1)).all()
+        assert np.abs(np.histogram(numbers, 10, (0, 1))[0] - 200).max() < 60

@@ -1,0 +1,80 @@
+"""Greedy tokens equal transformers' generate in float32, whatever the batch looks like."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+LEAN = {"llama", "llama-biased", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3", "phi3", "mixtral", "qwen3_moe"}
+WAYS = {
+    "one big batch": {},
+    "chunked prefill": {"budget": 7},
+    "two steps in flight": {"depth": 2},
+    "three steps in flight": {"depth": 3, "budget": 20},
+    "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+
+
+@functools.cache
+def model_of(family, backend, fuse):
+    return worker_tools.loaded(worker_families.build(family), backend=backend, fuse=fuse)
+
+
+def serve(model, **way):
+    runner = worker_tools.runner(model)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    return [request.output for request in driver.run(requests)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", worker_families.FAMILIES)
+def test_tokens_equal_generate(family, way):
+    assert serve(model_of(family, "cpu", True), **WAYS[way]) == worker_tools.generated(family)
+
+
+@pytest.mark.parametrize("way", ["one big batch", "preempted"])
+@pytest.mark.parametrize("family", worker_families.FAMILIES)
+def test_tokens_equal_generate_on_the_reference_backend_without_fusion(family, way):
+    assert serve(model_of(family, "sdpa", False), **WAYS[way]) == worker_tools.generated(family)
+
+
+@pytest.mark.parametrize("family", worker_families.FAMILIES)
+def test_lean_layers_are_used_where_they_are_known_to_work(family):
+    forward = model_of(family, "cpu", True).forward
+    assert (type(forward).__name__ == "LeanForward") == (family in LEAN)
+
+
+@pytest.mark.parametrize("family", worker_families.FAMILIES)
+def test_bfloat16_logits_are_close_to_the_models_own(family):
+    """Everything that is done for speed in 16 bits, prepacked weights included, stays within rounding."""
+    module = worker_families.build(family, dtype=torch.bfloat16)
+    reference = worker_families.build(family, dtype=torch.bfloat16)
+    runner = worker_tools.runner(worker_tools.loaded(module))
+    seen = []
+    forward = runner.model.forward
+    runner.model.forward = _Recorder(forward, seen)
+    prompt = worker_tools.prompts()[3]
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run([Request(1, prompt, max_tokens=6)])
+    tokens = prompt + [int(logits[0].argmax()) for logits in seen[:-1]]
+    with torch.inference_mode():
+        wanted = reference(torch.tensor([tokens])).logits[0, len(prompt) - 1 :].float()
+    got = torch.cat(seen).float()
+    assert float((got - wanted).norm() / wanted.norm()) < 0.06
+
+
+class _Recorder:
+    def __init__(self, forward, seen):
+        self.forward, self.seen, self.can_prune = forward, seen, forward.can_prune
+
+    def __call__(self, *arguments):
+        self.seen.append(self.forward(*arguments).clone())
+        return self.seen[-1]

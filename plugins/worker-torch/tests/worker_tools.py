@@ -1,0 +1,60 @@
+"""Shortcuts of the tests: prompts, reference tokens, a model runner over a module, a worker context over a folder."""
+
+from __future__ import annotations
+
+import functools
+import random
+
+import torch
+import worker_families
+
+from tenonry.config import EngineConfig
+from tenonry.interfaces.worker import WorkerContext
+from tenonry.model_info import ModelInfo
+from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_worker_torch.buffers import HostBuffers
+from tenonry_worker_torch.loaded_model import build
+from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.worker import TorchOptions
+
+BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend}
+PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
+OUTPUT_LENGTH = 12
+
+
+def prompts(lengths=PROMPT_LENGTHS, seed=0, vocab_size=96):
+    rng = random.Random(seed)
+    return [[rng.randrange(3, vocab_size) for _ in range(length)] for length in lengths]
+
+
+@functools.cache
+def generated(family):
+    """What transformers' generate makes of the prompts, one at a time, greedily, in float32."""
+    model = worker_families.build(family)
+    return [
+        model.generate(
+            torch.tensor([prompt]), max_new_tokens=OUTPUT_LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0, len(prompt) :].tolist()
+        for prompt in prompts()
+    ]
+
+
+def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False):
+    buffers = HostBuffers(torch.device("cpu"), 1)
+    return build(module, BACKENDS[backend], buffers, max_model_len=max_model_len, fuse=fuse, skip_check=skip_check)
+
+
+def runner(model, *, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4, **options):
+    return ModelRunner(
+        model, max_num_seqs=max_num_seqs, max_model_len=max_model_len, num_blocks=num_blocks, block_size=block_size,
+        **options,
+    )  # fmt: skip
+
+
+def context(folder, *, max_model_len=64, options=None, **config):
+    info = ModelInfo(
+        name="test", path=str(folder), architecture="Test", max_model_len=max_model_len, vocab_size=96
+    )
+    config = EngineConfig(model=str(folder), **({"max_num_seqs": 8} | config))
+    return WorkerContext(config, info, max_model_len=max_model_len, options=options or TorchOptions())
