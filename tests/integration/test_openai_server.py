@@ -112,7 +112,9 @@ class Server:
 
     def close(self) -> None:
         if self.process.poll() is None:
-            self.process.terminate()
+            for _ in range(2):  # the second signal does not wait for what runs
+                self.process.terminate()
+                time.sleep(0.3)
             try:
                 self.process.wait(15)
             except subprocess.TimeoutExpired:

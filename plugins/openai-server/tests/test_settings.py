@@ -11,9 +11,18 @@ import sys
 import pytest
 
 from tenonry.errors import ConfigError
+from tenonry.plugin_discovery import Installed
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments, make_server_config
+
+
+@pytest.fixture(autouse=True)
+def loggers(monkeypatch):
+    """The stat loggers that count as installed."""
+    found = [Installed(name, "m:C", "d", "1") for name in ("prometheus", "mine", "console")]
+    monkeypatch.setattr("tenonry_openai_server.settings.installed", lambda group: found)
+    return found
 
 
 @pytest.fixture(autouse=True)
@@ -78,6 +87,13 @@ def test_stat_loggers_are_the_usual_ones_unless_named(words, yaml, expected, tmp
     assert names(config) == expected
     if words[:1] == ("--stat-logger-option",):
         assert config.stat_loggers[0].options == {"interval_s": 1}
+
+
+def test_usual_stat_logger_that_is_not_installed_is_left_out(loggers):
+    del loggers[0]
+    assert names(parse("demo")[0]) == ["console"]
+    loggers.clear()
+    assert names(parse("demo")[0]) == []
 
 
 def test_options_join_a_plugin_that_the_file_chose(tmp_path):
