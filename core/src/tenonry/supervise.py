@@ -82,14 +82,15 @@ def start_child(
         os.close(read_end)
     child = Child(name, process, write_end)
     assert process.stdin is not None  # noqa: S101 - PIPE above
-    with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it will say so
-        process.stdin.write(json.dumps(message).encode())
-        process.stdin.close()
+    for tell in (lambda: process.stdin.write(json.dumps(message).encode()), process.stdin.close):
+        with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it will say so
+            tell()
     return child
 
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
     """Terminate, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
+    children = list(children)
     alive = [child for child in children if child.exit_code is None]
     trees = {child.pid: _descendants(child.pid) for child in alive}
     for child in alive:
@@ -137,7 +138,7 @@ class Supervisor:
         self._children: list[Child] = []
         self._callbacks: list[ExitCallback] = []
         self._stopping = threading.Event()
-        self._finalizer = weakref.finalize(self, stop_children, self._children)
+        self._finalizer = weakref.finalize(self, _stop_quietly, self._children, self._stopping)
 
     def start(self, name: str, role: str, payload: Mapping[str, str], **options: object) -> Child:
         """As `start_child`; the child is watched from now on."""
@@ -166,6 +167,11 @@ class Supervisor:
         self._stopping.set()
         self._finalizer.detach()
         stop_children(self._children, timeout)
+
+
+def _stop_quietly(children: list[Child], stopping: threading.Event) -> None:
+    stopping.set()
+    stop_children(children)
 
 
 def _watch(child: Child, callbacks: list[ExitCallback], stopping: threading.Event) -> None:

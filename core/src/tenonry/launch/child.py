@@ -25,7 +25,9 @@ EXIT_PARENT_DIED = 70  # EX_SOFTWARE
 def main() -> int:
     """Run one role; returns the exit status."""
     message: dict[str, Any] = json.loads(sys.stdin.buffer.read())
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.close(nothing)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
     _tie_to_parent(message["lifeline"], message["parent"])
     known = set(sys.path)

@@ -1,0 +1,109 @@
+"""What the children of these tests run, and how the tests wait for them. Child processes and the test process."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+IGNORE_AND_SLEEP = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+)
+
+
+def sleep(payload: Mapping[str, str]) -> int:
+    """Say that it runs, then wait for a signal."""
+    _say(payload, {"pid": os.getpid()})
+    while True:
+        time.sleep(600)
+
+
+def leave(payload: Mapping[str, str]) -> int:
+    """End at once with the given status."""
+    return int(payload["status"])
+
+
+def kill_itself(payload: Mapping[str, str]) -> int:
+    """End by a signal."""
+    os.kill(os.getpid(), int(payload["signal"]))
+    return 0
+
+
+def stubborn(payload: Mapping[str, str]) -> int:
+    """Ignore SIGTERM, and have a child that ignores it, too."""
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
+        assert grandchild.stdout is not None
+        grandchild.stdout.readline()
+        _say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        time.sleep(600)
+    return 0
+
+
+def polite(payload: Mapping[str, str]) -> int:
+    """End on SIGTERM with status 0, leaving behind a child that does not."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
+        assert grandchild.stdout is not None
+        grandchild.stdout.readline()
+        _say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        try:
+            time.sleep(600)
+        finally:
+            os._exit(0)
+
+
+def report(payload: Mapping[str, str]) -> int:
+    """Tell what a child sees of the world."""
+    facts = {
+        "payload": dict(payload),
+        "title": " ".join(psutil.Process().cmdline()),
+        "environment": dict(os.environ),
+        "path": sys.path,
+        "argv": sys.argv,
+        "stdin": sys.stdin.read(),
+        "ignores_interrupt": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        "descriptors": sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
+        if sys.platform == "linux"
+        else [],
+        "multiprocessing": "multiprocessing" in sys.modules,
+    }
+    _say(payload, facts)
+    return 0
+
+
+def _say(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    path = Path(payload["file"])
+    path.with_suffix(".tmp").write_text(json.dumps(facts), "utf-8")
+    path.with_suffix(".tmp").rename(path)
+
+
+def said(path: Path) -> dict[str, Any]:
+    """Wait for a child's `_say`."""
+    eventually(path.exists)
+    facts: dict[str, Any] = json.loads(path.read_text("utf-8"))
+    return facts
+
+
+def eventually(condition: Callable[[], object], seconds: float = 8.0) -> None:
+    """Wait until `condition()` is true; fail after `seconds`."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
+        time.sleep(0.01)
+
+
+def is_gone(pid: int) -> bool:
+    """True if no such process runs (a zombie does not)."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
