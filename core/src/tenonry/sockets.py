@@ -7,11 +7,13 @@ address. Ports are bound and read back, never probed.
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import shutil
 import tempfile
 import uuid
 import weakref
+from socket import inet_aton
 from typing import NamedTuple
 
 import zmq
@@ -19,6 +21,7 @@ import zmq
 from tenonry.errors import ConfigError
 
 IDENTITY_BYTES = 2
+TCP = "tcp://"
 
 
 class CurveKeys(NamedTuple):
@@ -54,11 +57,20 @@ class RunDirectory:
 
 def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
     """Where a front end binds for its engines: a unique ipc address, or tcp with port 0 for "any free one"."""
-    if local_only:
-        return run.address(uuid.uuid4().hex[:12])
-    if host in {"", "*", "0.0.0.0", "::"}:  # noqa: S104 - the point is to refuse it
+    return run.address(uuid.uuid4().hex[:12]) if local_only else f"{TCP}{_explicit(host)}:{port}"
+
+
+def _explicit(host: str) -> str:
+    """The host as it stands in an address; one that means every interface is refused (ConfigError)."""
+    bare = host.strip().strip("[]")
+    everywhere = bare in {"", "*"}
+    with contextlib.suppress(OSError):  # "0" and "0.0" are old spellings of 0.0.0.0
+        everywhere |= inet_aton(bare) == bytes(4)
+    with contextlib.suppress(ValueError):
+        everywhere |= ipaddress.ip_address(bare).is_unspecified
+    if everywhere:
         raise ConfigError(f"a socket for other nodes needs an explicit address of this one, not '{host}'")
-    return f"tcp://{host}:{port}"
+    return f"[{bare}]" if ":" in bare else bare
 
 
 def engine_identity(engine_index: int) -> bytes:
@@ -67,6 +79,7 @@ def engine_identity(engine_index: int) -> bytes:
 
 
 def engine_index_of(identity: bytes) -> int:
+    """The engine behind an identity."""
     return int.from_bytes(identity, "little")
 
 
@@ -80,17 +93,21 @@ def make_socket(
     linger_ms: int = 0,
     curve: CurveKeys | None = None,
 ) -> zmq.Socket[bytes]:
-    """A socket without high-water marks. TCP without keys is refused (ConfigError)."""
-    if address.startswith("tcp://") and curve is None:
+    """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError)."""
+    is_tcp = address.startswith(TCP)
+    if is_tcp and curve is None:
         raise ConfigError(f"{address}: a TCP socket needs CURVE keys")
+    if is_tcp and bind:
+        _explicit(address.removeprefix(TCP).rpartition(":")[0])
     socket = context.socket(kind)
+    socket.ipv6 = is_tcp and "[" in address
     socket.linger = linger_ms
     socket.set_hwm(0)
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:
         socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
-    if curve is not None and address.startswith("tcp://"):
+    if curve is not None and is_tcp:
         _secure(socket, curve, server=bind)
     try:
         if bind:
@@ -119,6 +136,7 @@ def endpoint(socket: zmq.Socket[bytes]) -> str:
 
 
 def close_all(*sockets: zmq.Socket[bytes] | None) -> None:
+    """Close what is there, in any state."""
     for socket in sockets:
         if socket is not None:
             with contextlib.suppress(zmq.ZMQError):

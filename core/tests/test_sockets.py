@@ -1,0 +1,204 @@
+"""Addresses and sockets: private folders, explicit addresses, keys on every TCP socket (PM-12, HS-1, Q4)."""
+
+from __future__ import annotations
+
+import gc
+import stat
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zmq
+
+from tenonry.errors import ConfigError
+from tenonry.sockets import (
+    CurveKeys,
+    RunDirectory,
+    close_all,
+    endpoint,
+    engine_client_address,
+    engine_identity,
+    engine_index_of,
+    make_socket,
+)
+
+Make = Callable[..., "zmq.Socket[bytes]"]
+
+
+@pytest.fixture
+def run() -> Iterator[RunDirectory]:
+    made = RunDirectory()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def make() -> Iterator[Make]:
+    """`make_socket` in a context of the test's own; everything is closed at the end."""
+    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    sockets = []
+
+    def made(kind: int, address: str, **options: Any) -> zmq.Socket[bytes]:
+        sockets.append(make_socket(context, kind, address, **options))
+        return sockets[-1]
+
+    yield made
+    close_all(*sockets)
+    context.destroy(linger=0)
+
+
+class TestIdentity:
+    """HS-1: two bytes, little endian, decoded the same way."""
+
+    @pytest.mark.parametrize(
+        ("index", "identity"), [(0, b"\0\0"), (1, b"\x01\0"), (258, b"\x02\x01"), (65535, b"\xff\xff")]
+    )
+    def test_both_ways(self, index, identity):
+        assert engine_identity(index) == identity
+        assert engine_index_of(identity) == index
+
+    def test_there_are_two_bytes(self):
+        with pytest.raises(OverflowError):
+            engine_identity(65536)
+
+
+class TestRunDirectory:
+    def test_it_is_private(self, run):
+        assert stat.S_IMODE(Path(run.path).stat().st_mode) == 0o700
+        assert Path(run.path).name.startswith("tenonry-")
+
+    def test_it_goes_when_it_is_closed_and_closing_twice_is_fine(self, run):
+        (Path(run.path) / "socket").touch()
+        run.close()
+        run.close()
+        assert not Path(run.path).exists()
+
+    def test_it_goes_when_it_is_collected(self):
+        path = Path(RunDirectory().path)
+        gc.collect()
+        assert not path.exists()
+
+    def test_addresses_lie_inside(self, run):
+        assert run.address("handshake") == f"ipc://{run.path}/handshake"
+
+    def test_a_path_too_long_for_a_socket_is_refused_with_the_remedy(self, tmp_path, monkeypatch):
+        deep = tmp_path / ("x" * 90)
+        deep.mkdir()
+        monkeypatch.setattr(tempfile, "tempdir", str(deep))
+        made = RunDirectory()
+        with pytest.raises(ConfigError, match="too long for the system; set TMPDIR to a shorter folder"):
+            made.address("handshake")
+        made.close()
+
+
+class TestEngineClientAddress:
+    """PM-12."""
+
+    def test_local_ones_are_unique_files_in_the_run_directory(self, run):
+        addresses = {engine_client_address(run, local_only=True) for _ in range(50)}
+        assert len(addresses) == 50
+        assert all(address.startswith(f"ipc://{run.path}/") for address in addresses)
+
+    def test_others_are_tcp_with_an_explicit_host(self, run):
+        assert engine_client_address(run, local_only=False, host="10.0.0.5", port=5) == "tcp://10.0.0.5:5"
+        assert engine_client_address(run, local_only=False, host="127.0.0.1") == "tcp://127.0.0.1:0"
+        assert engine_client_address(run, local_only=False, host="::1", port=5) == "tcp://[::1]:5"
+        assert engine_client_address(run, local_only=False, host="[::1]", port=5) == "tcp://[::1]:5"
+
+    @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::", "[::]", "0", "0.0", "::0", "0:0:0:0:0:0:0:0", " "])
+    def test_every_interface_at_once_is_refused(self, run, host):
+        with pytest.raises(ConfigError, match="explicit address of this one"):
+            engine_client_address(run, local_only=False, host=host)
+
+
+class TestSockets:
+    def test_messages_pass_over_ipc(self, run, make):
+        address = run.address("x")
+        router = make(zmq.ROUTER, address, bind=True)
+        dealer = make(zmq.DEALER, address, bind=False, identity=engine_identity(3))
+        dealer.send_multipart([b"a", b"b"])
+        assert router.recv_multipart() == [engine_identity(3), b"a", b"b"]
+
+    def test_port_zero_is_any_free_one_and_is_read_back(self, make):
+        """Q4: bound and read back, never probed."""
+        keys = CurveKeys.generate()
+        one, two = (make(zmq.PULL, "tcp://127.0.0.1:0", bind=True, curve=keys) for _ in range(2))
+        ports = [int(endpoint(socket).rpartition(":")[2]) for socket in (one, two)]
+        assert ports[0] != ports[1]
+        assert min(ports) > 0
+
+    def test_a_port_in_use_is_named(self, make):
+        keys = CurveKeys.generate()
+        taken = endpoint(make(zmq.PULL, "tcp://127.0.0.1:0", bind=True, curve=keys))
+        with pytest.raises(ConfigError, match=f"{taken}: Address already in use"):
+            make(zmq.PULL, taken, bind=True, curve=keys)
+
+    def test_an_address_that_is_none_is_named(self, make, run):
+        with pytest.raises(ConfigError, match="nonsense"):
+            make(zmq.PULL, "nonsense://x", bind=True)
+        with pytest.raises(ConfigError, match="no/such/folder"):
+            make(zmq.PULL, f"ipc://{run.path}/no/such/folder/x", bind=True)
+
+    def test_a_router_says_when_nobody_is_there(self, make, run):
+        router = make(zmq.ROUTER, run.address("x"), bind=True)
+        with pytest.raises(zmq.ZMQError, match="Host unreachable"):
+            router.send_multipart([engine_identity(9), b"x"])
+
+    def test_there_are_no_high_water_marks(self, make, run):
+        """A busy front end must not block a step."""
+        address = run.address("x")
+        make(zmq.PULL, address, bind=True)
+        push = make(zmq.PUSH, address, bind=False)
+        for _ in range(5000):
+            push.send(b"x", zmq.NOBLOCK)
+
+    def test_closing_takes_what_is_there(self, make, run):
+        socket = make(zmq.PULL, run.address("x"), bind=True)
+        close_all(socket, None, socket)
+        assert socket.closed
+
+
+class TestCurve:
+    """Every TCP socket is encrypted with keys of the run."""
+
+    @pytest.mark.parametrize("bind", [True, False])
+    def test_tcp_without_keys_is_refused(self, make, bind):
+        with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5: a TCP socket needs CURVE keys"):
+            make(zmq.PULL, "tcp://127.0.0.1:5", bind=bind)
+
+    @pytest.mark.parametrize("address", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://0:0"])
+    def test_every_interface_at_once_is_refused_with_keys_too(self, make, address):
+        with pytest.raises(ConfigError, match="explicit address"):
+            make(zmq.PULL, address, bind=True, curve=CurveKeys.generate())
+
+    def test_a_round_trip_over_tcp(self, make):
+        keys = CurveKeys.generate()
+        router = make(zmq.ROUTER, "tcp://127.0.0.1:0", bind=True, curve=keys)
+        dealer = make(zmq.DEALER, endpoint(router), bind=False, identity=b"\0\0", curve=keys)
+        dealer.send(b"question")
+        assert router.poll(3000)
+        assert router.recv_multipart() == [b"\0\0", b"question"]
+        router.send_multipart([b"\0\0", b"answer"])
+        assert dealer.poll(3000)
+        assert dealer.recv() == b"answer"
+
+    def test_keys_of_another_run_do_not_open_a_socket(self, make):
+        router = make(zmq.ROUTER, "tcp://127.0.0.1:0", bind=True, curve=CurveKeys.generate())
+        dealer = make(zmq.DEALER, endpoint(router), bind=False, curve=CurveKeys.generate())
+        dealer.send(b"question")
+        assert not router.poll(300)
+
+    def test_a_socket_without_keys_is_not_heard(self, make):
+        router = make(zmq.ROUTER, "tcp://127.0.0.1:0", bind=True, curve=CurveKeys.generate())
+        with zmq.Context() as context, context.socket(zmq.DEALER) as stranger:
+            stranger.linger = 0
+            stranger.connect(endpoint(router))
+            stranger.send(b"question")
+            assert not router.poll(300)
+            stranger.close()
+
+    def test_every_run_has_keys_of_its_own(self):
+        one, two = CurveKeys.generate(), CurveKeys.generate()
+        assert len({*one, *two}) == 8
