@@ -75,3 +75,34 @@ def test_broken_plugin_stops_the_start_by_name(choice, message, make_api, module
 def test_unknown_plugin_is_refused_with_what_there_is(make_api):
     with pytest.raises(PluginNotFound, match="no route is called 'nothing'"):
         make_api(route=("nothing",))
+
+
+ROUTES = """
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route, Router
+
+
+def build(context):
+    async def hello(request):
+        return PlainTextResponse(f"hello from {context.prefix}")
+
+    return Router([Route("/hello", hello)])
+"""
+
+
+def test_installed_plugin_is_chosen_by_name_and_only_then(make_api, tmp_plugins):
+    points = {"tenonry.routes": {"greet": "acme_greet:build"}}
+    tmp_plugins.distribution(
+        "acme-greet", requires=["tenonry>=0.1"], entry_points=points, modules={"acme_greet": ROUTES}
+    )
+    assert make_api().get("/plugins/greet/hello").status_code == 404
+    assert make_api(route=("greet",)).get("/plugins/greet/hello").text == "hello from /plugins/greet"
+
+
+def test_two_distributions_that_claim_a_name_are_both_named(make_api, tmp_plugins):
+    for name in ("acme-greet", "other-greet"):
+        module = name.replace("-", "_")
+        points = {"tenonry.routes": {"greet": f"{module}:build"}}
+        tmp_plugins.distribution(name, entry_points=points, modules={module: ROUTES})
+    with pytest.raises(PluginError, match=r"(?s)acme-greet.*other-greet"):
+        make_api(route=("greet",))

@@ -79,7 +79,7 @@ def serve(
 def _make_engine(config: EngineConfig) -> AsyncLLM:
     from tenonry.client.async_llm import AsyncLLM
 
-    return AsyncLLM.from_config(config)
+    return AsyncLLM.from_config(config, context="server")
 
 
 @contextmanager
