@@ -6,6 +6,8 @@ import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import pytest
+
 
 def cases_of(suite: type, names: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
     """(test name, its parameters), with `pytest.mark.parametrize` spelt out; all tests, or those of `names`."""
@@ -22,13 +24,27 @@ def _named(names: str, rows: Iterable[Any]) -> list[dict[str, Any]]:
     return [dict(zip(keys, row if len(keys) > 1 else (row,), strict=True)) for row in rows]
 
 
-def failing_tests(suite: type, names: Iterable[str] | None = None) -> dict[str, Exception]:
+def _outcome(case: Any, name: str, parameters: dict[str, Any]) -> BaseException | None:
+    getattr(case, "setup_method", _nothing)()
+    try:
+        getattr(case, name)(**parameters)
+    except (Exception, pytest.fail.Exception) as error:  # whatever happens
+        return error
+    finally:
+        getattr(case, "teardown_method", _nothing)()
+    return None
+
+
+def _nothing() -> None:
+    """A suite need not set anything up."""
+
+
+def failing_tests(suite: type, names: Iterable[str] | None = None) -> dict[str, BaseException]:
     """Test name → the first exception it ends in. Tests that ask for fixtures cannot be run this way."""
-    failures: dict[str, Exception] = {}
+    failures: dict[str, BaseException] = {}
     for name, parameters in cases_of(suite, names):
         if name not in failures:
-            try:
-                getattr(suite(), name)(**parameters)
-            except Exception as error:
+            error = _outcome(suite(), name, parameters)
+            if error is not None:
                 failures[name] = error
     return failures

@@ -14,7 +14,9 @@ from typing import Any
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.kv_connector import KVConnector
+from tenonry.interfaces.plugin import NO_OPTIONS
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.kv_cache import KVCacheGroup
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin_manager import resolve_owned
@@ -50,13 +52,14 @@ class Rig:
         connectors: tuple[KVConnector, KVConnector] | None = None,
         worker: StepRunner | None = None,
         oracle: Oracle | None = None,
+        groups: Sequence[KVCacheGroup] = (),
         plugin_name: str = "under test",
         options: Any = None,
         resolve: Callable[[str, str], Any] | None = None,
         guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.spec = spec or RigSpec()
-        self.config, self.kv_cache, self.clock = self.spec.engine_config(), self.spec.kv_cache(), VirtualClock()
+        self.config, self.kv_cache, self.clock = self.spec.engine_config(), self.spec.kv_cache(groups), VirtualClock()
         self.oracle: Oracle = oracle or TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
         self.guard = guard
         self.connector = connectors[0] if connectors else None
@@ -66,7 +69,7 @@ class Rig:
             self.kv_cache,
             max_model_len=self.spec.max_model_len,
             clock=self.clock,
-            options=options,
+            options=options if options is not None else NO_OPTIONS,
             plugin_name=plugin_name,
             max_concurrent_steps=self.spec.depth,
             feeds_back_tokens=self.spec.feeds_back,

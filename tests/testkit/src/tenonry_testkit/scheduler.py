@@ -238,7 +238,7 @@ class SchedulerContract:
         self._search(
             st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
             lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.rig, how, *drawn),
-            8,
+            14,
         )
 
     # ------------------------------------------------------------------ determinism

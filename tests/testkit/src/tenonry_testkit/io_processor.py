@@ -1,0 +1,223 @@
+"""The conformance suite of IO processors: text to tokens and back, in pieces of any size. Test process.
+
+from tenonry_testkit.io_processor import IOProcessorContract
+
+class TestMine(IOProcessorContract):
+    io_processor = "my_package:MyIOProcessor"
+
+    def model(self):
+        return ModelInfo(...)          # with a tokenizer_path, if it needs one
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+from hypothesis import Phase
+
+from tenonry.config import EngineConfig
+from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, IOProcessorContext
+from tenonry.model_info import ModelInfo
+from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.sampling_params import SamplingParams
+from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.search import PHASES, search
+from tenonry_testkit.targets import resolve_target
+
+HALF = "\N{REPLACEMENT CHARACTER}"
+PLAIN = SamplingParams()
+
+
+class IOProcessorContract:
+    """Subclass in a test module and name the `io_processor`; `options` are its own, `config` fields of EngineConfig.
+
+    `texts` must be texts that the tokenizer gives back unchanged. Processors without text set it to ().
+    """
+
+    io_processor: ClassVar[str | type[IOProcessor] | None] = None
+    options: ClassVar[dict[str, Any]] = {}
+    config: ClassVar[dict[str, Any]] = {}
+    texts: ClassVar[tuple[str, ...]] = (
+        "Once upon a time",
+        "a  b\n\nc\t.",
+        "naïve café, 12 + 30 = 42!",
+        "日本語 and 🙂🙃 emoji",
+    )
+    effort: ClassVar[float] = 1.0
+    phases: ClassVar[Sequence[Phase]] = PHASES
+    _processor: ClassVar[IOProcessor]
+
+    def model(self) -> ModelInfo:
+        """Facts of the model."""
+        return fake_model(vocab_size=257)
+
+    @property
+    def processor(self) -> IOProcessor:
+        """One for the whole class: reading a tokenizer can take a while."""
+        cls = type(self)
+        if "_processor" not in cls.__dict__:
+            plugin, options, _ = resolve_target("io_processor", self.io_processor, self.options)
+            cls._processor = plugin(
+                IOProcessorContext(EngineConfig(model="fake", **self.config), self.model(), options)
+            )
+        return cls._processor
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """Release it."""
+        if "_processor" in cls.__dict__:
+            cls._processor.shutdown()
+            del cls._processor
+
+    def _search(self, strategy: st.SearchStrategy[Any], check: Any, examples: int = 30) -> None:
+        search(strategy, check, max(1, round(examples * self.effort)), self.phases)
+
+    def _cut(self) -> st.SearchStrategy[tuple[str, list[int]]]:
+        """(text, sizes of the pieces in which its tokens arrive)."""
+        return st.tuples(st.sampled_from(self.texts), st.lists(st.integers(1, 4), max_size=40))
+
+    def stream(self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN) -> tuple[list[str], Detokenizer]:
+        """(pieces as they come out when the text's tokens arrive so many at a time, the detokenizer)."""
+        ids = self.processor.encode(text, add_special_tokens=False)
+        detokenizer = self.processor.make_detokenizer([], params)
+        assert detokenizer is not None
+        pieces, at = [], 0
+        for size in [*sizes, len(ids)]:
+            given = ids[at : at + size]
+            if not given:
+                break
+            pieces.append(detokenizer.push(given))
+            assert 0 <= detokenizer.consumed <= len(given)
+            at += detokenizer.consumed
+            if detokenizer.stop_reason is not None:
+                return pieces, detokenizer
+            assert detokenizer.consumed == len(given), "ids were left over, but no stop string was found"
+        return [*pieces, detokenizer.finish()], detokenizer
+
+    # ------------------------------------------------------------------ prompts
+    def test_text_becomes_tokens(self) -> None:
+        """A text, {"prompt": text} and {"prompt_token_ids": ids} mean the same; ids are i32."""
+        for text in self.texts:
+            plain = self.processor.process_prompt(text, PLAIN)
+            wrapped = self.processor.process_prompt({"prompt": text}, PLAIN)
+            given = self.processor.process_prompt({"prompt_token_ids": plain.token_ids.tolist()}, PLAIN)
+            assert plain.token_ids.dtype == given.token_ids.dtype == np.int32
+            assert plain.token_ids.ndim == 1
+            assert plain.token_ids.tolist() == wrapped.token_ids.tolist() == given.token_ids.tolist()
+            assert plain.token_ids.tolist() == self.processor.encode(text)
+            assert plain.text == wrapped.text == text
+
+    @pytest.mark.parametrize(
+        "prompt",
+        [None, 7, b"bytes", [], {}, {"prompt": None}, {"prompt_token_ids": []}, {"prompt_token_ids": ["a"]}],
+        ids=repr,
+    )
+    def test_what_is_no_prompt_is_refused(self, prompt: object) -> None:
+        """The user is told, with RequestError; nothing else may come out."""
+        with pytest.raises(RequestError):
+            self.processor.process_prompt(prompt, PLAIN)
+
+    def test_bad_words_become_token_ids(self) -> None:
+        """Each bad word is given to the worker as ids, in at least one form."""
+        if self.texts:
+            prompt = self.processor.process_prompt(self.texts[0], SamplingParams(bad_words=("time", "café")))
+            assert len(prompt.bad_words) >= 2
+            assert all(word and all(isinstance(i, int) for i in word) for word in prompt.bad_words)
+
+    # ------------------------------------------------------------------ text
+    def test_texts_come_back(self) -> None:
+        """Decoding what was encoded gives the text."""
+        for text in self.texts:
+            ids = self.processor.encode(text, add_special_tokens=False)
+            assert self.processor.decode(ids, skip_special_tokens=True) == text
+
+    def test_pieces_add_up(self) -> None:
+        """However the tokens arrive, the pieces are the text; none holds half a character."""
+
+        def check(drawn: tuple[str, list[int]]) -> None:
+            text, sizes = drawn
+            pieces, _ = self.stream(text, sizes)
+            assert "".join(pieces) == text
+            assert not [piece for piece in pieces if HALF in piece]
+
+        if self.texts:
+            self._search(self._cut(), check)
+
+    def test_any_ids_can_be_detokenised(self) -> None:
+        """A model may sample anything: the pieces add up to what `decode` says, and nothing is raised."""
+        ids = st.lists(st.integers(0, self.model().vocab_size - 1), min_size=1, max_size=24)
+
+        def check(given: list[int]) -> None:
+            detokenizer = self.processor.make_detokenizer([], PLAIN)
+            if detokenizer is not None:
+                text = "".join([detokenizer.push([token_id]) for token_id in given]) + detokenizer.finish()
+                assert isinstance(text, str)
+                assert detokenizer.stop_reason is None
+
+        self._search(ids, check)
+
+    @pytest.mark.parametrize("include", [False, True])
+    def test_stop_strings_end_the_text(self, include: bool) -> None:
+        """A stop string is found wherever it lies, across token borders too; what precedes it is all that comes out."""
+
+        def check(drawn: tuple[tuple[str, list[int]], int, int]) -> None:
+            (text, sizes), start, length = drawn
+            start %= len(text)
+            stop = text[start : start + length]
+            params = SamplingParams(stop=("not in any text", stop), include_stop_str_in_output=include)
+            pieces, detokenizer = self.stream(text, sizes, params)
+            at = text.find(stop)
+            assert detokenizer.stop_reason == stop
+            assert "".join(pieces) == text[: at + len(stop) * include]
+
+        if self.texts:
+            self._search(st.tuples(self._cut(), st.integers(0, 40), st.integers(1, 6)), check)
+
+    def test_what_looks_like_a_stop_string_is_released(self) -> None:
+        """The beginning of a stop string is held back, and comes out when it turns out to be none."""
+
+        def check(drawn: tuple[str, list[int]]) -> None:
+            text, sizes = drawn
+            pieces, detokenizer = self.stream(text, sizes, SamplingParams(stop=(f"{text[-3:]}~~",)))
+            assert "".join(pieces) == text
+            assert detokenizer.stop_reason is None
+
+        if self.texts:
+            self._search(self._cut(), check, 12)
+
+    def test_no_text_is_made_when_none_is_wanted(self) -> None:
+        """With detokenize off there is no detokenizer."""
+        assert self.processor.make_detokenizer([1], SamplingParams(detokenize=False)) is None
+
+    def test_each_id_has_a_text(self) -> None:
+        """For log-probabilities every id has one."""
+        ids = list(range(0, self.model().vocab_size, max(1, self.model().vocab_size // 50)))
+        texts = self.processor.token_texts(ids)
+        assert len(texts) == len(ids)
+        assert all(isinstance(text, str) for text in texts)
+
+    # ------------------------------------------------------------------ the rest
+    def test_helper_threads_may_call_it(self) -> None:
+        """Several threads at once get what one would."""
+
+        def both(text: str) -> tuple[list[int], str]:
+            ids = self.processor.process_prompt(text, PLAIN).token_ids.tolist()
+            return ids, "".join(self.stream(text, [1] * len(ids))[0])
+
+        many = [text for text in self.texts for _ in range(8)]
+        alone = [both(text) for text in many]
+        with ThreadPoolExecutor(4) as pool:
+            assert list(pool.map(both, many)) == alone
+
+    def test_outputs_are_handed_on(self) -> None:
+        """`post_process` returns an output of the same request."""
+        output = RequestOutput("r1", "prompt", [1], [CompletionOutput(0, "text", [2], "stop")], finished=True)
+        processed = self.processor.post_process(output)
+        assert isinstance(processed, RequestOutput)
+        assert processed.request_id == "r1"

@@ -1,0 +1,284 @@
+"""The conformance suite of workers: tokens depend on the request alone, however its steps are cut. Test process.
+
+    from tenonry_testkit.worker import WorkerContract
+
+    class TestMine(WorkerContract):
+        worker = "my_package:MyWorker"
+
+        def model(self):
+            return ModelInfo(...)          # small: the suite runs some thousand steps
+
+Greedy tokens are compared with those of the same model asked one request at a time, so the model should be in a data
+type, and have weights, in which no two logits are close to equal.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from tenonry.errors import Unsupported
+from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.kv_cache import choose_block_size
+from tenonry.model_info import ModelInfo
+from tenonry.scheduling import BaseScheduler
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry_kvcache import KVCacheManager
+from tenonry_testkit.fakes.blocks import SimpleBlocks
+from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.fakes.scheduler import ReferenceScheduler
+from tenonry_testkit.rig import Rig
+from tenonry_testkit.solo import SoloOracle
+from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.targets import resolve_target
+
+
+class ScatteredBlocks(SimpleBlocks):
+    """Hands out blocks in an order that no worker should rely on."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
+        for free in self._free:
+            np.random.default_rng(7).shuffle(free)
+
+    def free(self, *args: Any, **options: Any) -> Any:
+        order = [list(free) for free in self._free]
+        result = super().free(*args, **options)
+        self._free = [[*old, *(b for b in free if b not in old)] for old, free in zip(order, self._free, strict=True)]
+        return result
+
+
+class ScatteringScheduler(ReferenceScheduler):
+    """The reference scheduler over scattered blocks."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        BaseScheduler.__init__(self, context, ScatteredBlocks(context))
+
+
+class CachingScheduler(ReferenceScheduler):
+    """The reference scheduler with a prefix cache."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        BaseScheduler.__init__(self, context, KVCacheManager(context))
+
+
+class WorkerContract:
+    """Subclass in a test module and name the `worker`; `options` are its own, `config` fields of EngineConfig.
+
+    `spec` is the engine around it: pool, block size, limits. Override `model` for a worker that needs a real one.
+    """
+
+    worker: ClassVar[str | type[Worker] | None] = None
+    options: ClassVar[dict[str, Any]] = {}
+    config: ClassVar[dict[str, Any]] = {}
+    spec: ClassVar[RigSpec] = RigSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48)
+    prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
+    _ready: ClassVar[tuple[Worker, SoloOracle]]
+
+    # ------------------------------------------------------------------ what an author may override
+    def model(self) -> ModelInfo:
+        """Facts of the model to run."""
+        return fake_model(vocab_size=self.spec.vocab_size, max_model_len=self.spec.max_model_len)
+
+    def context(self, **changes: Any) -> WorkerContext:
+        """What the worker is built with."""
+        _, options, _ = resolve_target("worker", self.worker, self.options)
+        config = dataclasses.replace(self.spec, config=tuple(self.config.items())).engine_config()
+        context = WorkerContext(config, self.model(), max_model_len=self.spec.max_model_len, options=options)
+        return dataclasses.replace(context, **changes)
+
+    # ------------------------------------------------------------------ tools
+    def built(self) -> Worker:
+        """A worker that did nothing yet; it is shut down at the end of the test."""
+        worker: Worker = resolve_target("worker", self.worker, self.options)[0](self.context())
+        self._started.append(worker)
+        return worker
+
+    def setup_method(self) -> None:
+        """Start a list of what is to be shut down."""
+        self._started: list[Worker] = []
+
+    def started(self) -> Worker:
+        """A worker that is loaded, with its cache allocated."""
+        worker = self.built()
+        worker.load()
+        groups = list(worker.kv_cache_groups())
+        choose_block_size(groups, self.spec.block_size)
+        worker.initialize_cache(
+            dataclasses.replace(self.spec, windows=tuple(group.window for group in groups)).kv_cache(groups)
+        )
+        worker.warm_up()
+        return worker
+
+    def run(self, spec: RigSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler) -> Rig:
+        """An engine around a fresh worker; what comes out is compared with the answers of a second one, asked alone."""
+        worker, oracle = self.started(), self._oracle()
+        groups = tuple(worker.kv_cache_groups())
+        spec = dataclasses.replace(spec or self.spec, windows=tuple(group.window for group in groups))
+        return Rig(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
+
+    def _oracle(self) -> SoloOracle:
+        cls = type(self)
+        if "_ready" not in cls.__dict__:
+            worker = self.started()
+            self._started.remove(worker)  # this one stays until the class is done
+            cls._ready = worker, SoloOracle(worker, self.spec, len(worker.kv_cache_groups()))
+        return cls._ready[1]
+
+    def teardown_method(self) -> None:
+        """Shut down what the test started, each once."""
+        while self._started:
+            self._started.pop().shutdown()
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """Shut down the worker that is asked alone."""
+        if "_ready" in cls.__dict__:
+            cls._ready[0].shutdown()
+            del cls._ready
+
+    def _mixed(self, rig: Rig, count: int = 6, max_tokens: int = 9, **fields: Any) -> None:
+        """Requests of mixed length, added together and run to their end."""
+        for number in range(count):
+            length = 1 + (5 * number) % 17
+            ids = [self.prompt_ids[(number + i) % len(self.prompt_ids)] for i in range(length)]
+            rig.add(ids, max_tokens, **fields)
+        rig.drain()
+
+    # ------------------------------------------------------------------ start
+    def test_start_reports_groups_and_memory(self) -> None:
+        """The order of calls at start works, and what it reports can be planned with."""
+        worker = self.built()
+        worker.load()
+        groups = worker.kv_cache_groups()
+        assert groups
+        assert all(group.bytes_per_token >= 0 and (group.kind == "sliding") == bool(group.window) for group in groups)
+        layers = [layer for group in groups for layer in group.layers]
+        assert len(set(layers)) == len(layers), "a layer is in two groups"
+        assert worker.available_memory().free_bytes > 0
+        assert worker.steps_in_flight >= 1
+
+    def test_shutdown_after_a_start_that_went_nowhere(self) -> None:
+        """`shutdown` is called after a failed start, too."""
+        self.built()
+        self.teardown_method()
+
+    # ------------------------------------------------------------------ tokens
+    def test_the_same_request_gets_the_same_tokens(self) -> None:
+        """Greedy decoding repeats itself, on the same worker and on another."""
+        self._mixed(self.run(), count=2)
+
+    def test_a_batch_gives_what_each_request_gets_alone(self) -> None:
+        """Prompts of mixed length together, decoding and prefilling in the same steps."""
+        self._mixed(self.run())
+
+    def test_chunks_give_what_whole_prompts_give(self) -> None:
+        """Prompts cut into pieces of a few tokens."""
+        self._mixed(self.run(dataclasses.replace(self.spec, max_num_batched_tokens=5)))
+
+    def test_preempted_requests_come_back_as_they_were(self) -> None:
+        """A pool so small that requests are preempted and computed again."""
+        spec = dataclasses.replace(self.spec, num_blocks=-(-self.spec.max_model_len // self.spec.block_size))
+        rig = self.run(spec)
+        for number in range(4):
+            rig.add(list(self.prompt_ids[: 2 + number]), 30)
+        rig.drain()
+        assert rig.watch.num_preemptions > 0
+
+    def test_blocks_may_stand_anywhere(self) -> None:
+        """The block table, not the order of blocks, says where K/V are."""
+        self._mixed(self.run(scheduler=ScatteringScheduler))
+
+    def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
+        """Requests of one step share blocks that this very step fills; later ones find them in the cache."""
+        rig = self.run(scheduler=CachingScheduler)
+        prefix = [self.prompt_ids[i % len(self.prompt_ids)] for i in range(2 * self.spec.block_size)]
+        entries = [rig.add([*prefix, tail], 6) for tail in self.prompt_ids[:3]]
+        rig.drain()
+        entries.append(rig.add([*prefix, self.prompt_ids[4]], 6))
+        rig.drain()
+        assert any(entry.num_cached for entry in entries)
+
+    @pytest.mark.parametrize("depth", [2, 3])
+    def test_it_feeds_its_own_tokens_back(self, depth: int) -> None:
+        """Several steps in flight: −1 as next token means the one that it sampled itself."""
+        self._mixed(self.run(dataclasses.replace(self.spec, depth=depth)))
+
+    def test_stop_ids_are_held_back_until_min_tokens(self) -> None:
+        """Before min_tokens a stop id is not sampled at all."""
+        prompt = list(self.prompt_ids[:4])
+        rig = self.run()
+        free = rig.add(prompt, 8)
+        rig.drain()
+        held = rig.add(prompt, 8, min_tokens=5, stop_token_ids=free.token_ids[:3])
+        rig.drain()
+        assert not set(held.token_ids[:4]) & set(free.token_ids[:3])
+
+    def test_delivered_tokens_count_as_output(self) -> None:
+        """A request that goes on where another engine left it produces the rest of the same tokens."""
+        rig = self.run()
+        prompt = list(self.prompt_ids[:5])
+        for temperature, seed in ((0.0, None), (1.0, 11)):
+            whole = rig.add(prompt, 9, temperature=temperature, seed=seed)
+            rig.drain()
+            for delivered in (1, 4):
+                rest = rig.add(prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed)
+                rig.drain()
+                assert rest.token_ids == whole.token_ids[delivered:]
+
+    def test_seeded_samples_do_not_depend_on_the_batch(self) -> None:
+        """Randomness is keyed by seed and output position, so neighbours and chunks change nothing."""
+        self._mixed(self.run(dataclasses.replace(self.spec, max_num_batched_tokens=9)), temperature=1.0, seed=5)
+
+    # ------------------------------------------------------------------ results and calls
+    def test_results_have_the_shapes_that_the_interface_names(self) -> None:
+        """One token per sampling row, ids in the vocabulary, logprobs for who asked, all i32 and in step order."""
+        rig = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
+        rig.add(list(self.prompt_ids), 4, logprobs=2)
+        rig.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)
+        while rig.scheduler.has_requests() and rig.launch():
+            output, future = rig.in_flight[-1]
+            _check_shapes(output, future.result(), self.model().vocab_size)
+            rig.deliver()
+        rig.drain()
+
+    def test_an_empty_step_is_answered(self) -> None:
+        """A step without rows carries news for connectors and says who is gone."""
+        worker = self.started()
+        answer = worker.execute_model(SchedulerOutput(step_id=0))
+        result = answer if isinstance(answer, ModelRunnerOutput) else answer.result()
+        assert (result.step_id, len(result.row), len(result.token_ids)) == (0, 0, 0)
+
+    def test_calls_are_limited_to_the_allow_list(self) -> None:
+        """`call` refuses every name that `rpc_methods` does not hold, whatever the class has."""
+        worker = self.started()
+        for name in ("no_such_method", "shutdown", "__init__", "_private"):
+            if name not in worker.rpc_methods:
+                with pytest.raises(Unsupported, match=name):
+                    worker.call(name)
+        worker.check_health()
+        assert all(isinstance(text, str) for pair in worker.resolved_plugins().items() for text in pair)
+
+
+def _check_shapes(output: SchedulerOutput, result: ModelRunnerOutput, vocab_size: int) -> None:
+    sampling = set(output.row[output.samples].tolist())
+    assert result.step_id == output.step_id
+    assert set(result.row.tolist()) | set(result.failed_row.tolist()) == sampling
+    assert result.offsets.tolist() == list(range(len(result.row) + 1))
+    assert result.row.dtype == result.token_ids.dtype == np.int32
+    assert ((result.token_ids >= 0) & (result.token_ids < vocab_size)).all()
+    if result.logprobs is not None:
+        rows, wide = len(result.logprobs.row), result.logprobs.token_ids.shape
+        assert wide[0] == rows == len(result.logprobs.rank)
+        assert result.logprobs.logprobs.shape == wide
+        assert (result.logprobs.logprobs <= 0).all()
+        place = {row: i for i, row in enumerate(result.row.tolist())}
+        sampled = [int(result.token_ids[place[row]]) for row in result.logprobs.row.tolist()]
+        assert result.logprobs.token_ids[:, 0].tolist() == sampled, "column 0 is the sampled token"
+    for part in result.prompt_logprobs:
+        assert part.start >= 1
+        assert len(part.token_ids) == len(part.logprobs) == len(part.rank)

@@ -1,0 +1,213 @@
+"""The suites of executors, stat loggers, IO processors and KV connectors, over the fakes and over broken ones."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.step import ModelRunnerOutput
+from tenonry_testkit.executor import ExecutorContract
+from tenonry_testkit.fakes import (
+    ByteIOProcessor,
+    InstantExecutor,
+    MemoryConnector,
+    NoFeedbackExecutor,
+    RecordingStatLogger,
+)
+from tenonry_testkit.fakes.io_processor import ByteDetokenizer
+from tenonry_testkit.io_processor import IOProcessorContract
+from tenonry_testkit.kv_connector import KVConnectorContract
+from tenonry_testkit.outcomes import failing_tests
+from tenonry_testkit.stat_logger import StatLoggerContract
+
+
+# ----------------------------------------------------------------------------------------------------------- executors
+class TestInstant(ExecutorContract):
+    executor = InstantExecutor
+
+
+class TestLate(ExecutorContract):
+    executor = "tenonry_testkit.fakes.executor:InstantExecutor"
+    options: ClassVar = {"depth": 3, "late": True}
+
+
+class TestNoFeedback(ExecutorContract):
+    executor = NoFeedbackExecutor
+    options: ClassVar = {"depth": 2}
+
+
+class SwallowsErrors(InstantExecutor):
+    caught_by = "test_an_error_in_a_step_reaches_its_result"
+
+    def execute_model(self, output):
+        future = super().execute_model(output)
+        future._error, future._value = None, future._value or ModelRunnerOutput(step_id=output.step_id)
+        return future
+
+
+class AnswersOutOfOrder(InstantExecutor):
+    caught_by = "test_futures_resolve_in_step_order"
+    max_concurrent_batches = 2
+
+    def _run_until(self, wanted):
+        self._queue.remove(wanted)
+        if wanted._output.step_id % 2:
+            wanted.execute(self.worker)
+        else:
+            wanted._run = lambda future: future.execute(self.worker)
+
+
+class CallsAnything(InstantExecutor):
+    caught_by = "test_calls_are_limited_to_the_allow_list"
+
+    def call(self, method, args=(), timeout=None):
+        return [getattr(self.worker, method, print)(*args)]
+
+
+# --------------------------------------------------------------------------------------------------------- stat loggers
+class TestRecording(StatLoggerContract):
+    stat_logger = RecordingStatLogger
+
+
+class Divides(StatLogger):
+    caught_by = "test_a_record_may_hold_nothing"
+
+    def record(self, record):
+        if record.scheduler is not None:
+            self.rate = record.scheduler.prefix_cache_hits / record.scheduler.prefix_cache_queries
+
+
+class KnowsAllTags(StatLogger):
+    caught_by = "test_any_record_can_be_heard"
+
+    def record(self, record):
+        for finished in record.iteration.finished if record.iteration is not None else ():
+            for value in finished.tags.values():
+                value.lower()
+
+
+class Tidies(RecordingStatLogger):
+    caught_by = "test_records_are_not_changed"
+
+    def record(self, record):
+        if record.scheduler is not None:
+            record.scheduler.extra["heard"] = 1.0
+
+
+class ExpectsToBeAnnounced(RecordingStatLogger):
+    caught_by = "test_calls_may_come_in_any_order"
+
+    def record(self, record):
+        super().record(record)
+        self.name = self.infos[-1].model
+
+
+class Singleton(RecordingStatLogger):
+    caught_by = "test_two_can_live_in_one_process"
+    taken = False
+
+    def __init__(self, context):
+        super().__init__(context)
+        if Singleton.taken:
+            raise ValueError("registered twice")
+        Singleton.taken = True
+
+
+# -------------------------------------------------------------------------------------------------------- IO processors
+class TestBytes(IOProcessorContract):
+    io_processor = ByteIOProcessor
+
+
+class EmitsHalves(ByteIOProcessor):
+    caught_by = "test_pieces_add_up"
+
+    class Detokenizer(ByteDetokenizer):
+        def push(self, token_ids):
+            self.consumed = len(token_ids)
+            return bytes(token_ids).decode("utf-8", "replace")
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        return self.Detokenizer(params)
+
+
+class OverlooksBorders(ByteIOProcessor):
+    caught_by = "test_stop_strings_end_the_text"
+
+    class Detokenizer(ByteDetokenizer):
+        def _certain(self):
+            text, self._held = self._held, ""
+            return text
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        return self.Detokenizer(params)
+
+
+class RaisesWhatItLikes(ByteIOProcessor):
+    caught_by = "test_what_is_no_prompt_is_refused"
+
+    def process_prompt(self, prompt, params, *, add_special_tokens=True):
+        return super().process_prompt(prompt["prompt"] if isinstance(prompt, dict) else prompt + "", params)
+
+
+# -------------------------------------------------------------------------------------------------------- KV connectors
+class TestMemory(KVConnectorContract):
+    kv_connector = MemoryConnector
+
+    def options(self, tmp_path):
+        return {"store": str(tmp_path)}
+
+
+class TestMemoryLater(TestMemory):
+    def options(self, tmp_path):
+        return {"store": str(tmp_path), "asynchronous": True, "fail_loads": 1}
+
+    brings_hits = False
+
+
+class ForgetsSalts(MemoryConnector):
+    caught_by = "test_requests_that_may_not_share_do_not"
+
+    def _hashes(self, request):
+        request.source.cache_salt = request.source.adapter = None
+        return super()._hashes(request)
+
+
+class HashesNothing(MemoryConnector):
+    caught_by = "test_tokens_are_those_of_a_run_without_it"
+
+    def _hashes(self, request):
+        return [str(number) for number in range(request.num_tokens // self._block_size)]
+
+
+class PromisesTooMuch(MemoryConnector):
+    caught_by = "test_promises_are_whole_blocks_and_leave_the_last_token"
+
+    def match(self, request, num_computed_tokens):
+        extra, later = super().match(request, num_computed_tokens)
+        return (extra + 1 if extra else 0), later
+
+
+class KeepsForEver(MemoryConnector):
+    caught_by = "test_tokens_are_those_of_a_run_without_it"
+
+    def poll(self):
+        super().poll()
+        return (), ()
+
+
+SUITES = {
+    InstantExecutor: ("executor", ExecutorContract),
+    StatLogger: ("stat_logger", StatLoggerContract),
+    ByteIOProcessor: ("io_processor", IOProcessorContract),
+    MemoryConnector: ("kv_connector", TestMemory),
+}
+BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
+    kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
+    suite = type("Suite", (base,), {kind: broken, "_tmp_path": tmp_path, "_built": [], "_count": 0})
+    assert broken.caught_by in failing_tests(suite, [broken.caught_by])

@@ -1,0 +1,94 @@
+"""The worker suite over the fake worker, and over workers with one defect each."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from tenonry_testkit.fakes.worker import FakeWorker
+from tenonry_testkit.outcomes import failing_tests
+from tenonry_testkit.worker import WorkerContract
+
+
+class TestFakeWorker(WorkerContract):
+    worker = FakeWorker
+
+
+class TestFakeWorkerByName(WorkerContract):
+    worker = "tenonry_testkit.fakes.worker:FakeWorker"
+    options: ClassVar = {"windows": (0, 8), "seed": 3}
+
+
+class Unchecked(FakeWorker):
+    """As a real worker: wrong numbers are not noticed, they are computed with."""
+
+    def initialize_cache(self, kv_cache):
+        super().initialize_cache(kv_cache)
+        self.store._check = lambda *args: None
+
+
+class ContiguousBlocks(Unchecked):
+    caught_by = "test_blocks_may_stand_anywhere"
+
+    def execute_model(self, output):
+        for new in output.new:
+            first = int(new.block_ids[0][0])
+            new.block_ids = tuple(np.arange(first, first + len(ids), dtype=np.int32) % 40 for ids in new.block_ids)
+        return super().execute_model(output)
+
+
+class ForgetsItsSamples(Unchecked):
+    caught_by = "test_it_feeds_its_own_tokens_back"
+
+    def _remember(self, rows, tokens):
+        super()._remember(rows, np.full_like(tokens, 7))
+
+
+class CountsDeliveredAsPrompt(Unchecked):
+    caught_by = "test_delivered_tokens_count_as_output"
+
+    def execute_model(self, output):
+        for new in output.new:
+            new.num_output = 0
+        return super().execute_model(output)
+
+
+class IgnoresMinTokens(Unchecked):
+    caught_by = "test_stop_ids_are_held_back_until_min_tokens"
+
+    def execute_model(self, output):
+        for new in output.new:
+            new.stop_token_ids = ()
+        return super().execute_model(output)
+
+
+class SamplesByTheStep(Unchecked):
+    caught_by = "test_seeded_samples_do_not_depend_on_the_batch"
+
+    def _sample(self, inputs, context):
+        return super()._sample(inputs, context + np.uint64(self.steps))
+
+
+class CallsAnything(Unchecked):
+    caught_by = "test_calls_are_limited_to_the_allow_list"
+
+    def call(self, method, args=()):
+        return getattr(self, method, lambda *args: None)(*args) if method != "__init__" else None
+
+
+BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
+def test_defect_is_found_by_the_test_that_names_it(broken):
+    suite = type("Suite", (WorkerContract,), {"worker": broken})
+    failure = failing_tests(suite, [broken.caught_by]).get(broken.caught_by)
+    assert isinstance(failure, AssertionError | pytest.fail.Exception), repr(failure)
+
+
+def test_unchecked_worker_is_right():
+    """What the defects are made of passes all the tests that find them."""
+    suite = type("Suite", (WorkerContract,), {"worker": Unchecked})
+    assert failing_tests(suite, [broken.caught_by for broken in BROKEN]) == {}
