@@ -168,7 +168,7 @@ class LLM:
     # ------------------------------------------------------------------ the rest
     def reset_prefix_cache(self) -> bool:
         """Forget cached KV blocks; True if all were forgotten."""
-        return self.engine_core.scheduler.reset_prefix_cache()
+        return self.engine_core.reset_prefix_cache()
 
     def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
         """Call a method of the workers' allow-list; one result per rank."""

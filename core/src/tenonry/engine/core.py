@@ -1,7 +1,7 @@
 """The engine core: executor, KV cache and scheduler of one engine, and `step()`. Runs wherever the engine runs.
 
-Build order: executor, its failure callback, model, KV cache, scheduler. One step is schedule → execute → update; with an
-executor that takes several steps at once, filling its queue comes before collecting results.
+Build order: executor, its failure callback, model, KV cache, scheduler. One step is schedule → execute → update; with
+an executor that takes several steps at once, filling its queue comes before collecting results.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class EngineCore:
         on_failure: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config, self.model, self.plan, self.clock = config, model, plan, clock
+        self.config, self.model, self.plan, self.clock, self.index = config, model, plan, clock, engine_index
         parts: EngineParts = build_parts(config, model, plan, engine_index, on_failure or self._log_failure, clock)
         self.executor, self.scheduler, self.validator = parts.executor, parts.scheduler, parts.validator
         self.kv_cache, self.kv_connector = parts.kv_cache, parts.kv_connector
@@ -53,6 +53,8 @@ class EngineCore:
         self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self._held_news: deque[News] = deque()
         self._arrivals = 0
+        self._live: set[int] = set()  # handles that have not ended
+        self._fault: TenonryError | None = None  # what ended this engine
         self._stats_due = 0.0
         self._stats_dirty = False
 
@@ -64,9 +66,7 @@ class EngineCore:
     def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:
         """Queue a request; what cannot run ends at once, alone: its terminal outcome is returned."""
         try:
-            check_request(source, self.limits)
-            if source.kv_transfer_params and self.kv_connector is None:
-                logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
+            self._check(source)
             self._arrivals += 1
             request = Request(source, self._arrivals, self.clock(), self.limits.max_model_len)
             self.scheduler.add_request(request)
@@ -74,35 +74,63 @@ class EngineCore:
             return FinishedOutput(source.handle, FinishReason.ERROR, error=str(error))
         except Exception as error:
             raise self._blame("scheduler", "add_request", error) from error
+        self._live.add(source.handle)
         if self.validator is not None:
             self.validator.added(source.handle)
         return None
 
+    def _check(self, source: EngineCoreRequest) -> None:
+        """Raises RequestError for what this engine cannot do, whoever sent it."""
+        check_request(source, self.limits)
+        if not 0 < source.handle < 2**64 or source.handle in self._live:
+            raise RequestError(f"handle {source.handle} is in use, or is none", "handle")
+        if source.data_parallel_rank not in (None, self.index):
+            raise RequestError(
+                f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}", "data_parallel_rank"
+            )
+        if source.adapter is not None and "lora" not in self.executor.capabilities:
+            worker = self.plan.get("worker").name
+            raise RequestError(f"adapter '{source.adapter}': worker '{worker}' does not support adapters", "adapter")
+        if source.kv_transfer_params and self.kv_connector is None:
+            logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
+
     def abort_requests(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> News:
         """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
-        try:
-            ended = self.scheduler.finish_requests(handles, reason)
-        except Exception as error:
-            raise self._blame("scheduler", "finish_requests", error) from error
         news: News = {}
-        for request in ended:
-            if self.validator is not None:
-                self.validator.ended(request.handle)
+        for request in self._ask("finish_requests", handles, reason):
+            self._ended(request.handle)
             outputs = news.setdefault(request.handle >> CLIENT_SHIFT, EngineCoreOutputs())
             outputs.finished.append(FinishedOutput(request.handle, reason, num_preemptions=request.num_preemptions))
         self._stats_dirty = True
         return news
 
+    def _ended(self, handle: int) -> None:
+        self._live.discard(handle)
+        if self.validator is not None:
+            self.validator.ended(handle)
+
     def has_work(self) -> bool:
         """True while `step()` may have something to do."""
-        return bool(self._in_flight) or self.scheduler.has_requests() or bool(self._held_news)
+        return bool(self._in_flight or self._held_news or self._fault) or self._ask("has_requests")
+
+    def request_counts(self) -> tuple[int, int]:
+        """(running, waiting)."""
+        counts: tuple[int, int] = self._ask("get_request_counts")
+        return counts
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
+        """Forget cached blocks, with no step in flight; True if all were forgotten."""
+        self.collect_all()
+        return bool(self._ask("reset_prefix_cache", reset_running_requests))
 
     # ------------------------------------------------------------------ the step
     def step(self) -> tuple[News, bool]:
         """Launch a step if one fits, else collect the oldest. Returns (news per client, whether a step was run)."""
+        if self._fault is not None:
+            raise self._fault
         if self._held_news:
             return self._held_news.popleft(), True
-        launched = len(self._in_flight) < self.depth and self.scheduler.has_requests() and self._launch()
+        launched = len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
         if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
             return {}, True
         if not self._in_flight:
@@ -110,10 +138,7 @@ class EngineCore:
         return self._collect(), True
 
     def _launch(self) -> bool:
-        try:
-            output = self.scheduler.schedule()
-        except Exception as error:
-            raise self._blame("scheduler", "schedule", error) from error
+        output: SchedulerOutput = self._ask("schedule")
         if self.validator is not None:
             self.validator.check(output)
         if not len(output.row) and not len(output.gone) and not output.new and self.kv_connector is None:
@@ -133,15 +158,12 @@ class EngineCore:
         except Exception as error:
             self._dump_state(output)
             raise self._blame("worker", "execute_model", error) from error
-        try:
-            news = self.scheduler.update_from_output(output, result)
-        except Exception as error:
-            raise self._blame("scheduler", "update_from_output", error) from error
+        news: News = self._ask("update_from_output", output, result)
         if self.validator is not None:
             self.validator.answered(output, result)
-            for outputs in news.values():
-                for finished in outputs.finished:
-                    self.validator.ended(finished.handle)
+        for outputs in news.values():
+            for finished in outputs.finished:
+                self._ended(finished.handle)
         self._stats_dirty = True
         return news
 
@@ -160,22 +182,34 @@ class EngineCore:
             return
         self._stats_due = now + STATS_INTERVAL_S
         self._stats_dirty = False
-        news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self.scheduler.make_stats()
+        news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
 
     def _dump_state(self, output: SchedulerOutput) -> None:
-        running, waiting = self.scheduler.get_request_counts()
+        """Into the log; a second fault must not hide the first."""
+        try:
+            counts, stats = self.scheduler.get_request_counts(), self.scheduler.make_stats()
+        except Exception as error:  # noqa: BLE001 - it is named in the line
+            counts, stats = (-1, -1), error  # type: ignore[assignment]
         logger.error(
             "step %d failed: %d rows, %d tokens, %d new, %d gone; %d running, %d waiting; stats %s",
-            output.step_id, len(output.row), output.total_tokens, len(output.new), len(output.gone), running, waiting,
-            self.scheduler.make_stats(),
+            output.step_id, len(output.row), output.total_tokens, len(output.new), len(output.gone), *counts, stats,
         )  # fmt: skip
 
+    def _ask(self, call: str, *args: Any) -> Any:
+        """Call the scheduler; whatever it raises names it."""
+        try:
+            return getattr(self.scheduler, call)(*args)
+        except Exception as error:
+            raise self._blame("scheduler", call, error) from error
+
     def _blame(self, kind: str, call: str, error: Exception) -> TenonryError:
-        """Name the plugin behind an exception; errors that name it already pass."""
+        """Name the plugin behind an exception; errors that name it already pass. There is no step after this."""
         if isinstance(error, PluginError):
-            return error
-        entry = self.plan.get(kind)
-        return PluginFault(entry.name, entry.distribution, entry.version, call, error)
+            self._fault = error
+        else:
+            entry = self.plan.get(kind)
+            self._fault = PluginFault(entry.name, entry.distribution, entry.version, call, error)
+        return self._fault
 
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""

@@ -24,8 +24,7 @@ class EngineUtilities:
         return True
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
-        self._core.collect_all()
-        done = self._core.scheduler.reset_prefix_cache(reset_running_requests)
+        done = self._core.reset_prefix_cache(reset_running_requests)
         if reset_connector and self._core.kv_connector is not None:
             done = self._core.kv_connector.reset() and done
         return done
@@ -36,7 +35,7 @@ class EngineUtilities:
 
     def request_counts(self) -> list[int]:
         """[running, waiting]."""
-        return list(self._core.scheduler.get_request_counts())
+        return list(self._core.request_counts())
 
     def check_health(self) -> bool:
         self._core.executor.check_health()
@@ -49,8 +48,9 @@ class EngineUtilities:
         self._optional("profile", "profile", [is_start])
 
     def sleep(self, level: int = 1) -> None:
-        self._core.scheduler.reset_prefix_cache()
-        self._optional("sleep", "sleep", [level])
+        self._require("sleep", "sleep")
+        self._core.reset_prefix_cache()
+        self._core.call_workers("sleep", [level])
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         self._optional("sleep", "wake_up", [tags])
@@ -88,12 +88,15 @@ class EngineUtilities:
         return self._core.executor.capabilities
 
     def _optional(self, capability: str, method: str, args: list[Any]) -> list[Any]:
+        self._require(capability, method)
+        return self._core.call_workers(method, args)
+
+    def _require(self, capability: str, method: str) -> None:
         if capability not in self._capabilities:
             worker = self._core.plan.get("worker").name
             raise Unsupported(
                 f"worker '{worker}' does not support '{method}'; it declares {sorted(self._capabilities) or 'nothing'}"
             )
-        return self._core.call_workers(method, args)
 
 
 METHODS = frozenset(name for name, _ in inspect.getmembers(EngineUtilities, inspect.isfunction) if name[0] != "_")

@@ -1,0 +1,457 @@
+"""The engine core with fakes: steps, requests, faults (EC-6 to EC-12, KV-1, faults 10 and 25)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_engine import Inbox, expected, make_core, request
+from kernel_parts import CALLS, SCHEDULER_METHODS
+
+from tenonry.engine.core import STATS_INTERVAL_S, EngineCore
+from tenonry.errors import ContractViolation, PluginFault
+from tenonry.messages import EngineCoreRequest
+from tenonry.outputs import FinishReason
+from tenonry.request import CLIENT_SHIFT
+from tenonry_testkit.fakes import VirtualClock
+
+FAKES = "tenonry_testkit.fakes"
+
+
+def deep(depth: int, *, late: bool = True) -> dict[str, Any]:
+    return {"executor": {"name": f"{FAKES}:InstantExecutor", "options": {"depth": depth, "late": late}}}
+
+
+def moody(**parts: Any) -> dict[str, Any]:
+    """Parts of `kernel_parts`, by kind, with their options."""
+    return {kind: {"name": f"kernel_parts:Moody{kind.title()}", "options": options} for kind, options in parts.items()}
+
+
+class TestStep:
+    def test_without_requests_there_is_nothing(self):
+        """EC-9."""
+        core = make_core()
+        assert not core.has_work()
+        assert core.step() == ({}, False)
+
+    @pytest.mark.parametrize("late", [False, True])
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_every_request_gets_its_own_tokens(self, depth, late):
+        """EC-9, EC-10: right with one, two and three steps in flight."""
+        core = make_core(**deep(depth, late=late))
+        assert core.depth == depth
+        sources = [
+            request(1, range(1, 30), max_tokens=5),
+            request(2, [7], max_tokens=1),
+            request(3, [9, 8], client=2, max_tokens=20),
+            request(4, range(5), client=1, max_tokens=9, stop_ids=tuple(range(0, 512, 3))),
+            *(request(handle, [handle] * handle, max_tokens=handle) for handle in range(5, 12)),
+        ]
+        for source in sources:
+            assert core.add_request(source) is None
+        inbox = Inbox().run(core)
+        for source in sources:
+            assert inbox.tokens[source.handle] == expected(core, source)
+            stops = inbox.tokens[source.handle][-1] in source.stop_token_ids
+            assert inbox.finished[source.handle].reason is (FinishReason.STOP if stops else FinishReason.LENGTH)
+        assert core.step() == ({}, False)
+
+    def test_filling_the_queue_comes_before_collecting(self):
+        """EC-11: two launches without a result, then the oldest is waited for."""
+        core = make_core(**deep(3))
+        core.add_request(request(1))
+        assert core.step() == ({}, True)
+        assert core.step() == ({}, True)
+        assert [len(core._in_flight), core.executor.worker.steps] == [2, 0]
+        news, worked = core.step()
+        assert worked
+        assert news[0].token_ids.tolist() == expected(core, request(1))[:1]
+        assert [output.step_id for output, _ in core._in_flight] == [1, 2]
+
+    def test_a_result_that_is_there_is_not_kept_back(self):
+        core = make_core(**deep(3, late=False))
+        core.add_request(request(1))
+        assert core.step()[0][0].token_ids.tolist() == expected(core, request(1))[:1]
+
+    def test_nothing_is_launched_when_there_is_nothing_to_do(self):
+        """EC-11: with nothing to schedule, the oldest result is collected."""
+        core = make_core(**deep(2))
+        core.add_request(request(1, max_tokens=1))
+        launched = []
+        core.executor.worker.on_step = launched.append
+        inbox = Inbox().run(core)
+        assert inbox.finished[1].reason is FinishReason.LENGTH
+        assert [len(output.row) for output in launched] == [1, 0]  # the second one tells of the row that left
+        assert launched[1].gone.tolist() == [0]
+
+    def test_news_is_kept_apart_by_client(self):
+        core = make_core()
+        for client in (0, 3):
+            core.add_request(request(1, client=client, max_tokens=1))
+        assert set(core.step()[0]) == {0, 3}
+
+    def test_delivered_tokens_are_continued(self):
+        """What lets a stream move: tokens that were delivered elsewhere count as output."""
+        core = make_core()
+        source = request(1, max_tokens=8)
+        whole = expected(core, source)
+        core.add_request(request(1, max_tokens=8, output_token_ids=whole[:3]))
+        assert Inbox().run(core).tokens[1] == whole[3:]
+
+
+class TestAddRequest:
+    """EC-6: what cannot run ends at once, alone; the engine lives."""
+
+    def test_a_request_that_fits_waits(self):
+        core = make_core()
+        assert core.add_request(request(1)) is None
+        assert core.scheduler.get_request_counts() == (0, 1)
+
+    @pytest.mark.parametrize(
+        ("fields", "text"),
+        [
+            ({"prompt": []}, "the prompt is empty"),
+            ({"prompt": [1] * 64}, "max_model_len=64"),
+            ({"prompt": [512]}, "token id 512"),
+            ({"output_token_ids": [2**40]}, f"token id {2**40}"),
+            ({"stop_ids": (2**31,)}, "stop_token_ids"),
+            ({"tags": {"k": "v" * 1000}}, "tag 'k'"),
+            ({"structured_output": {"json": "{}"}}, "structured output is not available"),
+            ({"pooling_params": {}}, "pooling is not available"),
+            ({"adapter": "style"}, "adapter 'style'.*does not support"),
+            ({"max_tokens": 2, "output_token_ids": [1, 2]}, "nothing is left to generate"),
+            ({"data_parallel_rank": 3}, "data_parallel_rank=3"),
+        ],
+    )
+    def test_what_can_never_run_is_refused_with_the_reason(self, fields, text):
+        core = make_core()
+        refused = core.add_request(request(1, **fields))
+        assert refused is not None
+        assert (refused.handle, refused.reason) == (1, FinishReason.ERROR)
+        assert re.search(text, refused.error or "")
+        core.add_request(request(2))
+        assert Inbox().run(core).tokens[2] == expected(core, request(2))
+
+    def test_a_request_that_the_pool_can_never_hold_is_refused_with_both_numbers(self):
+        core = make_core(num_gpu_blocks_override=2, block_size=4, max_model_len=None)
+        assert core.limits.max_model_len == 8
+        refused = core.add_request(request(1, [1] * 8))
+        assert refused is not None
+        assert "8 tokens" in str(refused.error)
+
+    def test_the_scheduler_may_refuse_one(self):
+        core = make_core(**moody(scheduler={"refuse": "never"}))
+        refused = core.add_request(request(1, request_id="never"))
+        assert refused is not None
+        assert refused.error == "this one never"
+        assert core.add_request(request(1)) is None  # its handle is free again
+
+    @pytest.mark.parametrize("handle", [0, -1, 2**64])
+    def test_a_handle_that_is_none_is_refused(self, handle):
+        source = request(1)
+        source.handle = handle
+        refused = make_core().add_request(source)
+        assert refused is not None
+        assert "handle" in str(refused.error)
+
+    def test_a_handle_in_use_is_refused_and_its_owner_goes_on(self):
+        core = make_core()
+        core.add_request(request(1))
+        inbox = Inbox()
+        inbox.take(core.step()[0])
+        refused = core.add_request(request(1, [9, 9]))
+        assert refused is not None
+        assert "handle 1 is in use" in str(refused.error)
+        assert inbox.run(core).tokens[1] == expected(core, request(1))
+        assert core.add_request(request(1, [9, 9])) is None  # its owner has ended
+
+    def test_kv_transfer_params_without_a_connector_are_a_warning(self, caplog):
+        """EC-6, KV-1: the request runs all the same."""
+        core = make_core()
+        with caplog.at_level(logging.WARNING):
+            assert core.add_request(request(1, kv_transfer_params={"key": 1})) is None
+        assert "request r1 brings kv_transfer_params, but no KV connector runs" in caplog.text
+        assert Inbox().run(core).tokens[1] == expected(core, request(1))
+
+
+class TestAbort:
+    """EC-7."""
+
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    @pytest.mark.parametrize("steps", [0, 1, 2, 4])
+    def test_an_aborted_request_ends_and_the_others_go_on(self, depth, steps):
+        core = make_core(**deep(depth))
+        for handle in (1, 2, 3):
+            core.add_request(request(handle, [handle] * 3))
+        inbox = Inbox()
+        for _ in range(steps):
+            inbox.take(core.step()[0])
+        told = core.abort_requests([2, 77])
+        assert [(f.handle, f.reason) for f in told[0].finished] == [(2, FinishReason.ABORT)]
+        had = list(inbox.tokens.get(2, []))
+        inbox.run(core)
+        assert inbox.tokens.get(2, []) == had
+        assert set(inbox.finished) == {1, 3}
+        for handle in (1, 3):
+            assert inbox.tokens[handle] == expected(core, request(handle, [handle] * 3))
+
+    def test_all_at_once_and_each_client_hears_of_its_own(self):
+        core = make_core()
+        for client in (0, 2):
+            core.add_request(request(5, client=client))
+        told = core.abort_requests(None)
+        assert {client: [f.handle for f in outputs.finished] for client, outputs in told.items()} == {
+            0: [5], 2: [(2 << CLIENT_SHIFT) + 5],
+        }  # fmt: skip
+        assert core.abort_requests(None) == {}
+        Inbox().run(core)
+
+    def test_an_aborted_handle_may_be_used_again(self):
+        core = make_core()
+        core.add_request(request(1))
+        core.abort_requests([1])
+        assert core.add_request(request(1)) is None
+
+
+class TestWorkerFaults:
+    def test_a_row_that_fails_ends_alone(self):
+        """Fault 10: NaN logits of one row."""
+        core = make_core()
+        core.executor.worker.fail_handles = {2: 1}
+        for handle in (1, 2, 3):
+            core.add_request(request(handle, [handle] * 3))
+        inbox = Inbox().run(core)
+        assert inbox.finished[2].reason is FinishReason.ERROR
+        assert inbox.finished[2].error == "the model produced NaN logits for this request"
+        assert 2 not in inbox.tokens
+        for handle in (1, 3):
+            assert inbox.tokens[handle] == expected(core, request(handle, [handle] * 3))
+
+    @pytest.mark.parametrize("where", ["at launch", "in the result"])
+    def test_an_exception_ends_the_engine_with_the_state_in_the_log(self, where, caplog):
+        """EC-8."""
+        parts = (
+            {"executor": {"fail": "execute_model"}} if where == "at launch" else {"worker": {"fail": "execute_model"}}
+        )
+        core = make_core(**moody(**parts))
+        core.add_request(request(1))
+        with pytest.raises(
+            PluginFault, match=r"failed in execute_model: RuntimeError: execute_model failed on purpose"
+        ):
+            Inbox().run(core)
+        assert (
+            "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; 1 running, 0 waiting; stats SchedulerStats(" in caplog.text
+        )
+
+    def test_the_culprit_and_the_cause_are_named(self):
+        core = make_core(**moody(worker={"fail": "execute_model"}))
+        core.add_request(request(1))
+        with pytest.raises(PluginFault) as caught:
+            core.step()
+        assert caught.value.plugin == "kernel_parts:MoodyWorker"
+        assert caught.value.call == "execute_model"
+        assert isinstance(caught.value.__cause__, RuntimeError)
+
+    @pytest.mark.parametrize("also", ["make_stats", "get_request_counts"])
+    def test_a_scheduler_that_fails_too_does_not_hide_the_cause(self, also):
+        """EC-8: the dump is a help, never a second fault."""
+        core = make_core(**moody(worker={"fail": "execute_model"}))
+        core.add_request(request(1))
+        core.scheduler.fail = also  # type: ignore[attr-defined]
+        setattr(core.scheduler, also, lambda: 1 / 0)
+        with pytest.raises(PluginFault, match="execute_model failed on purpose"):
+            core.step()
+
+    @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
+    def test_an_interrupt_is_no_fault(self, error, monkeypatch):
+        """EC-8: Exception, not BaseException."""
+        core = make_core()
+        core.add_request(request(1))
+
+        def interrupted(output: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(core.executor, "execute_model", interrupted)
+        with pytest.raises(error):
+            core.step()
+
+
+class TestSchedulerFaults:
+    """Fault 25: whatever a scheduler raises names it."""
+
+    @pytest.mark.parametrize(
+        "call", [name for name in SCHEDULER_METHODS if name not in {"reset_prefix_cache", "shutdown"}]
+    )
+    def test_an_exception_names_plugin_and_call(self, call):
+        core = make_core(**moody(scheduler={"fail": call}))
+        with pytest.raises(
+            PluginFault, match=rf"plugin kernel_parts:MoodyScheduler \(.*\) failed in {call}: RuntimeError"
+        ) as caught:
+            drive(core)
+        assert (caught.value.plugin, caught.value.call) == ("kernel_parts:MoodyScheduler", call)
+
+    def test_a_broken_contract_names_plugin_step_and_rule(self):
+        core = make_core(**moody(scheduler={"rows": 3}))
+        core.add_request(request(1))
+        with pytest.raises(ContractViolation) as caught:
+            core.step()
+        assert (caught.value.plugin, caught.value.step_id) == ("kernel_parts:MoodyScheduler", 0)
+        assert caught.value.rule
+
+    def test_the_validator_can_be_turned_off(self):
+        assert make_core().validator is not None
+        assert make_core(validate_scheduler=False).validator is None
+
+    def test_a_worker_that_answers_too_little_ends_the_engine(self, monkeypatch):
+        core = make_core()
+        core.add_request(request(1))
+        worker = core.executor.worker
+        honest = worker.execute_model
+
+        def forgetful(output: Any) -> Any:
+            result = honest(output)
+            result.row, result.token_ids = result.row[:0], result.token_ids[:0]
+            return result
+
+        monkeypatch.setattr(worker, "execute_model", forgetful)
+        with pytest.raises(Exception, match="answered step 0 with 0 tokens"):
+            core.step()
+
+
+def drive(core: EngineCore) -> None:
+    """Touch every call of the scheduler."""
+    core.request_counts()
+    core.add_request(request(1))
+    core.add_request(request(2))
+    core.abort_requests([2])
+    for _ in range(3):
+        core.has_work()
+        core.attach_stats(core.step()[0], idle=True)
+
+
+class TestHeldNews:
+    """Calls that change caches first drain the steps in flight; their news is not lost."""
+
+    def test_it_is_delivered_by_the_next_steps(self):
+        core = make_core(**deep(3))
+        source = request(1)
+        core.add_request(source)
+        core.step()
+        core.step()
+        core.collect_all()
+        assert len(core._in_flight) == 0
+        assert core.has_work()
+        assert Inbox().run(core).tokens[1] == expected(core, source)
+
+    def test_news_is_delivered_even_if_nothing_else_is_left_to_do(self):
+        core = make_core(**deep(2))
+        core.add_request(request(1, max_tokens=1))
+        core.step()
+        core.collect_all()
+        inbox = Inbox().run(core)
+        assert inbox.finished[1].reason is FinishReason.LENGTH
+
+    def test_a_fault_while_draining_is_not_forgotten(self):
+        """The step is lost, so the engine cannot go on: the next step says so."""
+        core = make_core(**deep(2), **moody(worker={"fail": "execute_model"}))
+        core.add_request(request(1))
+        core.step()
+        with pytest.raises(PluginFault, match="on purpose"):
+            core.collect_all()
+        assert core.has_work()
+        with pytest.raises(PluginFault, match="on purpose"):
+            core.step()
+
+
+class TestStats:
+    """Client 0 hears the scheduler's numbers a few times a second, and when work ends."""
+
+    def test_not_more_often_than_the_interval(self):
+        clock = VirtualClock()
+        core = make_core(clock=clock)
+        core.add_request(request(1, max_tokens=30))
+        inbox = Inbox()
+        for _ in range(10):
+            news, _ = core.step()
+            core.attach_stats(news, idle=False)
+            inbox.take(news)
+            clock.advance(STATS_INTERVAL_S / 4 + 1e-9)
+        assert [stats.num_steps for stats in inbox.stats] == [1, 4, 4]
+        assert (inbox.stats[0].num_running, inbox.stats[0].num_waiting) == (1, 0)
+
+    def test_when_work_ends_at_once(self):
+        core = make_core()
+        core.add_request(request(1, max_tokens=2))
+        inbox = Inbox()
+        while core.has_work():
+            news, _ = core.step()
+            core.attach_stats(news, idle=not core.has_work())
+            inbox.take(news)
+        assert inbox.stats[-1].num_running == 0
+
+    def test_only_when_something_happened(self):
+        core = make_core()
+        news: Any = {}
+        core.attach_stats(news, idle=True)
+        assert news == {}
+
+    def test_client_zero_hears_of_the_requests_of_others(self):
+        core = make_core()
+        core.add_request(request(1, client=3))
+        news, _ = core.step()
+        core.attach_stats(news, idle=False)
+        assert news[0].scheduler_stats.num_running == 1
+        assert news[3].scheduler_stats is None
+
+    def test_never_if_nobody_wants_them(self):
+        core = make_core(log_stats=False)
+        core.add_request(request(1))
+        news, _ = core.step()
+        core.attach_stats(news, idle=True)
+        assert all(outputs.scheduler_stats is None for outputs in news.values())
+
+
+class TestShutdown:
+    def test_executor_then_scheduler_then_connector(self):
+        """EC-12."""
+        core = make_core(**moody(executor={}, scheduler={}), kv_connector="kernel_parts:MoodyConnector")
+        CALLS.clear()
+        core.shutdown()
+        worker_half = "MoodyConnector.shutdown"
+        assert ["MoodyExecutor.shutdown", worker_half, "MoodyScheduler.shutdown", "MoodyConnector.shutdown"] == CALLS
+
+    def test_one_that_fails_keeps_nobody_from_ending(self, caplog):
+        core = make_core(**moody(executor={"fail": "shutdown"}, scheduler={"fail": "shutdown"}))
+        CALLS.clear()
+        core.shutdown()
+        assert CALLS == ["MoodyExecutor.shutdown", "MoodyScheduler.shutdown"]
+        assert caplog.text.count("an error while shutting down") == 2
+
+
+def test_arrival_counts_and_times_come_from_the_clock():
+    clock = VirtualClock(start=50.0)
+    core = make_core(clock=clock)
+    seen = []
+    add = core.scheduler.add_request
+    core.scheduler.add_request = lambda made: (seen.append(made), add(made))[1]  # type: ignore[method-assign]
+    core.add_request(request(1))
+    clock.advance(2)
+    core.add_request(request(2))
+    assert [(made.arrival, made.arrival_time) for made in seen] == [(1, 50.0), (2, 52.0)]
+    event = Inbox().run(core).scheduled[1]
+    assert (event.queued_s, event.num_cached_tokens) == (2.0, 0)
+
+
+def test_a_prompt_of_any_integer_type_runs():
+    core = make_core()
+    source = EngineCoreRequest(
+        handle=1,
+        request_id="r",
+        prompt_token_ids=np.array([1, 2, 3], np.uint8),
+        sampling_params=request(1).sampling_params,
+    )  # type: ignore[arg-type]
+    core.add_request(source)
+    assert Inbox().run(core).tokens[1] == expected(core, source)
