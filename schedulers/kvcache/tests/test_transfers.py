@@ -111,6 +111,46 @@ class TestLoadBeforeTheStep:
         assert shelf.asked == []
         home.leave(again)
 
+    def test_a_failed_load_is_forgotten_also_when_its_request_has_left(self, house, shelf):
+        """Another row, and blocks that were computed from it, must not outlive it in the cache."""
+        home = house(connector=shelf)
+        home.blocks._transfers._depth = 3
+        request = home.request(LONG)
+        loader, _ = home.enter(request)
+        home.compute(loader, 2)
+        home.blocks.connector_metadata()
+        home.leave(loader)
+        shelf.extra = 0
+        first, match = home.enter(home.request(LONG))
+        assert match.num_computed == 8
+        home.compute(first, 12)
+        home.leave(first)
+        reader, match = home.enter(home.request(LONG))
+        assert match.num_computed == 16
+        home.blocks.connector_metadata()
+        assert home.blocks.transfers([], [request.handle]) == ([], [reader])
+        home.leave(reader, drop=True)
+        assert home.run(LONG) == 0
+
+    def test_when_the_result_has_come_a_load_is_trusted(self, home, shelf):
+        request = home.request(LONG)
+        row, _ = home.enter(request)
+        home.compute(row, 12)
+        for _ in range(3):
+            home.blocks.connector_metadata()
+        assert home.blocks.transfers([], [request.handle]) == ([], [])
+        assert not home.blocks._transfers._cached
+
+    def test_a_failed_load_without_prefix_cache(self, house, shelf):
+        home = house(connector=shelf, enable_prefix_caching=False)
+        request = home.request(LONG)
+        row, match = home.enter(request)
+        assert match.num_computed == 8
+        home.compute(row, 12)
+        assert home.blocks.transfers([], [request.handle]) == ([], [row])
+        home.leave(row, finished=False, drop=True)
+        assert home.enter(request)[1].num_computed == 0
+
     def test_a_load_that_worked_needs_no_word(self, home):
         request = home.request(LONG)
         home.enter(request)

@@ -59,18 +59,21 @@ class BatchingScheduler(BaseScheduler):
 
     def choose(self, step: StepBuilder) -> None:
         step.run_ready(self._max_prefill)
-        if not self.waiting or step.preempted:
-            return
-        if step.num_running and step.free_blocks < self._watermark:
+        if self.waiting and not step.preempted and (step.free_blocks >= self._watermark or not step.num_running):
+            self._admit(step)
+
+    def _admit(self, step: StepBuilder) -> None:
+        """Let in who waits, in order, until something runs out."""
+        if not step.free_rows or not step.tokens_left:
             return
         passed = 0
         for request in step.waiting:
-            if not (step.tokens_left and step.free_rows and self._admits(request, step)) or passed == MAX_PASSED:
+            if not self._admits(request, step):
                 break
             if not step.run(request, self._max_prefill):
-                if step.full:
-                    break
                 passed += 1
+            if step.full or not step.free_rows or not step.tokens_left or passed == MAX_PASSED:
+                break
 
     def _admits(self, request: Request, step: StepBuilder) -> bool:
         admit = self.policy.admit

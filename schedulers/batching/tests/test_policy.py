@@ -1,0 +1,85 @@
+"""What may be given as a policy, and how a wrong one is refused."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from pydantic import Field
+
+from tenonry.errors import ConfigError, PluginError
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry_scheduler_batching import SchedulingPolicy
+from tenonry_scheduler_batching.policies import FcfsPolicy, PriorityPolicy
+from tenonry_scheduler_batching.policy import bind_policy
+
+
+def ask(arrival: int, priority: int = 0) -> SimpleNamespace:
+    return SimpleNamespace(arrival=arrival, priority=priority)
+
+
+class Weighted(SchedulingPolicy):
+    class Options(PluginOptions):
+        weight: float = Field(1.0, ge=0)
+
+    def order(self, request):
+        return request.arrival - self.options.weight * request.priority
+
+
+class OrderOnly:
+    starvation_free = False
+
+    def order(self, request):
+        return -request.arrival
+
+
+def test_fcfs():
+    policy = bind_policy("fcfs", FcfsPolicy, {})
+    assert policy.order(ask(3)) < policy.order(ask(4))
+    assert policy.victim([1, 2, 3]) == 3
+    assert policy.admit is None
+    assert policy.starvation_free
+
+
+def test_priority():
+    policy = bind_policy("priority", PriorityPolicy, {})
+    asked = [ask(1, 5), ask(2, 0), ask(3, 5), ask(4, -1)]
+    assert sorted(asked, key=policy.order) == [asked[3], asked[1], asked[0], asked[2]]
+    assert policy.victim(asked) is asked[2]
+    assert not policy.starvation_free
+
+
+def test_a_class_without_the_base_will_do():
+    policy = bind_policy("mine", OrderOnly, {})
+    assert policy.order(ask(3)) == -3
+    assert policy.victim(["a", "b"]) == "b"
+    assert not policy.starvation_free
+
+
+def test_so_will_an_object_or_a_module():
+    policy = bind_policy("mine", SimpleNamespace(admit=lambda request, state: False), {})
+    assert policy.admit(ask(1), None) is False
+    assert policy.order(ask(7)) == 7
+    assert policy.starvation_free
+
+
+def test_options_are_validated_and_given():
+    policy = bind_policy("weighted", Weighted, {"weight": "2.5"})
+    assert policy.order(ask(10, 2)) == 5.0
+    assert bind_policy("weighted", Weighted, {}).order(ask(10, 2)) == 8.0
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "error", "message"),
+    [
+        (Weighted, {"weight": -1}, ConfigError, "'mine', option weight: .*greater than or equal to 0"),
+        (Weighted, {"wait": 1}, ConfigError, "'mine', option wait: Extra"),
+        (OrderOnly, {"weight": 1}, ConfigError, "'mine', option weight: Extra"),
+        (SimpleNamespace(order=min), {"weight": 1}, ConfigError, r"'mine' takes no options, but got \['weight'\]"),
+        (SimpleNamespace(), {}, PluginError, "'mine' has none of the methods order, admit, victim"),
+        (object, {}, PluginError, "'mine' has none of the methods"),
+    ],
+)
+def test_a_wrong_policy_is_refused_by_name(target, options, error, message):
+    with pytest.raises(error, match=message):
+        bind_policy("mine", target, options)

@@ -1,0 +1,188 @@
+"""The choices of the batching scheduler, step by step. That they are right is the conformance suite's business."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from tenonry.errors import PluginNotFound
+from tenonry_scheduler_batching import SchedulingPolicy
+from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
+from tenonry_testkit.rig import Rig, RigSpec
+
+PRIORITY = "tenonry_scheduler_batching.policies:PriorityPolicy"
+
+
+class LastComeFirstServed(SchedulingPolicy):
+    starvation_free = False
+
+    def order(self, request):
+        return -request.arrival
+
+
+class OneAtATime(SchedulingPolicy):
+    seen: ClassVar[list] = []
+
+    def admit(self, request, state):
+        self.seen.append(state)
+        return state.num_running < 1
+
+
+class OldestGivesWay(SchedulingPolicy):
+    def victim(self, running):
+        return running[0]
+
+
+def make_rig(policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec) -> Rig:
+    """`policy`: what `--scheduling-policy` says, or a class that its resolution shall lead to."""
+    name = policy if isinstance(policy, str) else "mine"
+
+    def build(context):
+        if name == "mine":
+            context.resolve = lambda kind, name: policy
+        return BatchingScheduler(context)
+
+    fields = {"max_num_seqs": 4, "num_blocks": 40, "config": (("scheduling_policy", name),), **spec}
+    return Rig(build, RigSpec(**fields), options=BatchingOptions(**options or {}))
+
+
+def sizes(rig: Rig) -> dict[int, int]:
+    """Handle → tokens of the next step."""
+    rig.launch()
+    output = rig.outputs[-1]
+    handles = rig.scheduler.rows.handle[output.row].tolist()
+    rig.deliver()
+    return dict(zip(handles, output.num_tokens.tolist(), strict=True))
+
+
+class TestChunks:
+    def test_decodes_come_first_then_the_prompt_gets_the_rest(self):
+        rig = make_rig(max_num_batched_tokens=8, max_model_len=64)
+        rig.add([1, 2], max_tokens=20)
+        assert sizes(rig) == {1: 2}
+        rig.add(range(20))
+        assert [sizes(rig) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
+        rig.drain()
+
+    def test_a_bound_on_long_prompts_lets_others_pass(self):
+        rig = make_rig(options={"long_prefill_token_threshold": 5}, max_num_batched_tokens=8)
+        rig.add(range(20))
+        rig.add([1, 2])
+        assert [sizes(rig) for _ in range(2)] == [{1: 5, 2: 2}, {1: 5, 2: 1}]
+        rig.drain()
+
+    def test_without_the_bound_they_wait(self):
+        rig = make_rig(max_num_batched_tokens=8)
+        rig.add(range(20))
+        rig.add([1, 2])
+        assert [sizes(rig) for _ in range(3)] == [{1: 8}, {1: 8}, {1: 4, 2: 2}]
+        rig.drain()
+
+
+class TestAdmission:
+    def test_equal_prompts_of_one_step_share_what_the_first_computes(self):
+        rig = make_rig(max_num_batched_tokens=16)
+        entries = [rig.add(range(9)) for _ in range(3)]
+        assert sizes(rig) == {1: 9, 2: 1, 3: 1}
+        assert [entry.num_cached for entry in entries] == [0, 8, 8]
+        rig.drain()
+
+    def test_the_watermark_keeps_blocks_for_those_who_run(self):
+        """Ten blocks; the first request takes seven and leaves three, fewer than four tenths."""
+        counts = {}
+        for watermark in (0.0, 0.4):
+            rig = make_rig(options={"watermark": watermark}, num_blocks=10, max_num_batched_tokens=32)
+            rig.add(range(25), max_tokens=3)
+            sizes(rig)
+            rig.add(range(50, 54), max_tokens=3)
+            counts[watermark] = len(sizes(rig))
+            rig.drain()
+        assert counts == {0.0: 2, 0.4: 1}
+
+    def test_an_empty_engine_admits_below_the_watermark(self):
+        rig = make_rig(options={"watermark": 0.9}, num_blocks=8)
+        rig.add(range(20))
+        rig.drain()
+
+    def test_who_waits_is_not_admitted_in_a_step_that_preempts(self):
+        rig = make_rig(num_blocks=8, max_num_batched_tokens=32)
+        entries = [rig.add(range(20 * i, 20 * i + 14), max_tokens=12) for i in range(2)]
+        rig.add([99] * 2, max_tokens=1)
+        for _ in range(4):
+            rig.turn()
+            if any(entry.request.num_preemptions for entry in entries):
+                assert not rig.outputs[-1].new
+        rig.drain()
+        assert sum(entry.request.num_preemptions for entry in entries) >= 1
+
+
+class TestPolicies:
+    def test_the_order_of_the_queue(self):
+        rig = make_rig(LastComeFirstServed, max_num_seqs=1)
+        for _ in range(3):
+            rig.add([1, 2], max_tokens=1)
+        assert [list(sizes(rig)) for _ in range(3)] == [[3], [2], [1]]
+        rig.drain()
+
+    def test_priorities(self):
+        rig = make_rig(PRIORITY, max_num_seqs=1)
+        for priority in (3, 1, 2, 1):
+            rig.add([1, 2], max_tokens=1, priority=priority)
+        assert [list(sizes(rig)) for _ in range(4)] == [[2], [4], [3], [1]]
+        rig.drain()
+
+    def test_admission_is_the_policys_too(self):
+        OneAtATime.seen.clear()
+        rig = make_rig(OneAtATime)
+        rig.clock.advance(3.0)
+        for _ in range(2):
+            rig.add([1, 2, 3], max_tokens=1)
+        assert [list(sizes(rig)) for _ in range(2)] == [[1], [2]]
+        first, second, third = OneAtATime.seen
+        assert (first.num_running, first.tokens_left, first.free_blocks, first.now) == (0, 16, 40, rig.clock())
+        assert (second.num_running, second.tokens_left, second.free_blocks) == (1, 13, 39)
+        assert third.num_running == 0
+        rig.drain()
+
+    @pytest.mark.parametrize(("policy", "victim"), [(SchedulingPolicy, 1), (OldestGivesWay, 0), (PRIORITY, 0)])
+    def test_the_victim(self, policy, victim):
+        rig = make_rig(policy, num_blocks=8, max_num_batched_tokens=32)
+        entries = [rig.add(range(20 * i, 20 * i + 14), max_tokens=12, priority=1 - i) for i in range(2)]
+        while not any(entry.request.num_preemptions for entry in entries):
+            rig.turn()
+        assert [entry.request.num_preemptions for entry in entries] == [int(i == victim) for i in range(2)]
+        rig.drain()
+
+    def test_whether_anybody_may_starve(self):
+        assert make_rig().scheduler.starvation_free
+        assert not make_rig(PRIORITY).scheduler.starvation_free
+        assert BatchingScheduler.starvation_free
+
+    def test_an_unknown_policy_is_not_found(self):
+        with pytest.raises(PluginNotFound, match="fcfs"):
+            make_rig("fcsf")
+
+
+def test_a_step_does_not_notice_who_waits(monkeypatch):
+    """Design §5. With all rows taken nobody in the queue is looked at, however many there are."""
+    rig = make_rig(max_num_seqs=2, max_model_len=64)
+    for _ in range(2):
+        rig.add([1, 2, 3], max_tokens=30)
+    rig.turn()
+    for _ in range(30):
+        rig.add([4, 5], max_tokens=1)
+    monkeypatch.setattr(type(rig.scheduler.waiting), "__iter__", lambda queue: pytest.fail("somebody looked"))
+    for _ in range(20):
+        rig.turn()
+    monkeypatch.undo()
+    rig.drain()
+
+
+def test_preemptions_of_one_request_are_bounded():
+    """A pool that overflows all the time: everybody finishes, and nobody is thrown out again and again."""
+    rig = make_rig(num_blocks=10, max_model_len=40, max_num_batched_tokens=40, max_num_seqs=4)
+    entries = [rig.add(range(50 * i, 50 * i + 6), max_tokens=30) for i in range(12)]
+    rig.drain()
+    assert max(entry.request.num_preemptions for entry in entries) <= 8
+    assert sum(entry.request.num_preemptions for entry in entries) > 0
