@@ -10,7 +10,19 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
-LEAN = {"llama", "llama-biased", "qwen2", "qwen3", "mistral", "gemma", "gemma2", "gemma3", "phi3", "mixtral", "qwen3_moe"}
+LEAN = {
+    "llama",
+    "llama-biased",
+    "qwen2",
+    "qwen3",
+    "mistral",
+    "gemma",
+    "gemma2",
+    "gemma3",
+    "phi3",
+    "mixtral",
+    "qwen3_moe",
+}
 WAYS = {
     "one big batch": {},
     "chunked prefill": {"budget": 7},

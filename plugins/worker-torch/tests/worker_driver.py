@@ -1,5 +1,5 @@
-"""A hand-made scheduler: it cuts prompts into chunks, scatters blocks, mixes prefill and decode, and keeps several steps
-in flight. Only what the worker's tests need.
+"""A hand-made scheduler: it cuts prompts into chunks, scatters blocks, mixes prefill and decode, and keeps several
+steps in flight. Only what the worker's tests need.
 """
 
 from __future__ import annotations
@@ -35,7 +35,9 @@ class Request:
 class Driver:
     """`execute(output)` runs one step and returns a future. `budget` tokens per step, `depth` steps in flight."""
 
-    def __init__(self, execute, *, max_num_seqs, num_blocks, block_size, budget=10_000, depth=1, seed=0, preempt_every=0):
+    def __init__(
+        self, execute, *, max_num_seqs, num_blocks, block_size, budget=10_000, depth=1, seed=0, preempt_every=0
+    ):
         self.execute, self.block_size, self.budget, self.depth = execute, block_size, budget, depth
         self.free_rows = list(range(max_num_seqs))
         self.free_blocks = list(range(1, num_blocks))
@@ -91,7 +93,8 @@ class Driver:
             self.free_rows.remove(request.row)
             tokens = np.array(request.prompt + request.output, np.int32)
             entry = NewRow(
-                row=request.row, handle=request.handle, token_ids=tokens, num_computed=0, num_output=len(request.output),
+                row=request.row, handle=request.handle, token_ids=tokens, num_computed=0,
+                num_output=len(request.output),
                 block_ids=(np.empty(0, np.int32),), sampling=request.sampling, stop_token_ids=request.stop_token_ids,
                 bad_words=request.bad_words,
             )  # fmt: skip
@@ -134,7 +137,11 @@ class Driver:
             return
         future, served = self.in_flight.pop(0)
         result = future.result()
-        tokens = dict(zip(result.row.tolist(), np.split(result.token_ids, result.offsets[1:-1]), strict=False)) if len(result.row) else {}
+        tokens = (
+            dict(zip(result.row.tolist(), np.split(result.token_ids, result.offsets[1:-1]), strict=False))
+            if len(result.row)
+            else {}
+        )
         failed = dict(zip(result.failed_row.tolist(), result.failed_code.tolist(), strict=True))
         for request, row, samples in served:
             if samples:

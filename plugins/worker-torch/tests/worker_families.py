@@ -18,7 +18,13 @@ SMALL = {
     "tie_word_embeddings": False,
 }
 GPT2 = {
-    "n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 128, "vocab_size": 96, "bos_token_id": 1, "eos_token_id": 2,
+    "n_embd": 64,
+    "n_layer": 3,
+    "n_head": 4,
+    "n_positions": 128,
+    "vocab_size": 96,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
     "tie_word_embeddings": False,
 }
 OPT = {
@@ -35,7 +41,14 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "mistral": ("mistral", SMALL | {"sliding_window": 7}),
     "gemma": ("gemma", SMALL | {"head_dim": 16}),
     "gemma2": ("gemma2", SMALL | {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16}),
-    "gemma3": ("gemma3_text", SMALL | {"head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16}),
+    "gemma3": (
+        "gemma3_text",
+        SMALL
+        | {
+            "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 16,
+            "layer_types": ["sliding_attention", "full_attention", "sliding_attention"],
+        },
+    ),
     "phi3": ("phi3", SMALL),
     "mixtral": ("mixtral", SMALL | {"num_local_experts": 4, "num_experts_per_tok": 2}),
     "qwen3_moe": (
@@ -61,8 +74,8 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
 
 # Seeds with which no greedy choice is a close call: the two best logits are at least 1/1000 of their spread apart.
 SEEDS = {
-    "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0, "phi3": 3,
-    "mixtral": 1, "qwen3_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3, "granite": 0, "stablelm": 3,
+    "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0,
+    "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3, "granite": 0, "stablelm": 3,
     "starcoder2": 1, "cohere": 2,
 }  # fmt: skip
 

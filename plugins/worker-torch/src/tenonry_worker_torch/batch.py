@@ -36,7 +36,7 @@ def attention_batch(
         block_table=state.block_table[0],
         slot_mapping=slot_mapping(inputs, state),
         generation=generation[inputs.row],
-        buffers=buffers,
+        put=buffers.put,
     )
 
 
@@ -53,6 +53,6 @@ def pruned_batch(
         block_table=full.block_table,
         slot_mapping=full.slot_mapping,
         generation=full.generation[samples],
-        buffers=buffers,
+        put=buffers.put,
         full_plan=full_plan,
     )

@@ -1,4 +1,4 @@
-"""One forward pass over a flattened batch: token ids and positions in, logits of the kept positions out. Worker process.
+"""One forward pass over a flattened batch: ids and positions in, logits of the kept positions out. Worker process.
 
 `ModuleForward` calls the transformers model as it is. `tenonry_worker_torch.fuse.decoder` has the lean one.
 """
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class ForwardPlans:
-    """The attention plans of one step: `full` for every layer, `last` for the last one if only kept rows go on there."""
+    """The attention plans of a step: `full` for every layer, `last` for the last one if only kept rows go on there."""
 
     __slots__ = ("full", "last")
 

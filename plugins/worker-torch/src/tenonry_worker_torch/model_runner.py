@@ -138,9 +138,7 @@ class ModelRunner:
                 continue
             chosen = self.history.tokens[row, start : start + len(tokens)].long()
             count = int(self.sampler.columns.prompt_logprobs[row])
-            parts.append(
-                PromptPart(row, start, prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count))
-            )
+            parts.append(PromptPart(row, start, prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count)))
             begin += len(tokens)
         return parts
 

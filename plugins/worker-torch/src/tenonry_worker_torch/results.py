@@ -1,5 +1,4 @@
-"""What a step answers: tensors of the sampler become a ModelRunnerOutput, now or when the device is done. Worker process.
-"""
+"""What a step answers: the sampler's tensors as a ModelRunnerOutput, now or when the device is done. Worker process."""
 
 from __future__ import annotations
 
@@ -75,12 +74,12 @@ class StepResult:
         )
 
     def _logprobs(self, good: NDArray[np.bool_]) -> TokenLogprobs | None:
-        assert self.sampled is not None
-        lines = self.sampled.logprob_lines
-        if self.sampled.logprobs is None or lines is None:
+        sampled = self.sampled
+        if sampled is None or sampled.logprobs is None or sampled.logprob_lines is None:
             return None
+        lines = sampled.logprob_lines
         kept = good[lines]
-        ids, values, rank = self.sampled.logprobs.numpy()
+        ids, values, rank = sampled.logprobs.numpy()
         return TokenLogprobs(self.rows[lines[kept]], ids[kept], values[kept], rank[kept])
 
 
@@ -90,7 +89,7 @@ class DeviceFuture:
     __slots__ = ("_event", "_output", "_result")
 
     def __init__(self, result: StepResult) -> None:
-        self._result: StepResult | None = result
+        self._result = result
         self._output: ModelRunnerOutput | None = None
         self._start_copies(result)
         self._event = torch.cuda.Event()
@@ -109,7 +108,6 @@ class DeviceFuture:
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         """Waits for the event. `timeout` is not needed: a step that is launched ends, or the device fails."""
         if self._output is None:
-            assert self._result is not None
             self._event.synchronize()
-            self._output, self._result = self._result.output(), None
+            self._output = self._result.output()
         return self._output

@@ -30,7 +30,7 @@ WARM_UP_TOKENS = 8
 
 
 def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str]) -> type[Any]:
-    """A class of one of this worker's extension points. Raises PluginError with what is installed, or the pip command."""
+    """A class of one of this worker's extension points. Raises PluginError with what there is, or the pip command."""
     found, entry = resolve_owned(kind, name)
     if not (isinstance(found, type) and issubclass(found, base)):
         raise PluginIncompatible(

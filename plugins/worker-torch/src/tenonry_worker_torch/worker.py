@@ -81,7 +81,7 @@ class TorchWorker(Worker):
             KVCacheGroup(
                 layers=tuple(spec.name for spec in specs),
                 bytes_per_token=sum(spec.bytes_per_token(model.dtype) for spec in specs),
-                block_sizes=type(model.backend).block_sizes(model.device),
+                block_sizes=type(model.backend).block_sizes(),
             )
         ]
 

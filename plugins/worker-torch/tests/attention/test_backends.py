@@ -90,7 +90,7 @@ class World:
     def _batch(self, rows, num, start, slots, full_plan=None):
         return AttentionBatch(
             row=rows, num_tokens=num, start=start, seq_lens=start + num, block_table=self.table, slot_mapping=slots,
-            generation=self.generation[rows].copy(), buffers=HostBuffers(torch.device("cpu"), 1), full_plan=full_plan,
+            generation=self.generation[rows].copy(), put=HostBuffers(torch.device("cpu"), 1).put, full_plan=full_plan,
         )  # fmt: skip
 
     def _layer(self, layer, number, rows, num, start, asked):
@@ -145,8 +145,7 @@ def schedule(world, steps):
             if row not in world.known and choice.random() < 0.5:
                 world.enter(row)
         counts, fresh = {}, set()
-        for row in choice.permutation(list(world.known)):
-            row = int(row)
+        for row in choice.permutation(list(world.known)).tolist():
             if world.length(row) == 0:
                 counts[row] = int(choice.choice([1, 3, 7, 60, 61, 90]))
                 fresh.add(row)

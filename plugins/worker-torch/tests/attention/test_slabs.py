@@ -23,9 +23,9 @@ def test_capacities_grow_by_half_at_most():
 
 def test_a_row_that_decodes_stays_where_it_is():
     slabs = make()
-    (_, first), = slabs.place(ints(3, 5), ints(1, 1), ints(10, 20))[0]
+    ((_, first),) = slabs.place(ints(3, 5), ints(1, 1), ints(10, 20))[0]
     assert first.entering.tolist() == [True, True]
-    (_, second), = slabs.place(ints(3, 5), ints(1, 1), ints(11, 21))[0]
+    ((_, second),) = slabs.place(ints(3, 5), ints(1, 1), ints(11, 21))[0]
     assert not second.entering.any()
     assert second.slots.tolist() == first.slots.tolist()
 
@@ -33,14 +33,14 @@ def test_a_row_that_decodes_stays_where_it_is():
 def test_a_new_request_or_a_gap_enters_again():
     slabs = make()
     slabs.place(ints(0, 1, 2), ints(1, 1, 1), ints(10, 10, 10))
-    (_, placed), = slabs.place(ints(0, 1, 2), ints(2, 1, 1), ints(11, 13, 11))[0]
+    ((_, placed),) = slabs.place(ints(0, 1, 2), ints(2, 1, 1), ints(11, 13, 11))[0]
     assert placed.entering.tolist() == [True, True, False]
 
 
 def test_a_row_moves_when_it_outgrows_its_slab():
     slabs = make()
     slabs.place(ints(0), ints(1), ints(64))
-    (_, placed), = slabs.place(ints(0), ints(1), ints(65))[0]
+    ((_, placed),) = slabs.place(ints(0), ints(1), ints(65))[0]
     assert placed.slab.capacity == 96
     assert placed.entering.all()
     assert (slabs._slabs[0].owner == -1).all()
@@ -50,7 +50,7 @@ def test_a_slab_of_holes_is_packed_anew():
     slabs = make()
     rows = np.arange(32)
     slabs.place(rows, np.ones(32, np.int64), np.full(32, 10))
-    (_, placed), = slabs.place(ints(30, 31), ints(1, 1), ints(11, 11))[0]
+    ((_, placed),) = slabs.place(ints(30, 31), ints(1, 1), ints(11, 11))[0]
     assert placed.slots.tolist() == [0, 1]
     assert placed.entering.all()
 

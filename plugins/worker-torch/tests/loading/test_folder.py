@@ -68,7 +68,7 @@ def test_pickle_weights_are_refused_by_name(llama, tmp_path, name):
 
 def test_a_folder_without_weights_says_what_to_do(llama, tmp_path):
     copy(llama, tmp_path, "config.json")
-    with pytest.raises(ModelError, match="no \\*.safetensors file; --load-format dummy"):
+    with pytest.raises(ModelError, match=r"no \*\.safetensors file; --load-format dummy"):
         load(tmp_path)
 
 
@@ -82,7 +82,7 @@ def test_a_broken_config_is_named(tmp_path, text, reason):
 def test_broken_weights_are_a_model_error(llama, tmp_path):
     copy(llama, tmp_path, "config.json")
     (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
-    with pytest.raises(ModelError, match="LlamaForCausalLM.*cannot be loaded"):
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM.*cannot be loaded"):
         load(tmp_path)
 
 
@@ -93,7 +93,7 @@ def test_missing_weights_are_not_made_up(llama, tmp_path):
     weights = load_file(llama / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match="1 missing_keys, such as model.layers.1.mlp.up_proj.weight"):
+    with pytest.raises(ModelError, match=r"1 missing_keys, such as model\.layers\.1\.mlp\.up_proj\.weight"):
         load(tmp_path)
 
 
@@ -112,7 +112,7 @@ def test_quantised_checkpoints_are_refused(llama, tmp_path):
     copy(llama, tmp_path, "config.json", "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
-    with pytest.raises(ModelError, match="quantised \\(awq\\)"):
+    with pytest.raises(ModelError, match=r"quantised \(awq\)"):
         load(tmp_path)
 
 

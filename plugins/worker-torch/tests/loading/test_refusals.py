@@ -13,22 +13,31 @@ from tenonry.errors import ModelError
 from tenonry_worker_torch.loading.weights import load_model
 
 SMALL = worker_families.SMALL
+TINY = {"hidden_size": 32, "vocab_size": 96}
+HYBRID = SMALL | {"head_dim": 16, "num_experts": 4}
+NO_INTERFACE = "attention interface"
 MIXERS = {
-    "mamba": ({"hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 96, "state_size": 4}, "Mamba.*linear_attention|Mamba"),
+    "mamba": (TINY | {"num_hidden_layers": 2, "state_size": 4}, "Mamba"),
     "lfm2": (SMALL | {"layer_types": ["conv", "full_attention", "conv"]}, "Lfm2.*conv"),
-    "recurrent_gemma": (SMALL | {"head_dim": 16, "lru_width": 64, "block_types": ["recurrent", "attention"]}, "RecurrentGemma"),
+    "recurrent_gemma": (
+        SMALL | {"head_dim": 16, "lru_width": 64, "block_types": ["recurrent", "attention"]},
+        "RecurrentGemma",
+    ),
     "qwen3_next": (
-        SMALL | {"head_dim": 16, "num_experts": 4, "layer_types": ["linear_attention", "full_attention", "full_attention"]},
+        HYBRID | {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
         "Qwen3Next.*linear_attention",
     ),
-    "bloom": ({"hidden_size": 32, "n_layer": 2, "n_head": 4, "vocab_size": 96}, "Bloom.*attention interface"),
-    "falcon": ({"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4, "vocab_size": 96}, "Falcon.*attention interface"),
+    "bloom": (TINY | {"n_layer": 2, "n_head": 4}, f"Bloom.*{NO_INTERFACE}"),
+    "falcon": (TINY | {"num_hidden_layers": 2, "num_attention_heads": 4}, f"Falcon.*{NO_INTERFACE}"),
     "llama4_text": (
         SMALL | {"head_dim": 16, "layer_types": ["chunked_attention"] * 3, "intermediate_size_mlp": 64},
         "chunked_attention",
     ),
-    "t5": ({"d_model": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 96}, "encoder-decoder|no causal language model"),
-}  # fmt: skip
+    "t5": (
+        {"d_model": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 96},
+        "encoder-decoder|no causal language model",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", MIXERS)
@@ -85,7 +94,7 @@ def mixing_llama():
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_the_self_check_refuses_a_model_whose_requests_would_disturb_each_other(fuse):
-    with pytest.raises(ModelError, match="LlamaForCausalLM fails the self check.*--skip-model-check"):
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM fails the self check.*--skip-model-check"):
         worker_tools.loaded(mixing_llama(), fuse=fuse)
 
 

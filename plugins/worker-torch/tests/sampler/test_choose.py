@@ -70,7 +70,11 @@ def test_uniforms_depend_on_seed_position_and_draw_and_nothing_else():
     position = np.full(2000, 3, np.int32)
     first = uniforms(seeds, position)
     assert np.array_equal(first[5:9], uniforms(seeds[5:9], position[5:9]))
-    for other in (uniforms(seeds, position + 1), uniforms(seeds, position, draw=1), uniforms(seeds + np.uint64(1), position)):
+    for other in (
+        uniforms(seeds, position + 1),
+        uniforms(seeds, position, draw=1),
+        uniforms(seeds + np.uint64(1), position),
+    ):
         assert abs(np.corrcoef(first, other)[0, 1]) < 0.1
     along = uniforms(np.full(2000, 17, np.uint64), np.arange(2000, dtype=np.int32))
     for numbers in (first, along):

@@ -33,10 +33,16 @@ class Bench:
         self.rows[row] = (sampling, list(prompt), list(output), stop, bad)
         self.sampler.enter(
             NewRow(
-                row=row, handle=row + 1, token_ids=tokens, num_computed=0, num_output=len(output),
-                block_ids=(np.empty(0, np.int32),), sampling=sampling, stop_token_ids=tuple(stop),
+                row=row,
+                handle=row + 1,
+                token_ids=tokens,
+                num_computed=0,
+                num_output=len(output),
+                block_ids=(np.empty(0, np.int32),),
+                sampling=sampling,
+                stop_token_ids=tuple(stop),
                 bad_words=tuple(bad),
-            )  # fmt: skip
+            )
         )
 
     def step(self, rows):

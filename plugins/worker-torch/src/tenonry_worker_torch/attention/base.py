@@ -8,19 +8,19 @@ model runner calls `plan` once per step and `forward` once per layer.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from numpy.typing import NDArray
-
     from tenonry_worker_torch.attention.layer import AttentionLayer
-    from tenonry_worker_torch.buffers import StepBuffers
 
 
+@dataclass(slots=True, kw_only=True)
 class LayerSpec:
     """Shape and mathematics of one attention layer, as the model itself passed them in a probe run.
 
@@ -28,25 +28,15 @@ class LayerSpec:
     (0: all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
     """
 
-    __slots__ = ("index", "key_size", "name", "num_heads", "num_kv_heads", "scaling", "softcap", "value_size", "window")
-
-    def __init__(
-        self,
-        *,
-        name: str,
-        index: int,
-        num_heads: int,
-        num_kv_heads: int,
-        key_size: int,
-        value_size: int,
-        scaling: float,
-        window: int = 0,
-        softcap: float = 0.0,
-    ) -> None:
-        self.name, self.index = name, index
-        self.num_heads, self.num_kv_heads = num_heads, num_kv_heads
-        self.key_size, self.value_size = key_size, value_size
-        self.scaling, self.window, self.softcap = scaling, window, softcap
+    name: str
+    index: int
+    num_heads: int
+    num_kv_heads: int
+    key_size: int
+    value_size: int
+    scaling: float
+    window: int = 0
+    softcap: float = 0.0
 
     @property
     def group_size(self) -> int:
@@ -70,39 +60,28 @@ class LayerCache:
         self.key, self.value, self.both = key, value, both
 
 
+@dataclass(slots=True, kw_only=True)
 class AttentionBatch:
     """The rows of one step, seen by a backend: R rows, Q query tokens, T written tokens.
 
     All arrays are numpy and on the host: `row` i32[R], `num_tokens` i32[R] (query tokens per row, neighbours in the
     flattened batch), `start` i32[R] (position of a row's first query), `seq_lens` i32[R] (KV length to attend to,
-    queries included), `block_table` i32[rows, blocks] indexed by `row`, `slot_mapping` i64[T] (where the step's K/V go).
-    `generation` i64[R] changes whenever a row is filled anew. `put` moves an array to the device.
+    queries included), `block_table` i32[rows, blocks] indexed by `row`, `slot_mapping` i64[T] (where the step's K/V
+    go). `generation` i64[R] changes whenever a row is filled anew. `put(label, array)` moves an array to the device.
 
     For the last layer of a model the queries are only those that are sampled from, while all T tokens are still
     written: then every row has one query token, and `full_plan` is the plan of the other layers.
     """
 
-    __slots__ = (
-        "block_table", "full_plan", "generation", "num_tokens", "put", "row", "seq_lens", "slot_mapping", "start",
-    )  # fmt: skip
-
-    def __init__(
-        self,
-        *,
-        row: NDArray[np.int32],
-        num_tokens: NDArray[np.int32],
-        start: NDArray[np.int32],
-        seq_lens: NDArray[np.int32],
-        block_table: NDArray[np.int32],
-        slot_mapping: NDArray[np.int64],
-        generation: NDArray[np.int64],
-        buffers: StepBuffers,
-        full_plan: Any = None,
-    ) -> None:
-        self.row, self.num_tokens, self.start, self.seq_lens = row, num_tokens, start, seq_lens
-        self.block_table, self.slot_mapping, self.generation = block_table, slot_mapping, generation
-        self.put = buffers.put
-        self.full_plan = full_plan
+    row: NDArray[np.int32]
+    num_tokens: NDArray[np.int32]
+    start: NDArray[np.int32]
+    seq_lens: NDArray[np.int32]
+    block_table: NDArray[np.int32]
+    slot_mapping: NDArray[np.int64]
+    generation: NDArray[np.int64]
+    put: Callable[[str, NDArray[Any]], torch.Tensor]
+    full_plan: Any = None
 
 
 class AttentionBackend(ABC):
@@ -116,13 +95,13 @@ class AttentionBackend(ABC):
     interface_version: ClassVar[int] = 1
 
     @classmethod
-    @abstractmethod
-    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:
+    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:  # noqa: ARG003 - an answer
         """Why this backend cannot run these layers on this device, in words; None if it can."""
+        return None
 
     @classmethod
-    def block_sizes(cls, device: torch.device) -> tuple[int, ...]:
-        """Block sizes it can do on the device, best first; empty for any."""
+    def block_sizes(cls) -> tuple[int, ...]:
+        """Block sizes it can do, best first; empty for any."""
         return ()
 
     def __init__(self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:

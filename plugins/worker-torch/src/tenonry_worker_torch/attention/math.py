@@ -6,7 +6,7 @@ Shapes: B independent batches, H query heads, K KV heads (H = K × group), S que
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from tenonry_worker_torch.attention.base import LayerSpec
 
@@ -20,7 +20,13 @@ def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
 
 
 def causal_mask(
-    num_queries: int, start: int, num_keys: int, window: int, dtype: torch.dtype, device: torch.device, first_key: int = 0
+    num_queries: int,
+    start: int,
+    num_keys: int,
+    window: int,
+    dtype: torch.dtype,
+    device: torch.device,
+    first_key: int = 0,
 ) -> torch.Tensor:
     """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them.
 
@@ -45,7 +51,7 @@ def masked_attention(
     grouped = key.shape[1] != query.shape[1]
     if mask.dim() == 2:
         mask = mask[None, None]
-    return F.scaled_dot_product_attention(
+    return functional.scaled_dot_product_attention(
         query, key, value, attn_mask=mask, scale=spec.scaling, enable_gqa=grouped
     )
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 from tenonry_worker_torch.attention.base import AttentionBackend, AttentionBatch, LayerCache, LayerSpec
 from tenonry_worker_torch.attention.math import causal_mask, masked_attention, softcapped_attention
@@ -30,7 +30,7 @@ MAX_MASK_ELEMENTS = 1 << 24  # of one chunk of prefill queries
 
 
 class DecodeGroup:
-    """Rows [begin, end) of the decode order: block `index` (see `_gather`) and additive `mask` [R, 1, 1, L]."""
+    """Rows [begin, end) of the decode order: block `index` (see `gather`) and additive `mask` [R, 1, 1, L]."""
 
     __slots__ = ("begin", "end", "index", "mask")
 
@@ -76,10 +76,6 @@ class SdpaBackend(AttentionBackend):
 
     name: ClassVar[str] = "sdpa"
 
-    @classmethod
-    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:
-        return None
-
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks, self.block_size = num_blocks, block_size
         return {layer.name: self._allocate_layer(layer, num_blocks * block_size) for layer in self.layers}
@@ -113,23 +109,35 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        cache = layer.kv_cache[0]
-        if both is not None and cache.both is not None:
-            cache.both.index_copy_(1, plan.slots, both.transpose(0, 1))
-        else:
-            cache.key.index_copy_(1, plan.slots, key.transpose(0, 1))
-            cache.value.index_copy_(1, plan.slots, value.transpose(0, 1))
+        self.write(layer.kv_cache[0], key, value, plan, both)
         if not plan.num_queries:  # a pruned last layer of a step in which no row samples
             return query.new_empty(0, layer.spec.num_heads, layer.spec.value_size)
         if plan.decode_tokens is None:
             return self._decode(layer, query, plan)
         out = query.new_empty(plan.num_queries, layer.spec.num_heads, layer.spec.value_size)
-        self._prefill_all(layer, query, key, value, plan, out)
-        if len(plan.decode_order):
-            out.index_copy_(0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan))
+        self.prefill(layer, query, key, value, plan, out)
+        self.decode_gathered(layer, query, plan, out)
         return out
 
+    def write(
+        self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, plan: SdpaPlan, both: torch.Tensor | None
+    ) -> torch.Tensor | None:
+        """All K/V of the step into their slots; returns them as one tensor [T, 2 × heads, size] where sizes allow."""
+        if cache.both is None:
+            cache.key.index_copy_(1, plan.slots, key.transpose(0, 1))
+            cache.value.index_copy_(1, plan.slots, value.transpose(0, 1))
+            return None
+        if both is None:
+            both = torch.cat((key, value), 1)
+        cache.both.index_copy_(1, plan.slots, both.transpose(0, 1))
+        return both
+
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
+
+    def decode_gathered(self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor) -> None:
+        """The decoding rows of a mixed step, into their places in `out`."""
+        if plan.decode_tokens is not None and len(plan.decode_order):
+            out.index_copy_(0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan))
 
     def _decode(self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
@@ -139,7 +147,7 @@ class SdpaBackend(AttentionBackend):
 
     def _decode_group(self, layer: AttentionLayer, query: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
         spec, rows = layer.spec, group.end - group.begin
-        key, value = self._gather(layer.kv_cache[0], group.index, rows, spec)
+        key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
         return self.decode_attention(grouped, key, value, group.mask, spec).reshape(
             rows, spec.num_heads, spec.value_size
@@ -154,9 +162,9 @@ class SdpaBackend(AttentionBackend):
         """
         if spec.softcap:
             return softcapped_attention(query, key, value, mask, spec)
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=spec.scaling)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=spec.scaling)
 
-    def _gather(
+    def gather(
         self, cache: LayerCache, index: torch.Tensor, rows: int, spec: LayerSpec
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [R, K, L, size] of blocks by (key or value, row, head, block) index."""
@@ -219,7 +227,7 @@ class SdpaBackend(AttentionBackend):
 
     # ------------------------------------------------------------------ prefill: several queries per row
 
-    def _prefill_all(
+    def prefill(
         self,
         layer: AttentionLayer,
         query: torch.Tensor,
@@ -231,9 +239,7 @@ class SdpaBackend(AttentionBackend):
         """Every segment of the step, into its place in `out`."""
         for segment in plan.prefill:
             span = slice(segment.token, segment.token + segment.count * segment.length)
-            out[span] = self._prefill(
-                layer.spec, layer.kv_cache[0], segment, plan, query[span], key[span], value[span]
-            )
+            out[span] = self._prefill(layer.spec, layer.kv_cache[0], segment, plan, query[span], key[span], value[span])
 
     def _prefill(
         self,
@@ -251,7 +257,7 @@ class SdpaBackend(AttentionBackend):
         q, k, v = (t.reshape(*shape, t.shape[-1]).transpose(1, 2) for t in (query, key, value))
         plain = not spec.softcap and not (spec.window and segment.length > spec.window)
         if plain:
-            out = F.scaled_dot_product_attention(
+            out = functional.scaled_dot_product_attention(
                 q, k, v, is_causal=True, scale=spec.scaling, enable_gqa=spec.group_size > 1
             )
         else:
@@ -277,9 +283,7 @@ class SdpaBackend(AttentionBackend):
         parts = []
         for begin in range(0, segment.length, piece):
             count = min(piece, segment.length - begin)
-            mask = causal_mask(
-                count, segment.start + begin, end - first_key, spec.window, q.dtype, q.device, first_key
-            )
+            mask = causal_mask(count, segment.start + begin, end - first_key, spec.window, q.dtype, q.device, first_key)
             parts.append(masked_attention(q[:, :, begin : begin + count], key, value, mask, spec)[0].transpose(0, 1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 

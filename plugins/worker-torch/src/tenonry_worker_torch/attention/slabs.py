@@ -19,7 +19,7 @@ NOWHERE = -1
 
 
 def capacities(longest: int) -> NDArray[np.int64]:
-    """Slab capacities in tokens: 64, 96, 128, 192, 256, … up to at least `longest`; padding wastes a fifth on average."""
+    """Slab capacities in tokens: 64, 96, 128, 192, 256, … up to at least `longest`; a fifth is wasted on average."""
     sizes = [64]
     while sizes[-1] < longest:
         sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2] if len(sizes) % 2 else [sizes[-1] * 2]
@@ -38,7 +38,7 @@ class Slab:
 
 
 class Placement:
-    """Where `rows` of one step sit: all in `slab`, row i in `slots[i]`; those in `entering` need their blocks copied."""
+    """Where `rows` of one step sit: all in `slab`, row i in `slots[i]`; `entering` ones need their blocks copied."""
 
     __slots__ = ("entering", "rows", "slab", "slots")
 
@@ -51,9 +51,7 @@ class Placement:
 class Slabs:
     """The slabs of a backend. Columns by row: slab number, slot, generation, and tokens held (`length`)."""
 
-    def __init__(
-        self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int
-    ) -> None:
+    def __init__(self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int) -> None:
         self.num_layers, self.num_kv_heads, self.size, self.dtype = num_layers, num_kv_heads, size, dtype
         self.budget_bytes, self.used_bytes = budget_bytes, 0
         self._capacities = capacities(64)
@@ -109,7 +107,7 @@ class Slabs:
                 tensor[:, self._slot[row]] = 0
 
     def _place_in(self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]) -> Placement | None:
-        """Slots for `rows` in slab `number`. Packs them anew when the slab is mostly holes, grows it when it is full."""
+        """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
         slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))
         taken = self._slot[rows[resident]]
         reach = int(taken.max()) + 1 if len(taken) else 0

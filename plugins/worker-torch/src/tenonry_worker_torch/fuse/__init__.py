@@ -17,9 +17,10 @@ from tenonry_worker_torch.fuse.verify import layers_agree
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from transformers import PreTrainedModel
+
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import Forward
-    from transformers import PreTrainedModel
 
 logger = logging.getLogger(__name__)
 

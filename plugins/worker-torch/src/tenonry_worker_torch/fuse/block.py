@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PackedLinear, merge, pack
+from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, merge, pack
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
 
@@ -28,12 +28,10 @@ class HeadNorm:
 
     __slots__ = ("norm", "weight")
 
-    def __init__(self, query: RMSNorm, key: RMSNorm, spec: LayerSpec) -> None:
-        assert query.weight is not None and key.weight is not None
-        self.norm = RMSNorm(None, spec.key_size, query.eps)  # a weight that is an offset stays in float32
-        self.weight = torch.cat(
-            [query.weight.expand(spec.num_heads, -1), key.weight.expand(spec.num_kv_heads, -1)]
-        ).contiguous()
+    def __init__(self, query: torch.Tensor, key: torch.Tensor, eps: float, spec: LayerSpec) -> None:
+        self.norm = RMSNorm(None, spec.key_size, eps)
+        weights = [query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)]
+        self.weight = torch.cat(weights).contiguous()  # float32 where it is an offset from 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         scaled = self.norm(x) * self.weight
@@ -47,10 +45,8 @@ class FusedAttention:
         self.qkv, self.out, self.spec = qkv, out, spec
         self.head_norm, self.attend = head_norm, attend
 
-    def heads(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None
-    ) -> torch.Tensor:
-        """`x` [T, hidden] → attention output [Q, heads · size] before the output projection; `keep` i64[Q] picks queries."""
+    def heads(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+        """`x` [T, hidden] → attention output [Q, heads · size], not yet projected; `keep` i64[Q] picks the queries."""
         spec = self.spec
         num_heads, num_kv_heads = spec.num_heads, spec.num_kv_heads
         every = self.qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, spec.key_size)
@@ -120,13 +116,14 @@ def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
     query, key = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
     if not isinstance(query, nn.Module) or not isinstance(key, nn.Module):
         return None
-    norms = [rms_norm_of(query), rms_norm_of(key)]
-    for norm in norms:
-        if norm is None or norm.weight is None or norm.weight.shape[0] != spec.key_size:
-            return None
-    if norms[0].eps != norms[1].eps or norms[0].is_offset != norms[1].is_offset:
+    first, second = rms_norm_of(query), rms_norm_of(key)
+    if first is None or second is None or first.weight is None or second.weight is None:
         return None
-    return HeadNorm(norms[0], norms[1], spec)
+    if {first.weight.shape[0], second.weight.shape[0]} != {spec.key_size}:
+        return None
+    if (first.eps, first.is_offset) != (second.eps, second.is_offset):
+        return None
+    return HeadNorm(first.weight, second.weight, first.eps, spec)
 
 
 def fused_mlp(module: nn.Module) -> FusedMLP | None:

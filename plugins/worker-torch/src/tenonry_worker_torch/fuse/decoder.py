@@ -15,6 +15,7 @@ from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
+from tenonry_worker_torch.loading.probe import PROMPT_LENGTHS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -92,7 +93,8 @@ def lean_forward(
         lean_layer(block, attention.spec, attention, kind)
         for block, attention, kind in zip(blocks, ordered, types, strict=True)
     ]
-    ropes = {kind: rope_table(inner.rotary_emb, kind, max_model_len, model.dtype) for kind in sorted(set(types))}
+    positions = max(max_model_len, *PROMPT_LENGTHS)  # the self check needs its prompts to fit
+    ropes = {kind: rope_table(inner.rotary_emb, kind, positions, model.dtype) for kind in sorted(set(types))}
     if any(layer is None for layer in lean) or any(table is None for table in ropes.values()):
         return None
     softcap = float(getattr(model.config.get_text_config(), "final_logit_softcapping", None) or 0.0)

@@ -27,7 +27,7 @@ NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] 
 
 
 class LeanLayer:
-    """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on (all K/V are written all the same)."""
+    """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on; all K/V are written anyway."""
 
     def __init__(
         self, attention: FusedAttention, mlp: FusedMLP | nn.Module, norms: list[RMSNorm | None], layer_type: str

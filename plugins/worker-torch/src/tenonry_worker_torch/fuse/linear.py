@@ -9,11 +9,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import nn
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+
+# torch has no public name for these (they are what its own compiler calls); `can_pack` asks whether they are there.
+_ONEDNN = torch.ops.mkldnn
+PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best or equal from 1 to 2048 rows
 
 
 class Linear(Protocol):
@@ -33,10 +38,10 @@ class DenseLinear:
         self.weight, self.bias = weight, bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias)
+        return functional.linear(x, self.weight, self.bias)
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return F.linear(x, self.weight, self.bias).add_(other)
+        return functional.linear(x, self.weight, self.bias).add_(other)
 
 
 class PackedLinear:
@@ -46,14 +51,14 @@ class PackedLinear:
 
     def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
         self.out_features = weight.shape[0]
-        self.weight = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), PACK_ROWS)
+        self.weight = _ONEDNN._reorder_linear_weight(weight.contiguous(), PACK_ROWS)  # noqa: SLF001
         self.bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")
+        return _ONEDNN._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")  # noqa: SLF001
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return torch.ops.mkldnn._linear_pointwise.binary(x, other, self.weight, self.bias, "add")
+        return _ONEDNN._linear_pointwise.binary(x, other, self.weight, self.bias, "add")  # noqa: SLF001
 
 
 class PackedModule(nn.Module):
@@ -68,17 +73,14 @@ class PackedModule(nn.Module):
         return self._packed(x)
 
 
-PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best or equal from 1 to 2048 rows
-
-
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     """Whether prepacked weights work here and pay: bfloat16 on a CPU that oneDNN computes it on."""
     return (
         device.type == "cpu"
         and dtype == torch.bfloat16
         and torch.backends.mkldnn.is_available()
-        and torch.ops.mkldnn._is_mkldnn_bf16_supported()
-        and hasattr(torch.ops.mkldnn, "_reorder_linear_weight")
+        and _ONEDNN._is_mkldnn_bf16_supported()  # noqa: SLF001
+        and hasattr(_ONEDNN, "_reorder_linear_weight")
     )
 
 
@@ -100,5 +102,7 @@ def merge(modules: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | No
         begin += module.out_features
     if all(module.bias is None for module in modules):
         return weight, None
-    zeros = [weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach() for module in modules]
+    zeros = [
+        weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach() for module in modules
+    ]
     return weight, torch.cat(zeros)

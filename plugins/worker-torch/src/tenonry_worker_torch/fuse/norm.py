@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-import torch.nn.functional as F
+from torch.nn import functional
 
 if TYPE_CHECKING:
     from torch import nn
@@ -61,8 +61,8 @@ class RMSNorm:
 
     def _on_device(self, x: torch.Tensor) -> torch.Tensor:
         if self.is_offset:
-            return F.rms_norm(x.float(), (self._size,), self.weight, self.eps).to(x.dtype)
-        return F.rms_norm(x, (self._size,), self.weight, self.eps)
+            return functional.rms_norm(x.float(), (self._size,), self.weight, self.eps).to(x.dtype)
+        return functional.rms_norm(x, (self._size,), self.weight, self.eps)
 
 
 def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:

@@ -30,7 +30,7 @@ class RopeTable:
         self.sin = torch.cat([-sin[:, : self.size // 2], sin[:, self.size // 2 :]], -1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-        """cos and sin [T, 1, size] of `positions` i64[T]."""
+        """Cos and sin [T, 1, size] of `positions` i64[T]."""
         return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
 
 

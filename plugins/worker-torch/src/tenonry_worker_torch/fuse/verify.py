@@ -1,4 +1,4 @@
-"""Is a lean layer the same function as the module it was made from? Tried, in float32, on random weights. Worker process.
+"""Is a lean layer the same function as the module it was made from? Tried in float32 on random weights. Worker process.
 
 Each kind of layer of a model is copied, its weights are replaced by random ones (so that a norm of all ones or a bias
 of zeros hides nothing), and both are run on the same input.

@@ -1,4 +1,4 @@
-"""The self check at start: two short prompts packed into one batch must give the logits they give apart. Worker process.
+"""The self check at start: two prompts packed into one batch must give the logits that they give apart. Worker process.
 
 It catches layers that mix tokens without attention, and any mistake in what was done to the model after loading.
 """
@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from tenonry.errors import ModelError
-from tenonry.step import BatchState, NewRow, SchedulerOutput
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import BatchState, NewRow, SchedulerOutput
 from tenonry_worker_torch.batch import attention_batch
 from tenonry_worker_torch.forward import Forward, ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
@@ -106,7 +106,7 @@ def check_model(packed: list[torch.Tensor], apart: list[torch.Tensor], architect
         error, allowed = relative_error(got, wanted), TOLERANCE[wanted.dtype]
         if not error <= allowed:
             raise ModelError(
-                f"{architecture} fails the self check of worker 'torch': prompt {number + 1} of two gives other logits in "
-                f"a packed batch than on its own (relative error {error:.3g}, allowed {allowed:g}), so requests would "
-                "disturb each other; --skip-model-check runs it anyway"
+                f"{architecture} fails the self check of worker 'torch': prompt {number + 1} of two gives other logits "
+                f"in a packed batch than on its own (relative error {error:.3g}, allowed {allowed:g}), so requests "
+                "would disturb each other; --skip-model-check runs it anyway"
             )

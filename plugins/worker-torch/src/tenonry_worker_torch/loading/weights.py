@@ -40,7 +40,7 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
         return DTYPES[wanted]
     stored = getattr(config, "dtype", None) or torch.float32
     dtype = DTYPES.get(str(stored).removeprefix("torch."), torch.float32)
-    if dtype == torch.float16 and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():
+    if dtype == torch.float16 and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():  # noqa: SLF001 - no public one
         return torch.bfloat16
     return dtype
 
@@ -65,8 +65,8 @@ def _read_config(path: str, architecture: str) -> PretrainedConfig:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError, TypeError) as error:
         raise ModelError(
-            f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is never "
-            f"run): {_first_line(error)}"
+            f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is "
+            f"never run): {_first_line(error)}"
         ) from error
 
 
@@ -99,7 +99,9 @@ def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architectur
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])
-            raise ModelError(f"the weights in {path} do not fit {architecture}: {len(info[kind])} {kind}, such as {names}")
+            raise ModelError(
+                f"the weights in {path} do not fit {architecture}: {len(info[kind])} {kind}, such as {names}"
+            )
     return model
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class BadWords(LogitsProcessor):
-    """Columns by sequence: `_row`, `_last` (its last token), `_size` (tokens before the last), `_prefix` [sequences, max]."""
+    """Columns by sequence: `_row`, `_last` (its last token), `_size` (tokens before it), `_prefix` [sequences, max]."""
 
     name: ClassVar[str] = "bad_words"
 

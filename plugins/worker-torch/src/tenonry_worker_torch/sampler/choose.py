@@ -1,4 +1,4 @@
-"""Choosing a token per row: the largest logit, or one drawn from the truncated distribution. Worker process, any device.
+"""Choosing a token per row: the largest logit, or one drawn from a truncated distribution. Worker process, any device.
 
 Truncation is by threshold, ties included, so it depends on a row's values alone and never on an order of sorting.
 """
@@ -25,7 +25,7 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _greedy_numpy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """numpy's argmax is vectorised where torch's is not, and lets NaN win."""
+    """Numpy's argmax is vectorised where torch's is not, and lets NaN win."""
     values = logits.numpy()
     ids = values.argmax(-1)
     return torch.from_numpy(ids), torch.from_numpy(np.isnan(values[np.arange(len(ids)), ids]))

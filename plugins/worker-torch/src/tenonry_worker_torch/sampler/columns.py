@@ -18,7 +18,7 @@ COLDEST = 1e-5  # a temperature below is greedy: dividing by it would overflow
 
 
 class SamplingColumns:
-    """Columns by row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs, prompt_logprobs i32 (−1: none).
+    """By row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs, prompt_logprobs i32 (−1: none).
 
     `is_greedy` and `is_processed` say whether a row takes the maximum, and whether any processor changes its logits;
     `is_plain` rows need an argmax and nothing else.

@@ -45,9 +45,7 @@ def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logpr
 
 def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
     """As `logprobs_of`, in pieces: a prompt has many positions."""
-    parts = [
-        logprobs_of(logits[i : i + PIECE], chosen[i : i + PIECE], count) for i in range(0, logits.shape[0], PIECE)
-    ]
+    parts = [logprobs_of(logits[i : i + PIECE], chosen[i : i + PIECE], count) for i in range(0, logits.shape[0], PIECE)]
     return Logprobs(
         torch.cat([part.token_ids for part in parts]),
         torch.cat([part.logprobs for part in parts]),

@@ -1,7 +1,7 @@
 """Things that change logits before a token is chosen; the extension point `tenonry.logits_processors`. Worker process.
 
-A processor keeps the state of its rows itself: it is told when a row enters and leaves and which tokens were chosen, and
-is called only in steps where one of its rows samples.
+A processor keeps the state of its rows itself: it is told when a row enters and leaves and which tokens were chosen,
+and is called only in steps where one of its rows samples.
 """
 
 from __future__ import annotations
@@ -30,7 +30,8 @@ class ProcessorContext:
 
 class SampleStep:
     """The rows of one sampling, in order: `row` i32[N], `num_output` i32[N] (tokens sampled before this one),
-    `length` i32[N] (tokens known before this one, prompt included)."""
+    `length` i32[N] (tokens known before this one, prompt included).
+    """
 
     __slots__ = ("length", "num_output", "row")
 
@@ -56,12 +57,12 @@ class LogitsProcessor(ABC):
     def enter(self, new: NewRow) -> bool:
         """A row starts, or comes back with its outputs; whether it needs this processor."""
 
-    def leave(self, row: int) -> None:
+    def leave(self, row: int) -> None:  # noqa: B027 - a processor without state by row has nothing to forget
         """An active row is gone: forget it."""
 
     @abstractmethod
     def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         """Change `logits` f32[N, vocabulary] in place; every row of the step is active."""
 
-    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
+    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:  # noqa: B027 - few depend on it
         """`token_ids` i64[N] were chosen for active rows; called after every sampling."""

@@ -1,8 +1,8 @@
 """Random numbers that depend on nothing but (seed, output position, draw). Pure numpy; worker process.
 
 Counter-based: no state is kept, so a request samples the same tokens however it is batched, chunked or preempted. The
-mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, with Stafford's constants), applied to the counter
-and then, keyed by the seed, once more.
+mixer is the finaliser of SplitMix64 (Steele, Lea, Flood, OOPSLA 2014, with Stafford's constants), applied to the
+counter and then, keyed by the seed, once more.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The sampler: columns and processors put together, with a fast path for plain greedy rows. Worker process, any device."""
+"""The sampler: columns and processors together, with a fast path for plain greedy rows. Worker process, any device."""
 
 from __future__ import annotations
 

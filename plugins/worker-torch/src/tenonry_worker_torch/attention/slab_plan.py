@@ -1,0 +1,205 @@
+"""What the CPU backend works out once per step: who is in which slab, where new tokens go, what is masked. Worker
+process.
+
+In steady decoding, where the same rows gain one token each, the last step's plan is moved on by one column.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry_worker_torch.attention.sdpa import SdpaPlan
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_worker_torch.attention.slabs import Placement, Slabs
+
+HIDDEN = float("-inf")
+
+
+class SlabGroup:
+    """Decoding rows of one slab in one step.
+
+    `append` i64[rows · 2 · heads]: where their new K/V go in the flattened slab; `tokens` i64[rows]: which flattened
+    tokens those are (None: all, in order). `queries` i64[Q] and `slots` i64[Q]: the place among the step's queries and
+    the slot of each row that attends (None: query i is slot i). `mask` [slots, 1, capacity] hides what a row does not
+    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: slots, and the
+    block index of the rows that move in.
+    """
+
+    __slots__ = (
+        "append", "column", "entering", "longest", "mask", "num_slots", "placement", "queries", "slots", "tokens",
+        "windowed",
+    )  # fmt: skip
+
+    def __init__(self, placement: Placement, append: torch.Tensor, mask: torch.Tensor, column: torch.Tensor) -> None:
+        self.placement, self.append, self.mask, self.column = placement, append, mask, column
+        self.longest, self.num_slots = 0, mask.shape[0]
+        self.entering: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.tokens: torch.Tensor | None = None
+        self.queries: torch.Tensor | None = None
+        self.slots: torch.Tensor | None = None
+        self.windowed: dict[int, torch.Tensor] = {}
+
+    def mask_for(self, window: int) -> torch.Tensor:
+        """The mask, and beyond it everything before each row's window."""
+        if not window:
+            return self.mask
+        if window not in self.windowed:
+            known = (self.mask == 0).sum(-1, keepdim=True)
+            self.windowed[window] = self.mask.masked_fill(torch.arange(self.mask.shape[-1]) < known - window, HIDDEN)
+        return self.windowed[window]
+
+    def move_on(self) -> None:
+        """Every row has one token more."""
+        self.entering = None
+        self.windowed.clear()
+        self.longest += 1
+        self.append += 1
+        self.column += 1
+        self.mask.view(-1)[self.column] = 0
+
+    def for_queries(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> SlabGroup:
+        """The same rows and writes, with only some of the rows attending."""
+        twin = SlabGroup(self.placement, self.append, self.mask, self.column)
+        twin.longest, twin.entering, twin.tokens, twin.windowed = (
+            self.longest,
+            self.entering,
+            self.tokens,
+            self.windowed,
+        )
+        twin.queries, twin.slots = torch.from_numpy(queries), torch.from_numpy(slots)
+        return twin
+
+
+class CpuPlan(SdpaPlan):
+    """A step: what the reference plans for prefill and for rows without a slab, and the slab groups."""
+
+    __slots__ = ("slab_groups",)
+
+    def __init__(self, batch: AttentionBatch) -> None:
+        super().__init__(batch)
+        self.slab_groups: list[SlabGroup] = []
+
+    def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
+        """Once there are slab groups, only the rows `order` are decoded from gathered blocks."""
+        if self.slab_groups:
+            self.decode_order = order
+            self.decode_tokens = torch.from_numpy(first_tokens(self.batch)[order])
+
+
+class SlabPlanner:
+    """Makes the plans of one model. `num_heads` KV heads per layer; `num_blocks` and `block_size` of the cache."""
+
+    def __init__(self, slabs: Slabs, num_blocks: int, block_size: int) -> None:
+        self.slabs, self.num_blocks, self.block_size = slabs, num_blocks, block_size
+        self._steady: CpuPlan | None = None
+
+    def plan(self, batch: AttentionBatch) -> CpuPlan:
+        """The plan of one step, or of a pruned last layer."""
+        if self._steady is not None and _continues(self._steady, batch):
+            return self._move_on(self._steady, batch)
+        self._steady = None
+        plan = CpuPlan(batch)
+        if batch.full_plan is not None:
+            _follow(plan, batch.full_plan)
+        elif len(plan.decode_order):
+            self._place(plan)
+        return plan
+
+    def _place(self, plan: CpuPlan) -> None:
+        batch, order = plan.batch, plan.decode_order
+        placed, homeless = self.slabs.place(
+            batch.row[order].astype(np.int64), batch.generation[order], batch.seq_lens[order].astype(np.int64)
+        )
+        plan.slab_groups = [self._group(plan, order[which], placement) for which, placement in placed]
+        plan.leave_to_gathering(order[np.sort(homeless)])
+        if not plan.prefill and not len(homeless):
+            self._steady = plan
+
+    def _move_on(self, plan: CpuPlan, batch: AttentionBatch) -> CpuPlan:
+        plan.slots = batch.put("slot_mapping", batch.slot_mapping)
+        plan.batch = batch
+        for group in plan.slab_groups:
+            group.move_on()
+            self.slabs.advance(group.placement.rows)
+        return plan
+
+    def _group(self, plan: CpuPlan, places: NDArray[np.int64], placement: Placement) -> SlabGroup:
+        """The group of the rows at `places` of the batch."""
+        batch, slab, slots, heads = plan.batch, placement.slab, placement.slots, self.slabs.num_kv_heads
+        lengths = batch.seq_lens[places].astype(np.int64)
+        line = slots[:, None, None] * heads + np.arange(heads)  # [row, key or value, head]
+        line = line + (np.arange(2) * len(slab.owner) * heads)[:, None]
+        known = np.zeros(int(slots.max()) + 1, np.int64)
+        known[slots] = lengths
+        hidden = torch.from_numpy(np.arange(slab.capacity) >= known[:, None])
+        group = SlabGroup(
+            placement,
+            append=torch.from_numpy((line * slab.capacity + (lengths - 1)[:, None, None]).reshape(-1)),
+            mask=torch.zeros(hidden.shape, dtype=self.slabs.dtype).masked_fill_(hidden, HIDDEN)[:, None],
+            column=torch.from_numpy(slots * slab.capacity + lengths - 1),
+        )
+        group.longest = int(lengths.max())
+        tokens = torch.from_numpy(first_tokens(batch)[places])
+        if plan.prefill or not is_range(places, len(batch.row)):
+            group.tokens = tokens
+        if group.tokens is not None or not is_range(slots, group.num_slots):
+            group.queries, group.slots = tokens, torch.from_numpy(slots)
+        if placement.entering.any():
+            group.entering = self._entering(batch, places[placement.entering], slots[placement.entering])
+        return group
+
+    def _entering(
+        self, batch: AttentionBatch, places: NDArray[np.int64], slots: NDArray[np.int64]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Slots, and the block index (key or value, row, head, block) of the rows that move in."""
+        used = -(-batch.seq_lens[places] // self.block_size)[:, None]
+        table = batch.block_table[batch.row[places], : int(used.max())]
+        blocks = np.where(np.arange(table.shape[1]) < used, table, table[:, :1])
+        heads = self.slabs.num_kv_heads
+        offsets = (np.arange(2 * heads) * self.num_blocks).reshape(2, 1, heads, 1)
+        return torch.from_numpy(slots), torch.from_numpy((blocks[:, None, :] + offsets).reshape(-1))
+
+
+def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
+    """The flattened index of each row's first token, i64[R]."""
+    return np.cumsum(batch.num_tokens, dtype=np.int64) - batch.num_tokens
+
+
+def is_range(numbers: NDArray[np.int64], count: int) -> bool:
+    """Whether they are 0, 1, …, count − 1."""
+    return len(numbers) == count and bool((numbers == np.arange(count)).all())
+
+
+def _continues(plan: CpuPlan, batch: AttentionBatch) -> bool:
+    """Same rows, same requests, one more token each, and room for it in every slab."""
+    last = plan.batch
+    return (
+        len(last.row) == len(batch.row)
+        and bool((last.row == batch.row).all())
+        and bool((last.generation == batch.generation).all())
+        and bool((last.seq_lens + 1 == batch.seq_lens).all())
+        and bool((batch.num_tokens == 1).all())
+        and all(group.longest < group.placement.slab.capacity for group in plan.slab_groups)
+    )
+
+
+def _follow(plan: CpuPlan, full: CpuPlan) -> None:
+    """A pruned last layer: rows in slabs stay there, and gain their token even if they do not sample."""
+    batch = plan.batch
+    in_slab = np.zeros(len(batch.row), np.bool_)
+    query_of = np.full(len(batch.block_table), -1)
+    query_of[batch.row] = np.arange(len(batch.row))
+    for group in full.slab_groups:
+        rows, slots = group.placement.rows, group.placement.slots
+        asked = query_of[rows] >= 0
+        queries = query_of[rows[asked]]
+        in_slab[queries] = True
+        plan.slab_groups.append(group.for_queries(queries, slots[asked]))
+    plan.leave_to_gathering(plan.decode_order[~in_slab[plan.decode_order]])

@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import RowFailure
+
+
+@pytest.fixture(scope="module")
+def llama():
+    return worker_tools.loaded(worker_families.build("llama"))
+
+
+def serve(model, requests, **way):
+    runner = worker_tools.runner(model)
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way).run(requests)
+    return requests
+
+
+def request(number, prompt, **sampling):
+    wish = SamplingParams(**({"max_tokens": 10, "ignore_eos": True} | sampling))
+    return Request(number, prompt, sampling=wish, max_tokens=wish.max_tokens)
+
+
+def sampled_requests():
+    return [
+        request(number + 1, prompt, temperature=0.9, seed=number, top_p=0.9, frequency_penalty=0.3, logprobs=2)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+
+
+def test_random_tokens_do_not_depend_on_batching_chunking_or_preemption(llama):
+    wanted = [serve(llama, [one])[0].output for one in sampled_requests()]
+    for way in ({}, {"budget": 7}, {"depth": 3}, {"budget": 9, "depth": 2, "preempt_every": 4}):
+        assert [one.output for one in serve(llama, sampled_requests(), **way)] == wanted
+    assert len({token for tokens in wanted for token in tokens}) > 20
+
+
+def test_logprobs_are_the_models_own(llama):
+    one = serve(llama, [request(1, worker_tools.prompts()[1], temperature=0.0, logprobs=3)])[0]
+    reference = worker_families.build("llama")
+    with torch.inference_mode():
+        logits = reference(torch.tensor([one.prompt + one.output])).logits[0]
+    wanted = torch.log_softmax(logits, -1)[len(one.prompt) - 1 : -1]
+    for position, (ids, values, rank) in enumerate(one.logprobs):
+        assert ids[0] == one.output[position]
+        assert rank == 1
+        np.testing.assert_allclose(values, wanted[position, torch.from_numpy(ids).long()], atol=1e-4)
+
+
+@pytest.mark.parametrize("way", [{}, {"budget": 6}, {"budget": 6, "depth": 2}])
+def test_prompt_logprobs_cover_every_prompt_token_but_the_first(llama, way):
+    asking, other = worker_tools.prompts()[3], worker_tools.prompts()[1]
+    one, plain = serve(
+        llama, [request(1, asking, temperature=0.0, prompt_logprobs=2), request(2, other, temperature=0.0)], **way
+    )
+    alone = serve(llama, [request(2, other, temperature=0.0)])[0]
+    assert plain.output == alone.output
+    assert not plain.prompt_logprobs
+    starts = [part.start for part in one.prompt_logprobs]
+    lengths = [len(part.rank) for part in one.prompt_logprobs]
+    assert starts == [1 + sum(lengths[:i]) for i in range(len(lengths))]
+    assert sum(lengths) == len(asking) - 1
+    ids = np.concatenate([part.token_ids for part in one.prompt_logprobs])
+    values = np.concatenate([part.logprobs for part in one.prompt_logprobs])
+    rank = np.concatenate([part.rank for part in one.prompt_logprobs])
+    with torch.inference_mode():
+        wanted = torch.log_softmax(worker_families.build("llama")(torch.tensor([asking])).logits[0], -1)
+    for position in range(len(asking) - 1):
+        assert ids[position, 0] == asking[position + 1]
+        own = wanted[position, asking[position + 1]]
+        assert values[position, 0] == pytest.approx(float(own), abs=1e-4)
+        assert rank[position] == int((wanted[position] > own).sum()) + 1
+        assert ids[position, 1:].tolist() == wanted[position].topk(2).indices.tolist()
+
+
+@pytest.mark.parametrize("backend", worker_tools.BACKENDS)
+def test_a_request_that_makes_nan_fails_alone_and_leaves_nothing_behind(backend):
+    """One token's embedding is NaN. Whoever shares its batch, and whoever gets its blocks later, is untouched."""
+    module = worker_families.build("llama")
+    model = worker_tools.loaded(module, backend=backend)
+    prompts = worker_tools.prompts()
+    wanted = [one.output for one in serve(model, [request(i + 1, p, temperature=0.0) for i, p in enumerate(prompts)])]
+    poison = next(
+        token for token in range(95, 2, -1) if not any(token in p + w for p, w in zip(prompts, wanted, strict=True))
+    )
+    module.get_input_embeddings().weight.data[poison] = float("nan")
+    runner = worker_tools.runner(model, num_blocks=60)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=60, block_size=4)
+    bad = Request(99, [7, poison, 9], max_tokens=10)
+    requests = [bad, *(request(i + 1, p, temperature=0.0) for i, p in enumerate(prompts))]
+    driver.run(requests)
+    assert bad.failure == RowFailure.NUMERICAL
+    assert [one.output for one in requests[1:]] == wanted
+    again = [request(i + 1, p, temperature=0.0) for i, p in enumerate(prompts)]
+    assert [one.output for one in driver.run(again)] == wanted
+
+
+def test_a_step_that_only_takes_leave_answers_with_nothing(llama):
+    runner = worker_tools.runner(llama)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4)
+    driver.gone = []
+    result = runner.answer(driver._empty_step()).result()
+    assert len(result.row) == len(result.token_ids) == 0
+
+
+def test_prefix_blocks_computed_in_the_same_step_can_be_read(llama):
+    """A row whose first blocks another row fills in this very step: all K/V of a layer are written before any read."""
+    from tenonry.step import NewRow, SchedulerOutput
+
+    prompt = worker_tools.prompts()[3]
+    wanted = serve(llama, [request(1, prompt, temperature=0.0, max_tokens=1)])[0].output
+    runner = worker_tools.runner(llama)
+    greedy = SamplingParams(temperature=0.0)
+    first = NewRow(
+        row=3, handle=1, token_ids=np.array(prompt, np.int32), num_computed=0, num_output=0,
+        block_ids=(np.arange(20, 30, dtype=np.int32),), sampling=greedy,
+    )  # fmt: skip
+    second = NewRow(
+        row=1, handle=2, token_ids=np.array(prompt, np.int32), num_computed=32, num_output=0,
+        block_ids=(np.array([*range(20, 28), 40], np.int32),), sampling=greedy,
+    )  # fmt: skip
+    for order in ([1, 3], [3, 1]):
+        rows = np.array(order, np.int32)
+        out = runner.answer(
+            SchedulerOutput(
+                step_id=1,
+                new=[first, second],
+                row=rows,
+                num_tokens=np.array([1 if row == 1 else 33 for row in order], np.int32),
+                next_token=np.full(2, -1, np.int32),
+                samples=np.ones(2, np.bool_),
+            )
+        ).result()
+        assert out.row.tolist() == order
+        assert out.token_ids.tolist() == wanted * 2

@@ -1,0 +1,163 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
+from tenonry.kv_cache import plan_kv_cache
+from tenonry.step import DoneFuture
+from tenonry_worker_torch.attention.base import AttentionBackend
+from tenonry_worker_torch.memory import host_memory, keep_freed_memory
+from tenonry_worker_torch.startup import resolve_class
+from tenonry_worker_torch.worker import TorchOptions, TorchWorker
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("llama")
+    worker_families.save("llama", path)
+    return path
+
+
+def started(context):
+    worker = TorchWorker(context)
+    worker.load()
+    groups = list(worker.kv_cache_groups())
+    plan = plan_kv_cache([groups], [worker.available_memory()], context.config, context.max_model_len)
+    worker.initialize_cache(plan)
+    worker.warm_up()
+    return worker, plan
+
+
+def test_the_module_of_the_worker_is_light():
+    code = "import tenonry_worker_torch.worker, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_a_worker_serves_from_start_to_end(folder):
+    """The whole order of calls: load, size, allocate, warm up, steps, shutdown."""
+    worker, plan = started(worker_tools.context(folder))
+    group = worker.kv_cache_groups()[0]
+    assert group.bytes_per_token == 3 * 2 * 2 * 16 * 4
+    assert group.layers == tuple(f"model.layers.{i}.self_attn" for i in range(3))
+    assert plan.num_blocks == 8 * 4
+    driver = Driver(
+        lambda output: DoneFuture(worker.execute_model(output)), max_num_seqs=6, num_blocks=plan.num_blocks,
+        block_size=plan.block_size,
+    )  # fmt: skip
+    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    assert [one.output for one in driver.run(requests)] == worker_tools.generated("llama")
+    assert worker.steps_in_flight == 1
+    worker.check_health()
+    worker.shutdown()
+
+
+def test_what_the_extension_points_resolved_to_is_reported(folder):
+    worker, _ = started(worker_tools.context(folder, attention_backend="sdpa"))
+    resolved = worker.resolved_plugins()
+    assert resolved["attention_backend"].startswith("sdpa (tenonry-worker-torch ")
+    assert resolved["buffers"].startswith("host (tenonry-worker-torch ")
+
+
+def test_warm_up_leaves_no_row_behind(folder):
+    worker, _ = started(worker_tools.context(folder))
+    assert not worker.runner.state.handle.any()
+    tiny, _ = started(worker_tools.context(folder, max_model_len=1))
+    assert not tiny.runner.state.handle.any()
+
+
+def test_calls_out_of_order_say_what_is_missing(folder):
+    worker = TorchWorker(worker_tools.context(folder))
+    with pytest.raises(RuntimeError, match=r"load\(\) comes first"):
+        worker.kv_cache_groups()
+    with pytest.raises(RuntimeError, match=r"initialize_cache\(\) comes first"):
+        worker.warm_up()
+    worker.shutdown()
+
+
+def test_several_ranks_are_refused(folder):
+    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
+        TorchWorker(worker_tools.context(folder, tensor_parallel_size=2))
+
+
+def test_an_unknown_backend_lists_what_is_installed(folder):
+    worker = TorchWorker(worker_tools.context(folder, attention_backend="spda"))
+    with pytest.raises(PluginNotFound, match="sdpa"):
+        worker.load()
+
+
+def test_missing_cuda_buffers_come_with_the_pip_command():
+    with pytest.raises(PluginNotFound, match="pip install tenonry-cuda-buffers"):
+        resolve_class("buffers", "cuda", AttentionBackend, {})
+
+
+def test_a_backend_of_the_wrong_type_is_refused(folder):
+    with pytest.raises(PluginError, match="is no AttentionBackend"):
+        resolve_class("attention_backend", "tenonry_worker_torch.buffers:HostBuffers", AttentionBackend, {})
+
+
+def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):
+    monkeypatch.setattr(
+        "tenonry_worker_torch.attention.cpu.CpuBackend.refusal", classmethod(lambda *_: "heads are too small")
+    )
+    with pytest.raises(ConfigError, match="'cpu' cannot run LlamaForCausalLM: heads are too small"):
+        TorchWorker(worker_tools.context(folder)).load()
+
+
+def test_eager_and_unfused_run_the_models_own_code(folder):
+    for context in (
+        worker_tools.context(folder, enforce_eager=True),
+        worker_tools.context(folder, options=TorchOptions(fuse=False)),
+    ):
+        worker = TorchWorker(context)
+        worker.load()
+        assert type(worker.model.forward).__name__ == "ModuleForward"
+
+
+def test_a_missing_model_is_a_model_error(tmp_path):
+    with pytest.raises(ModelError, match="does not exist"):
+        TorchWorker(worker_tools.context(tmp_path / "none")).load()
+
+
+def test_threads_are_set_when_asked(folder):
+    before = torch.get_num_threads()
+    try:
+        TorchWorker(worker_tools.context(folder, options=TorchOptions(num_threads=2))).load()
+        assert torch.get_num_threads() == 2
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_memory_is_what_the_control_group_leaves(tmp_path):
+    machine = host_memory(tmp_path)
+    assert machine > 0
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert host_memory(tmp_path) == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host_memory(tmp_path) == pytest.approx(machine, rel=0.5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a switch of glibc")
+def test_glibc_agrees_to_keep_freed_memory():
+    assert keep_freed_memory() in {True, False}
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("way", [{}, {"budget": 7}, {"depth": 2}])
+def test_tokens_on_cuda_equal_generate(folder, way):
+    context = worker_tools.context(folder, device="cuda", dtype="float32", options=TorchOptions(buffers="host"))
+    worker, plan = started(context)
+    assert worker.steps_in_flight == 2
+    driver = Driver(
+        worker.execute_model, max_num_seqs=6, num_blocks=min(plan.num_blocks, 512), block_size=plan.block_size, **way
+    )
+    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    assert [one.output for one in driver.run(requests)] == worker_tools.generated("llama")
+    worker.shutdown()
