@@ -24,7 +24,7 @@ class TestFcfs(SchedulerContract):
 class TestPriority(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:PriorityPolicy"
-    effort = 0.5
+    effort = 0.3
 
 
 class TestSmallShares(SchedulerContract):

@@ -38,6 +38,7 @@ class StepBuilder:
         self.preempted: list[Request] = []
         self._new: list[NewRow] = []
         self._parts: list[Part] = []
+        self._started: list[tuple[int, int, int, bool]] = []  # as in `_parts`, one row each
         self._added: list[NewBlocks] = []
 
     # ------------------------------------------------------------------ looking
@@ -58,7 +59,7 @@ class StepBuilder:
         """Rows that this step can still run, in the order they entered: not at their limit, no token missing."""
         rows, context = self._rows, self._scheduler.context
         running = rows.running()
-        if self._parts:
+        if self._parts or self._started:
             running = running[rows.scheduled_in[running] != self._step_id]
         if context.max_concurrent_steps > 1 and len(running):
             can_run = rows.num_tokens[running] < rows.limit[running]
@@ -193,7 +194,14 @@ class StepBuilder:
             return False
         scheduler.started(request, row, start, self.now)
         self.enter_row(request, row, start)
-        self._commit(one, np.array([start], np.int32), np.array([start + count], np.int32), np.array([count], np.int32))
+        samples = start + count == request.num_tokens
+        rows.num_computed[row] = start + count
+        rows.scheduled_in[row] = self._step_id
+        if samples:
+            rows.pending[row] += 1
+            rows.num_tokens[row] += 1
+        self._started.append((row, count, int(request.token_ids[start]), samples))
+        blocks.register(one, np.array([start + count], np.int32))
         self.tokens_left -= count
         return True
 
@@ -265,6 +273,11 @@ class StepBuilder:
     def build(self) -> SchedulerOutput:
         """The finished step."""
         output = SchedulerOutput(step_id=self._step_id, gone=self._rows.take_gone(), new=self._new)
+        if self._started:
+            row, count, token, samples = zip(*self._started, strict=True)
+            self._parts.append(
+                (np.array(row), np.array(count, np.int32), np.array(token, np.int32), np.array(samples, np.bool_))
+            )
         if self._parts:
             row, output.num_tokens, output.next_token, output.samples = _join(self._parts)
             output.row, output.generation = row.astype(np.int32), self._rows.generation[row]

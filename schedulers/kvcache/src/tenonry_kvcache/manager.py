@@ -68,7 +68,7 @@ class KVCacheManager(BlockManager):
             return None
         self._attach(row, blocks)
         extra -= extra % self._size
-        if extra and not self._grow_row(row, num_hits + extra):
+        if extra and self._grow_row(row, num_hits + extra) is None:
             extra = 0  # no room to load, and thus none to compute either: the caller will find out
         if extra:
             self._transfers.promise(request, row, num_hits, extra, wait=wait)
@@ -122,6 +122,10 @@ class KVCacheManager(BlockManager):
 
     # ------------------------------------------------------------------ growing
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
+        if len(rows) == 1:
+            row = int(rows[0])
+            blocks = self._grow_row(row, int(num_tokens[0]))
+            return None if blocks is None else self._announce(np.repeat(rows, len(blocks)), blocks)
         short = (num_tokens > self._capacity[rows]).nonzero()[0]
         if len(short) == 0:
             return NO_BLOCKS
@@ -142,20 +146,20 @@ class KVCacheManager(BlockManager):
         self._capacity[rows] = count * self._size
         return self._announce(row, blocks)
 
-    def _grow_row(self, row: int, num_tokens: int) -> bool:
+    def _grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
         have = int(self._count[row])
-        want = -(-num_tokens // self._size)
-        if want > have:
-            blocks = self._pool.take(want - have)
-            if blocks is None:
-                return False
+        want = max(-(-num_tokens // self._size), have)
+        blocks = self._pool.take(want - have)
+        if blocks is not None:
             self._table[row, have:want] = blocks
             self._count[row] = want
             self._capacity[row] = want * self._size
-        return True
+        return blocks
 
     def _announce(self, row: Index, blocks: BlockIds) -> NewBlocks:
         count, groups = len(blocks), self._num_groups
+        if count == 0:
+            return NO_BLOCKS
         rows, ids = row.astype(np.int32), blocks.astype(np.int32)
         if groups == 1:
             return NewBlocks(rows, np.zeros(count, np.int32), ids)
@@ -168,6 +172,11 @@ class KVCacheManager(BlockManager):
 
     # ------------------------------------------------------------------ the prefix cache
     def register(self, rows: Index, num_known: I32) -> None:
+        if len(rows) == 1:
+            row, known = int(rows[0]), int(num_known[0])
+            if known >= self._due[row]:
+                self._cache_row(row, int(self._cached[row]), known // self._size)
+            return
         due = (num_known >= self._due[rows]).nonzero()[0]
         if len(due) == 0:
             return
