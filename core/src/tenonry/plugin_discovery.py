@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib.metadata
-from collections.abc import Sequence
+import sys
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -95,9 +97,15 @@ def distribution_of_module(module: str) -> tuple[str, str]:
         except importlib.metadata.PackageNotFoundError:
             continue
         return dist.name, dist.version
-    for name in importlib.metadata.packages_distributions().get(top, ()):
+    for name in _packages(tuple(sys.path)).get(top, ()):
         return name, importlib.metadata.version(name)
     return "", ""
+
+
+@functools.lru_cache(maxsize=4)
+def _packages(path: tuple[str, ...]) -> Mapping[str, list[str]]:  # noqa: ARG001 - what the answer depends on
+    """Module → distributions; read from every file list there is, so kept for as long as `sys.path` stays the same."""
+    return importlib.metadata.packages_distributions()
 
 
 def check_requirements(distribution: str) -> None:

@@ -6,10 +6,11 @@ answer comes last: the entry-point group.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import logging
 import traceback
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -255,3 +256,22 @@ def load_plugin(plan: PluginPlan, kind: str) -> tuple[type[Plugin], BaseModel, P
     entry = plan.get(kind)
     cls = entry.load()
     return cls, entry.load_options(cls), entry
+
+
+def build_plugin(entry: PlanEntry, make_context: Callable[[BaseModel], Any]) -> Any:
+    """An instance of the entry's class; `make_context` gets the validated options. Raises PluginError."""
+    cls: Any = entry.load()
+    context = make_context(entry.load_options(cls))
+    with blamed(entry, "its constructor"):
+        return cls(context)
+
+
+@contextlib.contextmanager
+def blamed(entry: PlanEntry, call: str) -> Iterator[None]:
+    """Whatever a plugin raises in this block names it (PluginFault); our own errors say enough already."""
+    try:
+        yield
+    except TenonryError:
+        raise
+    except Exception as error:
+        raise PluginFault(entry.name, entry.distribution, entry.version, call, error) from error

@@ -8,7 +8,7 @@ import numpy as np
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.interfaces.kv_connector import KVConnectorContext
+from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, MemoryReport
@@ -21,7 +21,7 @@ CALLS: list[str] = []  # what the parts of this process were asked, in order
 
 
 def moody(methods: tuple[str, ...]) -> Any:
-    """Class decorator: note each call, and raise `RuntimeError` in the one that the options name."""
+    """Class decorator: note each call, and raise `RuntimeError` in those that the options name."""
 
     def decorate(cls: type) -> type:
         for name in methods:
@@ -34,7 +34,7 @@ def moody(methods: tuple[str, ...]) -> Any:
 def _moody_method(cls: type, name: str, method: Any) -> Any:
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         CALLS.append(f"{cls.__name__}.{name}")
-        if self.fail == name:
+        if name in self.fail.split():
             raise RuntimeError(f"{name} failed on purpose")
         return method(self, *args, **kwargs)
 
@@ -213,7 +213,7 @@ class MoodyConnector(MemoryConnector):
         options = context.options
         assert isinstance(options, ConnectorOptions)
         self.fail = options.fail
-        if self.fail == "constructor":
+        if self.fail == "constructor" and context.role is KVConnectorRole.SCHEDULER:
             raise RuntimeError("constructor failed on purpose")
         self.contexts.append(context)
         super().__init__(context)

@@ -29,7 +29,7 @@ from tenonry.messages import (
     UtilityResult,
 )
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import load_plugin
+from tenonry.plugin_manager import build_plugin
 from tenonry.plugin_plan import PluginPlan
 from tenonry.serial import Decoder, Encoder
 from tenonry.sockets import RunDirectory, close_all, engine_client_address, make_socket
@@ -79,12 +79,13 @@ class CoreClient:
     def _start(
         self, config: EngineConfig, model: ModelInfo, plan: PluginPlan, addresses: EngineZmqAddresses
     ) -> ReadyMessage:
-        cls, options, _ = load_plugin(plan, "launcher")
         handshake_address = self._run.address("handshake")
         handshake_socket = make_socket(self._context, zmq.ROUTER, handshake_address, bind=True)
-        launcher: Launcher = cls(LauncherContext(config, self._run.path, options))  # type: ignore[call-arg,assignment]
-        self._launcher = launcher
         try:
+            launcher: Launcher = build_plugin(
+                plan.get("launcher"), lambda options: LauncherContext(config, self._run.path, options)
+            )
+            self._launcher = launcher
             launcher.start([self._spec(config, model, plan, handshake_address)])
             metadata = HandshakeMetadata(addresses=addresses, epoch=self._epoch)
             Handshake(handshake_socket, [self._engine], metadata, plan).run(launcher, config.start_timeout)

@@ -8,7 +8,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import PluginManager, load_plugin
+from tenonry.plugin_manager import PluginManager, build_plugin
 from tenonry.plugin_plan import PluginPlan
 from tenonry.stats import EngineInfo, UsageRecord
 
@@ -36,10 +36,11 @@ def build_front_end(config: EngineConfig, *, launcher: bool) -> FrontEndParts:
 
 
 def _build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> IOProcessor | None:
-    if plan.find("io_processor") is None or config.skip_tokenizer_init:
+    entry = plan.find("io_processor")
+    if entry is None or config.skip_tokenizer_init:
         return None
-    cls, options, _ = load_plugin(plan, "io_processor")
-    return cls(IOProcessorContext(config, model, options))  # type: ignore[call-arg,return-value]
+    made: IOProcessor = build_plugin(entry, lambda options: IOProcessorContext(config, model, options))
+    return made
 
 
 def engine_info(

@@ -12,6 +12,7 @@ from typing import Any
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginFault
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.plugin_manager import build_plugin
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.stats import EngineInfo, StatRecord
 
@@ -43,7 +44,14 @@ class _Observer:
             logger.warning("%s", fault)
             if self.errors >= ERRORS_BEFORE_QUARANTINE:
                 self.quarantined = True
-                logger.error("%s is quarantined after %d errors in a row", self.entry.label(), self.errors)
+                logger.error(  # noqa: TRY400 - the line above names the cause
+                    "%s is quarantined after %d errors in a row", self.entry.label(), self.errors
+                )
+
+
+def _build(entry: PlanEntry, config: EngineConfig) -> StatLogger:
+    made: StatLogger = build_plugin(entry, lambda options: StatLoggerContext(config, options, entry.name))
+    return made
 
 
 class StatManager:
@@ -52,9 +60,7 @@ class StatManager:
     def __init__(self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None) -> None:
         self._observers: list[_Observer] = []
         for entry in plan.all("stat_logger"):
-            cls = entry.load()
-            context = StatLoggerContext(config, entry.load_options(cls), entry.name)
-            self._observers.append(_Observer(entry, cls(context)))  # type: ignore[call-arg,arg-type]
+            self._observers.append(_Observer(entry, _build(entry, config)))
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
             self._observers.append(_Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger))

@@ -13,7 +13,8 @@ from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVC
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import load_plugin, resolve_owned
+from tenonry.plugin_discovery import kernel_version
+from tenonry.plugin_manager import blamed, build_plugin, load_plugin, resolve_owned
 from tenonry.plugin_plan import PluginPlan
 from tenonry.scheduling.validator import StepValidator
 
@@ -39,15 +40,21 @@ def build_parts(
     clock: Callable[[], float],
 ) -> EngineParts:
     """Build in order; whatever was started is stopped again if a later part fails."""
-    executor = _build_executor(config, model, plan, engine_index)
+    logger.info(
+        "engine %d of tenonry %s: %s", engine_index, kernel_version(), config.model_dump_json(exclude_defaults=True)
+    )
+    executor, connector = _build_executor(config, model, plan, engine_index), None
     try:
-        executor.on_failure(on_failure)
-        executor.start()
-        kv_cache = _initialize_kv_cache(executor, config, model)
+        with blamed(plan.get("executor"), "on_failure"):
+            executor.on_failure(on_failure)
+        with blamed(plan.get("worker"), "start"):
+            executor.start()
+        with blamed(plan.get("worker"), "initialize"):
+            kv_cache = _initialize_kv_cache(executor, config, model)
         connector = _build_connector(config, model, plan, engine_index, kv_cache)
         scheduler = _build_scheduler(config, plan, engine_index, kv_cache, executor, connector, clock)
     except BaseException:
-        executor.shutdown()
+        release(executor, connector)
         raise
     validator = None
     if config.validate_scheduler:
@@ -57,28 +64,39 @@ def build_parts(
     return EngineParts(executor, kv_cache, connector, scheduler, validator)
 
 
+def release(*parts: Executor | Scheduler | KVConnector | None) -> None:
+    """Shut down what is there; one that fails keeps no other from it."""
+    for part in parts:
+        if part is not None:
+            try:
+                part.shutdown()
+            except Exception:
+                logger.exception("an error while shutting down %s", type(part).__name__)
+
+
 def longest_sequence(config: EngineConfig, model: ModelInfo) -> int:
     """Tokens, before the KV cache is known."""
     return min(config.max_model_len or model.max_model_len, model.max_model_len)
 
 
 def _build_executor(config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int) -> Executor:
-    cls, options, _ = load_plugin(plan, "executor")
-    worker_class, worker_options, worker_entry = load_plugin(plan, "worker")
-    connector = plan.find("kv_connector")
-    context = ExecutorContext(
-        config,
-        model,
-        max_model_len=longest_sequence(config, model),
-        worker_class=worker_class,  # type: ignore[arg-type]  # load() checked it against the interface
-        worker_target=worker_entry.target,
-        worker_options=worker_options,
-        options=options,
-        engine_index=engine_index,
-        plan_text=plan.encode(),
-        kv_connector=connector,
+    worker_class, worker_options, worker = load_plugin(plan, "worker")
+    executor: Executor = build_plugin(
+        plan.get("executor"),
+        lambda options: ExecutorContext(
+            config,
+            model,
+            max_model_len=longest_sequence(config, model),
+            worker_class=worker_class,  # type: ignore[arg-type]  # load() checked it against the interface
+            worker_target=worker.target,
+            worker_options=worker_options,
+            options=options,
+            engine_index=engine_index,
+            plan_text=plan.encode(),
+            kv_connector=plan.find("kv_connector"),
+        ),
     )
-    return cls(context)  # type: ignore[call-arg,return-value]
+    return executor
 
 
 def _initialize_kv_cache(executor: Executor, config: EngineConfig, model: ModelInfo) -> KVCacheConfig:
@@ -102,18 +120,21 @@ def _initialize_kv_cache(executor: Executor, config: EngineConfig, model: ModelI
 def _build_connector(
     config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int, kv_cache: KVCacheConfig
 ) -> KVConnector | None:
-    if plan.find("kv_connector") is None:
+    entry = plan.find("kv_connector")
+    if entry is None:
         return None
-    cls, options, entry = load_plugin(plan, "kv_connector")
-    context = KVConnectorContext(
-        config,
-        model,
-        KVConnectorRole.SCHEDULER,
-        engine_id=f"{entry.name}_dp{engine_index}",
-        kv_cache=kv_cache,
-        options=options,
+    connector: KVConnector = build_plugin(
+        entry,
+        lambda options: KVConnectorContext(
+            config,
+            model,
+            KVConnectorRole.SCHEDULER,
+            engine_id=f"{entry.name}_dp{engine_index}",
+            kv_cache=kv_cache,
+            options=options,
+        ),
     )
-    return cls(context)  # type: ignore[call-arg,return-value]
+    return connector
 
 
 def _build_scheduler(
@@ -125,21 +146,24 @@ def _build_scheduler(
     connector: KVConnector | None,
     clock: Callable[[], float],
 ) -> Scheduler:
-    cls, options, entry = load_plugin(plan, "scheduler")
-    context = SchedulerContext(
-        config,
-        kv_cache,
-        max_model_len=kv_cache.max_model_len,
-        clock=clock,
-        options=options,
-        plugin_name=entry.name,
-        engine_index=engine_index,
-        max_concurrent_steps=executor.max_concurrent_batches,
-        feeds_back_tokens=executor.feeds_back_tokens,
-        kv_connector=connector,
-        resolve=_resolve_owned_class,
+    entry = plan.get("scheduler")
+    scheduler: Scheduler = build_plugin(
+        entry,
+        lambda options: SchedulerContext(
+            config,
+            kv_cache,
+            max_model_len=kv_cache.max_model_len,
+            clock=clock,
+            options=options,
+            plugin_name=entry.name,
+            engine_index=engine_index,
+            max_concurrent_steps=executor.max_concurrent_batches,
+            feeds_back_tokens=executor.feeds_back_tokens,
+            kv_connector=connector,
+            resolve=_resolve_owned_class,
+        ),
     )
-    return cls(context)  # type: ignore[call-arg,return-value]
+    return scheduler
 
 
 def _resolve_owned_class(kind: str, name: str) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.engine.build import EngineParts, build_parts
+from tenonry.engine.build import EngineParts, build_parts, release
 from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
 from tenonry.model_info import ModelInfo
@@ -214,18 +214,9 @@ class EngineCore:
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""
         self._in_flight.clear()
-        for release in (self.executor.shutdown, self.scheduler.shutdown, getattr(self.kv_connector, "shutdown", None)):
-            if release is not None:
-                _quietly(release)
+        release(self.executor, self.scheduler, self.kv_connector)
 
     def call_workers(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
         """Call a worker method of the allow-list on every rank, with no step in flight."""
         self.collect_all()
         return self.executor.call(method, args or [], timeout)
-
-
-def _quietly(release: Callable[[], None]) -> None:
-    try:
-        release()
-    except Exception:
-        logger.exception("an error while shutting down")

@@ -109,7 +109,9 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
             raise Unsupported(f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}")
         method = getattr(utilities, call.method)
         args = _convert(method, call.args)
-        return UtilityResult(call.call_id, to_plain(method(*args, **call.kwargs)))
+        result = UtilityResult(call.call_id, to_plain(method(*args, **call.kwargs)))
+        msgspec.msgpack.encode(result)  # what the wire refuses is refused here, where the caller hears of it
+        return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
         return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")
 

@@ -1,0 +1,200 @@
+"""Building an engine from the plan: order, checks, and who is to blame (EC-1 to EC-5, EC-10, KV-1)."""
+
+from __future__ import annotations
+
+import logging
+import re
+from typing import Any
+
+import pytest
+from kernel_engine import fake_config, make_core
+from kernel_parts import CALLS, MoodyConnector
+
+from tenonry.engine.build import longest_sequence
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
+from tenonry.interfaces.kv_connector import KVConnectorRole
+from tenonry.plugin_discovery import kernel_version
+from tenonry_testkit.fakes.model import fake_model
+
+
+def moody(**parts: Any) -> dict[str, Any]:
+    fields = {"connector": "kv_connector"}
+    return {
+        fields.get(kind, kind): {"name": f"kernel_parts:Moody{kind.title()}", "options": options}
+        for kind, options in parts.items()
+    }
+
+
+@pytest.fixture(autouse=True)
+def _fresh_calls() -> None:
+    CALLS.clear()
+    MoodyConnector.contexts.clear()
+
+
+def test_version_and_configuration_are_logged(caplog):
+    """EC-1."""
+    with caplog.at_level(logging.INFO, logger="tenonry"):
+        make_core(index=3, seed=7)
+    line = next(record.getMessage() for record in caplog.records if "engine 3 of tenonry" in record.getMessage())
+    assert f"tenonry {kernel_version()}" in line
+    assert '"seed":7' in line
+
+
+def test_parts_are_built_in_order():
+    """EC-2: executor, its failure callback, model, KV cache, scheduler."""
+    make_core(**moody(executor={}, worker={}), num_gpu_blocks_override=40)
+    assert CALLS == [
+        "MoodyExecutor.on_failure", "MoodyExecutor.start", "MoodyWorker.load", "MoodyExecutor.kv_cache_groups",
+        "MoodyExecutor.available_memory", "MoodyExecutor.initialize", "num_blocks=40", "MoodyWorker.initialize_cache",
+    ]  # fmt: skip
+
+
+def test_the_failure_callback_reaches_the_engine():
+    """EC-2, IO-1."""
+    heard: list[str] = []
+    core = make_core(on_failure=heard.append)
+    core.executor.fail("rank 1 died")
+    assert heard == ["rank 1 died"]
+
+
+def test_without_a_callback_a_failure_is_logged(caplog):
+    make_core().executor.fail("rank 1 died")
+    assert "the executor failed: rank 1 died" in caplog.text
+
+
+class TestCache:
+    """EC-5."""
+
+    def test_ranks_must_report_groups_and_memory(self):
+        with pytest.raises(ConfigError, match="1 ranks reported KV groups, 2 reported memory"):
+            make_core(**moody(executor={"ranks": 2}))
+
+    def test_the_decided_cache_reaches_scheduler_limits_and_log(self, caplog):
+        with caplog.at_level(logging.INFO, logger="tenonry"):
+            core = make_core(num_gpu_blocks_override=8, block_size=4, max_model_len=None)
+        assert (core.kv_cache.num_blocks, core.kv_cache.block_size, core.limits.max_model_len) == (8, 4, 32)
+        assert core.scheduler.context.kv_cache is core.kv_cache
+        assert core.scheduler.context.max_model_len == 32
+        assert re.search(
+            r"KV cache: 8 blocks of 4 tokens, longest sequence 32; caches and warm-up took \d", caplog.text
+        )
+
+    def test_a_cache_below_the_models_length_is_said(self, caplog):
+        make_core(num_gpu_blocks_override=8, block_size=4, max_model_len=None)
+        assert "the model handles 2048 tokens, but the KV cache holds 32" in caplog.text
+        caplog.clear()
+        make_core(max_model_len=64)  # as the user wished
+        assert "the model handles" not in caplog.text
+
+    @pytest.mark.parametrize(("wanted", "longest"), [(None, 2048), (64, 64), (4096, 2048)])
+    def test_the_longest_sequence_is_the_smaller_of_wish_and_model(self, wanted, longest):
+        assert longest_sequence(fake_config(max_model_len=wanted), fake_model()) == longest
+
+
+class TestScheduler:
+    def test_it_gets_its_context(self):
+        """EC-3, EC-4."""
+        core = make_core(
+            index=5,
+            executor={"name": "tenonry_testkit.fakes:NoFeedbackExecutor", "options": {"depth": 2}},
+            **moody(scheduler={"refuse": "x"}),
+        )
+        context = core.scheduler.context
+        assert (context.engine_index, context.max_concurrent_steps, context.feeds_back_tokens) == (5, 2, False)
+        assert context.plugin_name == "kernel_parts:MoodyScheduler"
+        assert context.options.refuse == "x"
+        assert context.clock is core.clock
+        assert context.kv_connector is None
+
+    def test_no_scheduler_is_a_second_class_one(self, caplog):
+        """EC-3: the interface is public, so another scheduler is no reason for a warning."""
+        make_core(**moody(scheduler={}))
+        assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
+
+    def test_it_can_resolve_points_of_its_own(self, tmp_path):
+        path = tmp_path / "policy.py"
+        path.write_text("class Mine: pass", "utf-8")
+        resolve = make_core().scheduler.context.resolve
+        assert resolve is not None
+        assert resolve("scheduling_policy", f"{path}:Mine").__name__ == "Mine"
+
+
+class TestConnector:
+    """KV-1."""
+
+    def test_there_is_none_unless_one_is_chosen(self):
+        assert make_core().kv_connector is None
+
+    @pytest.mark.parametrize("index", [0, 3])
+    def test_the_scheduler_half_is_known_to_engine_and_scheduler(self, index):
+        core = make_core(index=index, **moody(connector={}))
+        scheduler_half, worker_half = sorted(MoodyConnector.contexts, key=lambda context: context.role.value)
+        assert core.scheduler.context.kv_connector is core.kv_connector
+        assert core.kv_connector is not None
+        assert core.kv_connector.context is scheduler_half
+        assert (scheduler_half.role, worker_half.role) == (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
+        assert scheduler_half.kv_cache == core.kv_cache
+
+    def test_its_engine_id_is_one_per_engine_and_equal_in_both_halves(self):
+        for index in (0, 1):
+            make_core(index=index, **moody(connector={}))
+        ids = [context.engine_id for context in MoodyConnector.contexts]
+        assert len(ids) == 4
+        assert [name.rpartition("_")[2] for name in ids] == ["dp0", "dp0", "dp1", "dp1"]
+        assert len(set(ids)) == 2
+
+
+class TestFaults:
+    """A part that fails stops the start, is named, and leaves nothing running."""
+
+    @pytest.mark.parametrize("kind", ["executor", "scheduler", "connector"])
+    def test_a_constructor_that_raises_names_its_plugin(self, kind):
+        with pytest.raises(PluginFault, match="constructor failed on purpose") as caught:
+            make_core(**moody(**{kind: {"fail": "constructor"}}))
+        assert caught.value.plugin == f"kernel_parts:Moody{kind.title()}"
+        assert caught.value.call == "its constructor"
+
+    @pytest.mark.parametrize("method", ["start", "initialize", "kv_cache_groups", "available_memory", "on_failure"])
+    def test_an_executor_that_raises_is_shut_down(self, method):
+        with pytest.raises(PluginFault, match=f"RuntimeError: {method} failed on purpose"):
+            make_core(**moody(executor={"fail": method}))
+        assert CALLS[-1] == "MoodyExecutor.shutdown"
+
+    @pytest.mark.parametrize("method", ["load", "initialize_cache"])
+    def test_a_worker_that_raises_is_named_and_shut_down(self, method):
+        with pytest.raises(PluginFault, match=f"plugin kernel_parts:MoodyWorker .*: {method} failed on purpose"):
+            make_core(**moody(executor={}, worker={"fail": method}))
+        assert CALLS[-2:] == ["MoodyExecutor.shutdown", "MoodyWorker.shutdown"]
+
+    @pytest.mark.parametrize("kind", ["scheduler", "connector"])
+    def test_a_later_part_that_fails_stops_the_executor(self, kind):
+        with pytest.raises(PluginFault):
+            make_core(**moody(executor={}, **{kind: {"fail": "constructor"}}))
+        assert "MoodyExecutor.shutdown" in CALLS
+
+    def test_a_scheduler_that_fails_stops_the_connector_too(self):
+        with pytest.raises(PluginFault):
+            make_core(**moody(executor={}, connector={}, scheduler={"fail": "constructor"}))
+        halves = 2
+        assert CALLS.count("MoodyConnector.shutdown") == halves
+
+    def test_a_fault_while_stopping_does_not_hide_the_first(self, caplog):
+        with pytest.raises(PluginFault, match="start failed on purpose"):
+            make_core(**moody(executor={"fail": "start shutdown"}))
+        assert "an error while shutting down MoodyExecutor" in caplog.text
+
+    def test_an_error_of_ours_says_enough_already(self):
+        with pytest.raises(ModelError, match=r"^no weights$"):
+            make_core(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights"}})
+
+    def test_bad_options_are_refused_before_anything_starts(self):
+        with pytest.raises(PluginError, match=r"options of scheduler .*refusee: Extra inputs"):
+            make_core(**moody(executor={}, scheduler={"refusee": "x"}))
+        assert CALLS == []
+
+
+@pytest.mark.parametrize(("depth", "expected"), [(1, 1), (2, 2), (3, 3)])
+def test_the_depth_is_the_executors(depth, expected):
+    """EC-10."""
+    made = make_core(executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth}})
+    assert made.depth == expected

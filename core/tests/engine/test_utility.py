@@ -1,0 +1,218 @@
+"""Calls by name: an allow-list, converted arguments, an engine that survives (IO-9, IO-10, EC-13, EC-14, Q9, Q10)."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import msgspec
+import pytest
+from kernel_engine import Inbox, expected, make_core, request
+from kernel_parts import CALLS
+
+from tenonry.engine.core import EngineCore
+from tenonry.engine.utility import METHODS, EngineUtilities, answer
+from tenonry.messages import UtilityCall, UtilityResult
+
+WORKER = {"name": "kernel_parts:MoodyWorker", "options": {}}
+DEEP = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
+
+
+def call(core: EngineCore, name: str, /, *args: Any, **kwargs: Any) -> UtilityResult:
+    return answer(EngineUtilities(core), UtilityCall(7, name, list(args), kwargs))
+
+
+def result(core: EngineCore, name: str, /, *args: Any, **kwargs: Any) -> Any:
+    answered = call(core, name, *args, **kwargs)
+    assert answered.failure is None, answered.failure
+    return answered.result
+
+
+@pytest.fixture
+def core() -> EngineCore:
+    return make_core(worker=WORKER, executor=DEEP)
+
+
+class TestAllowList:
+    """Q10."""
+
+    def test_it_is_what_it_is(self):
+        assert sorted(METHODS) == [
+            "add_lora", "capabilities", "check_health", "collective_rpc", "execute_dummy_batch", "is_sleeping",
+            "list_loras", "pin_lora", "ping", "profile", "remove_lora", "request_counts", "reset_mm_cache",
+            "reset_prefix_cache", "save_sharded_state", "save_tensorized_model", "sleep", "wake_up",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize(
+        "name",
+        ["__init__", "__class__", "_core", "_optional", "_require", "_capabilities", "__getattribute__", "shutdown", "step",
+         "", "ping.__call__", "ping "],
+    )  # fmt: skip
+    def test_no_other_attribute_can_be_called(self, core, name):
+        answered = call(core, name)
+        assert answered.result is None
+        assert answered.failure is not None
+        assert f"Unsupported: '{name}' is not a method of the engine; it has ['add_lora'," in answered.failure
+
+    def test_the_answer_carries_the_calls_number(self, core):
+        assert call(core, "ping") == UtilityResult(7, True, None)
+
+
+class TestArguments:
+    """IO-10."""
+
+    def test_more_than_there_are_parameters_are_refused(self, core):
+        assert call(core, "ping", 1).failure == "TypeError: ping takes 0 arguments, 1 were given"
+        assert "takes 2 arguments, 3 were given" in str(call(core, "reset_prefix_cache", True, True, True).failure)
+
+    def test_unknown_keywords_and_missing_arguments_are_refused(self, core):
+        assert "unexpected keyword argument 'x'" in str(call(core, "ping", x=1).failure)
+        assert "missing 1 required positional argument" in str(call(core, "add_lora", "a").failure)
+
+    def test_keywords_reach_the_method(self, core):
+        assert result(core, "collective_rpc", method="echo", args=[1]) == [[0, 1]]
+
+    def test_structs_are_converted(self, core, monkeypatch):
+        class Point(msgspec.Struct):
+            x: int
+
+        def takes(self: Any, point: Point, other: int = 0) -> int:
+            assert isinstance(point, Point)
+            return point.x + other
+
+        takes.__annotations__ = {"point": Point, "other": int, "return": int}
+        monkeypatch.setattr(EngineUtilities, "ping", takes)
+        assert result(core, "ping", {"x": 3}, 4) == 7
+        assert result(core, "ping", Point(3)) == 3
+        assert "Expected `int`, got `str`" in str(call(core, "ping", {"x": "3"}).failure)
+
+
+class TestFailures:
+    """IO-9, Q9: the caller gets a text; the engine goes on; what must stop the process is not swallowed."""
+
+    def test_an_exception_becomes_a_text(self, core):
+        assert call(core, "collective_rpc", "raises").failure == "ValueError: worker says no"
+        core.add_request(request(1))
+        assert Inbox().run(core).tokens[1] == expected(core, request(1))
+
+    @pytest.mark.parametrize("error", [SystemExit, KeyboardInterrupt])
+    def test_a_signals_exception_passes(self, core, monkeypatch, error):
+        def interrupted(self: Any) -> None:
+            raise error
+
+        monkeypatch.setattr(EngineUtilities, "ping", interrupted)
+        with pytest.raises(error):
+            call(core, "ping")
+
+    @pytest.mark.parametrize(
+        ("method", "text"),
+        [("unknown_type", "TypeError: object cannot be sent"), ("nothing_of_the_kind", "Unsupported: ")],
+    )
+    def test_what_cannot_be_sent_or_called_is_a_text(self, core, method, text):
+        assert str(call(core, "collective_rpc", method).failure).startswith(text)
+
+    @pytest.mark.parametrize("method", ["too_large", "lone_surrogate"])
+    def test_what_only_the_wire_refuses_is_a_text_too(self, core, method):
+        answered = call(core, "collective_rpc", method)
+        assert answered.failure is not None
+        assert msgspec.msgpack.encode(answered)
+
+    def test_results_are_plain(self, core):
+        assert result(core, "collective_rpc", "data") == [{"array": [0, 1, 2], "bytes": b"\x00", "number": 0.5}]
+
+
+class TestMethods:
+    def test_caches_are_reset_after_the_steps_in_flight(self, core):
+        """EC-14: and no token of them is lost."""
+        source = request(1, max_tokens=6)
+        core.add_request(source)
+        core.step()
+        assert len(core._in_flight) == 1
+        result(core, "reset_prefix_cache", True)
+        assert len(core._in_flight) == 0
+        assert Inbox().run(core).tokens[1] == expected(core, source)
+
+    def test_a_cache_in_use_is_not_reset(self, core):
+        core.add_request(request(1, max_tokens=6))
+        core.step()
+        assert result(core, "reset_prefix_cache") is False
+        Inbox().run(core)
+        assert result(core, "reset_prefix_cache") is True
+
+    def test_the_connector_is_reset_on_demand(self):
+        core = make_core(kv_connector="kernel_parts:MoodyConnector")
+        asked = []
+        core.kv_connector.reset = lambda: bool(asked.append(1))  # type: ignore[union-attr,method-assign]
+        assert result(core, "reset_prefix_cache") is True
+        assert result(core, "reset_prefix_cache", False, True) is False
+        assert asked == [1]
+
+    def test_simple_facts(self, core):
+        core.add_request(request(1))
+        assert result(core, "request_counts") == [0, 1]
+        assert result(core, "capabilities") == ["dummy_batch", "lora", "profile", "save", "sleep"]
+        assert result(core, "check_health") is True
+        assert result(core, "reset_mm_cache") is True
+
+    def test_ill_health_is_a_failure(self):
+        core = make_core(executor={"name": "kernel_parts:MoodyExecutor", "options": {"fail": "check_health"}})
+        assert call(core, "check_health").failure == "RuntimeError: check_health failed on purpose"
+
+    def test_workers_answer_with_no_step_in_flight(self, core):
+        """EC-13: one result per rank."""
+        source = request(1)
+        core.add_request(source)
+        core.step()
+        assert result(core, "collective_rpc", "echo", ["x"], 5.0) == [[0, "x"]]
+        assert len(core._in_flight) == 0
+        assert Inbox().run(core).tokens[1] == expected(core, source)
+
+
+class TestCapabilities:
+    """EC-13: what the worker declares works; anything else says so, and changes nothing."""
+
+    def test_declared_ones_reach_the_worker(self, core):
+        CALLS.clear()
+        assert result(core, "is_sleeping") is False
+        result(core, "sleep", 2)
+        assert result(core, "is_sleeping") is True
+        result(core, "wake_up", ["weights"])
+        assert result(core, "is_sleeping") is False
+        assert result(core, "add_lora", "a", "/a") is True
+        assert result(core, "list_loras") == ["a"]
+        assert result(core, "pin_lora", "a") is True
+        assert result(core, "remove_lora", "a") is True
+        result(core, "profile")
+        assert core.executor.worker.profiling
+        result(core, "profile", False)
+        result(core, "save_sharded_state", "/p", "*.st", 5)
+        result(core, "save_tensorized_model", {"k": 1})
+        result(core, "execute_dummy_batch")
+        assert CALLS == ["save /p *.st 5", "save {'k': 1}", "dummy"]
+
+    @pytest.mark.parametrize(
+        ("method", "args"),
+        [("sleep", [1]), ("wake_up", []), ("add_lora", ["a", "/a"]), ("remove_lora", ["a"]), ("list_loras", []),
+         ("pin_lora", ["a"]), ("save_sharded_state", ["/p"]), ("save_tensorized_model", [{}]),
+         ("execute_dummy_batch", [])],
+    )  # fmt: skip
+    def test_others_say_what_the_worker_declares(self, method, args, monkeypatch):
+        core = make_core()
+        reset = []
+        monkeypatch.setattr(core.scheduler, "reset_prefix_cache", lambda *_: reset.append(1))
+        answered = call(core, method, *args)
+        assert answered.failure == (
+            f"Unsupported: worker 'tenonry_testkit.fakes:FakeWorker' does not support '{method}'; "
+            "it declares ['profile']"
+        )
+        assert reset == []
+
+    def test_a_worker_that_cannot_sleep_does_not(self):
+        assert result(make_core(), "is_sleeping") is False
+
+
+def test_every_method_has_annotations():
+    """IO-10 rests on them."""
+    for name in METHODS:
+        signature = inspect.signature(getattr(EngineUtilities, name))
+        assert all(p.annotation is not p.empty for p in list(signature.parameters.values())[1:]), name
