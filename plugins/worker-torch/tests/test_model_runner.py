@@ -79,6 +79,14 @@ def test_prompt_logprobs_cover_every_prompt_token_but_the_first(llama, way):
         assert ids[position, 1:].tolist() == wanted[position].topk(2).indices.tolist()
 
 
+@pytest.mark.parametrize("fuse", [True, False])
+def test_prompt_logprobs_of_two_tokens_do_not_change_what_is_sampled(fuse):
+    """As many positions are asked for as there are tokens, but in another order."""
+    model = worker_tools.loaded(worker_families.build("qwen3"), fuse=fuse)
+    plain = serve(model, [request(1, [3, 10], temperature=0.0)])[0].output
+    assert serve(model, [request(1, [3, 10], temperature=0.0, prompt_logprobs=1)])[0].output == plain
+
+
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_a_request_that_makes_nan_fails_alone_and_leaves_nothing_behind(backend):
     """One token's embedding is NaN. Whoever shares its batch, and whoever gets its blocks later, is untouched."""

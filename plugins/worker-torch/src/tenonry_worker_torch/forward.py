@@ -30,9 +30,12 @@ class Forward(Protocol):
     can_prune: bool
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, plans: ForwardPlans
+        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
-        """`token_ids`, `positions` i64[T], `keep` i64[S] → logits [S, vocabulary]. Writes the K/V of all T tokens."""
+        """`token_ids`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
+
+        None keeps every token. The K/V of all T tokens are written.
+        """
         ...
 
 
@@ -45,10 +48,10 @@ class ModuleForward:
         self.model, self.step = model, step
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, plans: ForwardPlans
+        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
         self.step.plan = plans.full
-        logits = self.model(
-            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=keep
+        kept = 0 if keep is None else keep  # transformers: 0 means every position
+        return self.model(
+            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=kept
         ).logits[0]
-        return logits if logits.shape[0] == keep.shape[0] else logits[keep]

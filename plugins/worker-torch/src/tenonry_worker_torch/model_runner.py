@@ -95,15 +95,16 @@ class ModelRunner:
     ) -> torch.Tensor:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
         backend, forward = self.model.backend, self.model.forward
-        keep = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
-        if prompt_tokens:
-            keep = np.concatenate([keep, *prompt_tokens])
+        last = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
+        wanted = np.concatenate([last, *prompt_tokens]) if prompt_tokens else last
+        every = not prompt_tokens and len(last) == len(inputs.token_ids)
+        keep = None if every else self.buffers.put("keep", wanted)
         batch = attention_batch(inputs, self.state, self.generation, self.buffers)
         plans = ForwardPlans(backend.plan(batch))
-        if forward.can_prune and not prompt_tokens and len(keep) != len(token_ids):
+        if forward.can_prune and keep is not None and not prompt_tokens:
             plans.last = backend.plan(pruned_batch(batch, plans.full, inputs.samples, self.buffers))
         positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
-        return forward(token_ids, positions, self.buffers.put("keep", keep), plans)
+        return forward(token_ids, positions, keep, plans)
 
     def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
         rows = inputs.row[inputs.samples]

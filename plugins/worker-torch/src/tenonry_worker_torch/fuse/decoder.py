@@ -43,7 +43,7 @@ class LeanForward:
         self.norm, self.head, self.softcap, self.step = norm, head, softcap, step
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor, plans: ForwardPlans
+        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
         hidden = self.embed(token_ids)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
@@ -56,7 +56,7 @@ class LeanForward:
             hidden = last(hidden, *turns[last.layer_type], keep)
         else:
             hidden = last(hidden, *turns[last.layer_type])
-            if len(keep) != len(token_ids):
+            if keep is not None:
                 hidden = hidden.index_select(0, keep)
         logits = self.head(self.norm(hidden))
         if self.softcap:

@@ -48,15 +48,14 @@ class PackedRun:
 
     def logits(self, forward: Forward, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
         """Logits of every position, one tensor [length, vocabulary] per prompt."""
-        total = sum(map(len, prompts))
-        logits = self._run(forward, prompts, torch.arange(total, device=prompts[0].device))
+        logits = self._run(forward, prompts, None)
         return list(logits.split([len(prompt) for prompt in prompts]))
 
     def last_logits(self, forward: Forward, prompt: torch.Tensor) -> torch.Tensor:
         """Logits of the last position only, as serving computes them."""
         return self._run(forward, [prompt], torch.tensor([len(prompt) - 1], device=prompt.device))
 
-    def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor) -> torch.Tensor:
+    def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
         bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])
         state = BatchState(len(prompts), max(map(len, prompts)), self.block_size)

@@ -1,0 +1,35 @@
+"""The torch worker under the conformance suite that every worker passes."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+import worker_families
+
+from tenonry.model_info import ModelInfo
+from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.worker import WorkerContract
+
+
+@pytest.fixture(autouse=True, scope="module")
+def folder(tmp_path_factory):
+    path = tmp_path_factory.mktemp("qwen3")
+    worker_families.save("qwen3", path)
+    TestTorch.path = TestTorchReference.path = str(path)
+
+
+class TestTorch(WorkerContract):
+    worker = "tenonry_worker_torch.worker:TorchWorker"
+    config: ClassVar[dict[str, object]] = {"device": "cpu"}
+    spec = RigSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
+    path = ""
+
+    def model(self):
+        return ModelInfo(name="qwen3", path=self.path, architecture="Qwen3ForCausalLM", max_model_len=48, vocab_size=96)
+
+
+class TestTorchReference(TestTorch):
+    """The reference attention backend, and the model's own code."""
+
+    config: ClassVar[dict[str, object]] = {"device": "cpu", "attention_backend": "sdpa", "enforce_eager": True}
