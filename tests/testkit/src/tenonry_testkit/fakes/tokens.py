@@ -78,7 +78,8 @@ class TokenModel:
 
     def pick(self, context: int, output_index: int, seed: int | None) -> int:
         """The token that follows; `context` is the sum of the K/V read, modulo 2⁶⁴."""
-        return mix_int(context ^ mix_int(output_index) ^ mix_int(self.seed * 31 + (seed or 0))) % self.vocab_size
+        keyed = mix_int(mix_int(context) + output_index + 1)
+        return mix_int(keyed ^ mix_int(self.seed * 31 + (seed or 0))) % self.vocab_size
 
     def allowed(self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int) -> int | None:
         """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""

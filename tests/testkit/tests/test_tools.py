@@ -1,0 +1,152 @@
+"""What suites are made of: targets, search settings, the trap for clocks, programs that print and repeat."""
+
+from __future__ import annotations
+
+import datetime as dt
+import logging
+import time
+from time import monotonic, sleep
+from types import FunctionType
+
+import hypothesis.strategies as st
+import pytest
+
+from tenonry.errors import PluginError, PluginIncompatible
+from tenonry.interfaces.scheduler import Scheduler
+from tenonry_testkit import rules
+from tenonry_testkit.fakes import ReferenceScheduler
+from tenonry_testkit.outcomes import cases_of, failing_tests
+from tenonry_testkit.rig import Rig
+from tenonry_testkit.rules import RuleBroken
+from tenonry_testkit.scheduler import SchedulerContract
+from tenonry_testkit.search import effort, search
+from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.targets import resolve_target
+from tenonry_testkit.traffic import Send, Turn, play
+from tenonry_testkit.wall_clock import WallClockTrap
+
+NAME = "tenonry_testkit.fakes.scheduler:ReferenceScheduler"
+
+
+class TestTargets:
+    def test_class_target_and_file_lead_to_a_scheduler(self, tmp_path):
+        path = tmp_path / "mine.py"
+        path.write_text("from tenonry_testkit.fakes import ReferenceScheduler\nclass Mine(ReferenceScheduler): ...\n")
+        assert resolve_target("scheduler", ReferenceScheduler)[0] is ReferenceScheduler
+        assert resolve_target("scheduler", NAME)[0] is ReferenceScheduler
+        assert issubclass(resolve_target("scheduler", f"{path}:Mine")[0], ReferenceScheduler)
+
+    def test_entry_point_is_found(self, tmp_plugins):
+        tmp_plugins.distribution("mine", "3.1", entry_points={"tenonry.schedulers": {"quick": NAME}})
+        assert resolve_target("scheduler", "quick")[::2] == (ReferenceScheduler, "quick")
+
+    def test_what_the_kernel_would_refuse_is_refused(self):
+        class Half(Scheduler):
+            pass
+
+        class FromTheFuture(ReferenceScheduler):
+            interface_version = 99
+
+        for target in (Half, FromTheFuture, dict):
+            with pytest.raises(PluginIncompatible):
+                resolve_target("scheduler", target)
+        with pytest.raises(PluginError, match="bogus"):
+            resolve_target("scheduler", ReferenceScheduler, {"bogus": 1})
+
+    def test_suite_without_a_target_says_what_to_write(self):
+        failure = failing_tests(SchedulerContract, ["test_it_is_a_scheduler_that_the_kernel_accepts"])
+        assert 'scheduler = "my_package:MyClass"' in str(*failure.values())
+
+
+class TestSearch:
+    def test_effort_comes_from_the_environment(self, monkeypatch):
+        monkeypatch.delenv("TENONRY_TESTKIT_EFFORT", raising=False)
+        assert effort() == 1
+        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "12")
+        assert effort() == 12
+        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "much")
+        with pytest.raises(ValueError, match="'much' must be a whole number"):
+            effort()
+
+    def test_two_runs_look_at_the_same_examples(self):
+        runs = []
+        for _ in range(2):
+            runs.append([])
+            search(st.integers(), runs[-1].append, 15)
+        assert runs[0] == runs[1]
+        assert len(set(runs[0])) > 5
+
+    def test_smallest_failure_passes_through(self):
+        def check(number):
+            assert number < 10, f"saw {number}"
+
+        with pytest.raises(AssertionError, match="saw 10"):
+            search(st.integers(0, 1000), check, 50)
+
+    def test_all_cases_of_a_suite_are_named(self):
+        cases = list(cases_of(SchedulerContract, ["test_right_at_depth", "test_limits_are_never_exceeded"]))
+        assert [case for _, case in cases][:3] == [{"depth": 1}, {"depth": 2}, {"depth": 3}]
+        assert {"seqs": 1, "budget": 9} in [case for _, case in cases]
+
+
+class TestWallClock:
+    @pytest.fixture
+    def trap(self):
+        trap = WallClockTrap({__name__.partition(".")[0]})
+        yield trap
+        trap.close()
+
+    @pytest.mark.parametrize("name", ["time", "perf_counter_ns", "monotonic", "localtime"])
+    def test_every_clock_raises_while_watched_and_only_then(self, trap, name):
+        getattr(time, name)()
+        with trap.watched(), pytest.raises(RuleBroken, match=rf"time\.{name}\(\) in line"):
+            getattr(time, name)()
+        getattr(time, name)()
+
+    def test_clocks_that_were_imported_by_name_raise(self, trap):
+        with trap.watched(), pytest.raises(RuleBroken, match=r"test_tools called time\.monotonic"):
+            monotonic()
+        with trap.watched(), pytest.raises(RuleBroken, match=rules.NO_WALL_CLOCK):
+            sleep(0)
+
+    def test_dates_raise(self, trap):
+        with trap.watched(), pytest.raises(RuleBroken, match=r"datetime\.now"):
+            dt.datetime.now(dt.UTC)
+        assert dt.datetime.now(dt.UTC).year > 2000
+
+    def test_logging_may_look_at_the_clock(self, trap, caplog):
+        with trap.watched():
+            logging.getLogger("any").warning("a line with a time")
+        assert caplog.records[-1].created > 0
+
+    def test_test_tools_may_look_at_the_clock(self, trap):
+        """hypothesis measures how long collections take, also those that happen in the middle of a scheduler."""
+
+        def look():
+            return time.time()
+
+        namespace = {"__name__": "hypothesis.internal", "time": time}
+        with trap.watched():
+            assert FunctionType(look.__code__, namespace)() > 0
+
+    def test_clocks_come_back(self):
+        before = (time.time, dt.datetime, monotonic)
+        WallClockTrap(set()).close()
+        assert (time.time, dt.datetime, monotonic) == before
+
+
+class TestTraffic:
+    def test_requests_print_what_is_unusual_about_them(self):
+        assert repr(Send()) == "Send()"
+        assert repr(Send(family=1, cache_salt="a")) == "Send(family=1, cache_salt='a')"
+
+    def test_same_program_gives_the_same_run(self):
+        ops = [Send(length=9), Send(family=1, max_tokens=7), Turn(3), Send(length=2, stop_after=1), Turn(9)]
+        runs = []
+        for _ in range(2):
+            rig = Rig(ReferenceScheduler, RigSpec(depth=2))
+            play(rig, ops)
+            rig.drain()
+            runs.append((rig.ledger.summary(), len(rig.outputs)))
+        assert runs[0] == runs[1]
+        assert runs[0][0]["stop"] == 1
