@@ -204,9 +204,9 @@ class TestMatching:
     def test_digests_are_made_once_per_request(self, house, monkeypatch):
         home = house()
         made = []
-        extend = home.blocks._hasher.extend
+        extend = home.blocks._prefix._hasher.extend
         monkeypatch.setattr(
-            home.blocks._hasher,
+            home.blocks._prefix._hasher,
             "extend",
             lambda chain, data, first, stop: made.append(stop) or extend(chain, data, first, stop),
         )
@@ -352,4 +352,4 @@ class TestLeaving:
         home = house()
         for _ in range(3):
             home.run(LONG)
-        assert home.blocks._chains == {}
+        assert home.blocks._prefix._chains == {}

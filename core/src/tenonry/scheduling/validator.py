@@ -70,7 +70,7 @@ class StepValidator:
             self._enter(new)
         if len(output.new_block_row):
             self._check_new_blocks(output)
-        inputs = self._state.apply(output)
+        inputs = self._apply(output)
         if len(row):
             self._check_rows(row, output, inputs)
             for group in range(len(self._writer)):
@@ -145,11 +145,14 @@ class StepValidator:
         self._check_range(row, self._num_rows, "max_num_seqs", "row")
         self._check_range(group, len(self._writer), "one block table per KV group", "group")
         self._check_range(block, self._num_blocks, "block ids exist", "block")
-        counts = np.bincount(row * len(self._writer) + group, minlength=self._state.num_blocks.size)
-        most = int((counts.reshape(-1, len(self._writer)).T + self._state.num_blocks).max())
-        self._expect(
-            most <= self._most_blocks, "max_model_len", f"a row has {most} blocks, at most {self._most_blocks}"
-        )
+
+    def _apply(self, output: SchedulerOutput) -> StepInputs:
+        """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
+        try:
+            return self._state.apply(output)
+        except IndexError:
+            longest = f"a row has more tokens or blocks than {self._max_model_len} tokens need"
+            raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
 
     def _check_rows(self, row: Index, output: SchedulerOutput, inputs: StepInputs) -> None:
         running = self._stay[row] > 0

@@ -51,7 +51,7 @@ class EvictionQueue:
         ahead = count
         while True:
             stop = min(self._head + ahead, self._tail)
-            blocks = self._queue[self._head : stop].astype(np.intp)
+            blocks: BlockIds = self._queue[self._head : stop].astype(np.intp)
             valid = (self._place[blocks] == np.arange(self._head, stop)).nonzero()[0]
             if len(valid) >= count:
                 break

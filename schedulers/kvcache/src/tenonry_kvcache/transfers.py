@@ -57,7 +57,7 @@ class Transfers:
 
     def cached(self, blocks: BlockIds) -> None:
         """These blocks entered the prefix cache."""
-        if self._connector is not None:
+        if self._connector is not None and len(blocks):
             self._cached.append((self._step, blocks))
 
     def withdraw(self, request: Request, row: int) -> bool:
@@ -79,11 +79,11 @@ class Transfers:
         blocks = [blocks for step, blocks in self._cached if step >= since]
         return row, np.concatenate(blocks) if blocks else np.empty(0, np.intp)
 
-    def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+    def finished(self, request: Request, blocks: BlockIds) -> tuple[bool, dict[str, Any] | None]:
         """Whether a request's blocks must be kept for a while, and what its client is told."""
         if self._connector is None:
             return False, None
-        return self._connector.finished(request, block_ids)
+        return self._connector.finished(request, blocks.tolist())
 
     def fail(self, handle: int) -> None:
         """A load of this request failed; the connector is not asked again."""

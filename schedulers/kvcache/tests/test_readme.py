@@ -1,0 +1,28 @@
+"""The scheduler in the README works as it stands there."""
+
+from __future__ import annotations
+
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from tenonry_testkit.rig import Rig, RigSpec
+
+README = Path(__file__).parents[1] / "README.md"
+
+
+@pytest.mark.parametrize("depth", [1, 2, 3])
+def test_the_scheduler_runs_requests_to_their_end(tmp_path, monkeypatch, depth):
+    code = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
+    (tmp_path / "readme_shortest.py").write_text(code, "utf-8")
+    monkeypatch.syspath_prepend(tmp_path)
+    from readme_shortest import ShortestFirst
+
+    monkeypatch.delitem(sys.modules, "readme_shortest")
+    rig = Rig(ShortestFirst, RigSpec(depth=depth, num_blocks=12))
+    entries = [rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)]
+    rig.drain()
+    assert all(len(entry.token_ids) > 0 for entry in entries)
+    assert sum(entry.num_cached or 0 for entry in entries) > 0

@@ -1,0 +1,53 @@
+"""What `static` decides, and that its README and its size say the truth."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from pathlib import Path
+
+import tenonry_scheduler_static
+from tenonry_scheduler_static import StaticScheduler
+from tenonry_testkit.rig import Rig, RigSpec
+
+
+def test_a_batch_runs_to_its_end_before_the_next_one_starts():
+    rig = Rig(StaticScheduler, RigSpec(max_num_seqs=2, num_blocks=20))
+    for max_tokens in (2, 5, 1):
+        rig.add([1, 2, 3], max_tokens=max_tokens)
+    batches = []
+    while rig.scheduler.has_unfinished_requests():
+        rig.launch()
+        batches.append(rig.scheduler.rows.handle[rig.outputs[-1].row].tolist())
+        rig.deliver()
+    assert batches == [[1, 2], [1, 2], [2], [2], [2], [3]]
+    rig.drain()
+
+
+def test_a_batch_fills_one_step():
+    rig = Rig(StaticScheduler, RigSpec(max_num_batched_tokens=8, num_blocks=20))
+    for _ in range(3):
+        rig.add([1, 2, 3, 4, 5], max_tokens=2)
+    rig.launch()
+    assert rig.outputs[-1].num_tokens.tolist() == [5, 1, 1]  # the second and third find what the first computes
+    rig.deliver()
+    rig.drain()
+
+
+def test_it_is_as_small_as_it_says():
+    source = inspect.getsource(tenonry_scheduler_static)
+    assert len(source.splitlines()) <= 60
+    readme = Path(__file__).parents[1].joinpath("README.md").read_text("utf-8")
+    (shown,) = re.findall(r"```python\n(.*?)```", readme, re.DOTALL)
+    assert methods(shown) == methods(source)
+
+
+def methods(source: str) -> list[str]:
+    """The bodies of all methods of the scheduler, without annotations and docstrings."""
+    (cls,) = [node for node in ast.parse(source).body if isinstance(node, ast.ClassDef)]
+    return [
+        ast.unparse(ast.Module(node.body, [])) + str([arg.arg for arg in node.args.args])
+        for node in cls.body
+        if isinstance(node, ast.FunctionDef)
+    ]
