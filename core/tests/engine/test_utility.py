@@ -45,8 +45,8 @@ class TestAllowList:
 
     @pytest.mark.parametrize(
         "name",
-        ["__init__", "__class__", "_core", "_optional", "_require", "_capabilities", "__getattribute__", "shutdown", "step",
-         "", "ping.__call__", "ping "],
+        ["__init__", "__class__", "_core", "_optional", "_require", "_capabilities", "__getattribute__", "shutdown",
+         "step", "", "ping.__call__", "ping "],
     )  # fmt: skip
     def test_no_other_attribute_can_be_called(self, core, name):
         answered = call(core, name)

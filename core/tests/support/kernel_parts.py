@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any, ClassVar
 
 import numpy as np
@@ -112,6 +113,16 @@ class MoodyExecutor(InstantExecutor):
     def initialize(self, kv_cache: KVCacheConfig) -> None:
         CALLS.append(f"num_blocks={kv_cache.num_blocks}")
         super().initialize(kv_cache)
+
+
+class LosingExecutor(InstantExecutor):
+    """Loses a rank when it is told to, as an executor with ranks in other processes would: from a thread of its own."""
+
+    def call(self, method: str, args: Any = (), timeout: float | None = None) -> list[Any]:
+        if method == "lose_rank":
+            threading.Timer(0.05, self.fail, ["rank 1 died"]).start()
+            return []
+        return super().call(method, args, timeout)
 
 
 class WorkerOptions(FakeWorkerOptions):

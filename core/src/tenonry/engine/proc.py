@@ -6,6 +6,7 @@ bytes, so nothing here waits for a peer, no lock is shared, and no second Python
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import logging
 import os
@@ -38,6 +39,7 @@ from tenonry.messages import (
 from tenonry.model_info import ModelInfo
 from tenonry.outputs import FinishReason
 from tenonry.plugin_plan import PluginPlan
+from tenonry.request import CLIENT_SHIFT
 from tenonry.serial import Decoder, Encoder
 from tenonry.sockets import engine_identity, make_socket
 
@@ -135,6 +137,8 @@ class EngineLoop:
         self._abort_decoder: Decoder[list[int]] = Decoder(list[int])
         self._encoder = Encoder()
         self.frames_dropped = 0
+        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.signal(signal.SIGTERM, self._on_terminate)  # before READY: from then on an end has to be orderly
 
     def _connect(self, addresses: EngineZmqAddresses) -> None:
         identity = engine_identity(self._index)
@@ -157,16 +161,12 @@ class EngineLoop:
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
         """Serve until told to stop. Every client hears of an end that nobody asked for."""
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_terminate)
         gc.collect()
         gc.freeze()
         status = 0
         try:
             while self._turn():
                 pass
-        except SystemExit:
-            self._abort_all()
         except BaseException as error:
             logger.exception("engine %d died", self._index)
             self._say_dead(str(error) or type(error).__name__)
@@ -194,7 +194,8 @@ class EngineLoop:
             raise RuntimeError(self._failure)
         if self._stop_at is not None:
             if not core.has_work():
-                return False
+                self._drain()  # what arrived meanwhile is answered, too
+                return core.has_work()
             if time.monotonic() > self._stop_at:
                 self._abort_all()
                 return False
@@ -244,6 +245,8 @@ class EngineLoop:
             request = self._add_decoder.decode(frames[2:])
             if request.handle != handle:
                 raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
+            if handle >> CLIENT_SHIFT != client:
+                raise WireError(f"handle {handle} belongs to client {handle >> CLIENT_SHIFT}, not to {client}")
             if request.epoch != self._epoch:
                 raise WireError(f"the request is of epoch {request.epoch}, the engine of {self._epoch}")
         except WireError as error:
@@ -262,12 +265,12 @@ class EngineLoop:
     # ------------------------------------------------------------------ ends
     def _on_executor_failure(self, reason: str) -> None:
         self._failure = reason
-        os.write(self._wake_write, b"!")
+        with contextlib.suppress(BlockingIOError):  # it is full: the loop will wake up
+            os.write(self._wake_write, b"!")
 
     def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
-        if self._stop_at is not None:
-            raise SystemExit(0)
-        self._stop_at = time.monotonic() + self.config.shutdown_timeout
+        """The first one starts to drain; after the second nobody waits for running requests."""
+        self._stop_at = time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
 
     def _abort_all(self) -> None:
         """Tell every client that its requests were aborted."""

@@ -1,0 +1,338 @@
+"""A real engine process and a front end played by hand: frames, signals, ends (IO-1 to IO-13, Q15, fault 21)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from kernel_engine import request
+from kernel_peer import EPOCH, IDENTITY, Peer
+from kernel_roles import eventually
+
+from tenonry.messages import EngineCoreRequest, RequestType
+from tenonry.outputs import FinishReason
+from tenonry.request import CLIENT_SHIFT
+from tenonry_testkit.fakes import TokenModel
+
+pytestmark = pytest.mark.usefixtures("nothing_left")
+Start = Callable[..., Peer]
+SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}
+ADD, ABORT, UTILITY = RequestType.ADD.value, RequestType.ABORT.value, RequestType.UTILITY.value
+
+
+@pytest.fixture
+def start() -> Iterator[Start]:
+    """Start an engine of this test's own."""
+    peers: list[Peer] = []
+
+    def started(**options: Any) -> Peer:
+        peers.append(Peer(**options))
+        return peers[-1].start()
+
+    yield started
+    for peer in peers:
+        peer.close()
+
+
+@pytest.fixture(scope="module")
+def shared() -> Iterator[Peer]:
+    """One engine for tests after which it must be as good as new."""
+    peer = Peer(clients=2, worker="kernel_parts:MoodyWorker")
+    yield peer.start()
+    peer.close()
+
+
+@pytest.fixture
+def engine(shared: Peer) -> Iterator[Peer]:
+    """The shared engine; afterwards it still serves."""
+    yield shared
+    source = request(next(HANDLES))
+    shared.add(source)
+    assert shared.until_finished(source.handle).tokens[source.handle] == tokens_of(source)
+    assert shared.child.exit_code is None
+
+
+FRAMES = st.binary(max_size=40) | st.sampled_from([ADD, ABORT, UTILITY, b"\x01" + b"\0" * 7])
+HANDLES = iter(range(1_000_000, 2_000_000))
+
+
+def tokens_of(source: EngineCoreRequest) -> list[int]:
+    ids, params = source.prompt_token_ids.tolist(), source.sampling_params
+    return TokenModel(512).complete(ids, params, max_model_len=64, stop_ids=source.stop_token_ids).token_ids
+
+
+class TestRequests:
+    def test_tokens_come_to_the_client_that_asked(self, engine):
+        """IO-4, IO-5."""
+        mine, theirs = request(1, [5, 6]), request(1, [7], client=1, max_tokens=20)
+        engine.add(mine)
+        engine.add(theirs, client=1)
+        assert engine.until_finished(mine.handle).tokens[mine.handle] == tokens_of(mine)
+        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(theirs)
+
+    def test_a_large_prompt_travels_out_of_band(self, start):
+        """IO-7."""
+        peer = start(max_model_len=6000, max_num_batched_tokens=8192, facts={"max_model_len": 6000})
+        source = request(1, np.arange(5000) % 512, max_tokens=1)
+        assert source.prompt_token_ids.nbytes > 16_384
+        peer.add(source)
+        assert peer.until_finished(1).finished[1].reason is FinishReason.LENGTH
+
+    def test_an_aborted_request_says_no_more(self, start):
+        peer = start(worker=SLOW)
+        peer.add(request(1, max_tokens=50))
+        peer.receive()
+        peer.abort(1, 99)
+        assert peer.call("request_counts") == [0, 0]
+        peer.add(request(2))
+        assert set(peer.until_finished(2).finished) == {2}
+
+    def test_an_invalid_request_ends_alone_with_the_reason(self, engine):
+        engine.add(request(2, [512]))
+        assert "token id 512" in str(engine.until_finished(2).finished[2].error)
+
+    def test_calls_are_answered_to_the_caller(self, engine):
+        """IO-9."""
+        assert engine.call("ping", client=1) is True
+        assert engine.call("collective_rpc", "echo", [1, "x"]) == [[0, 1, "x"]]
+        with pytest.raises(RuntimeError, match="'os' is not a method of the engine"):
+            engine.call("os")
+
+    @pytest.mark.parametrize("method", ["too_large", "lone_surrogate", "unknown_type", "raises"])
+    def test_a_call_whose_result_cannot_be_sent_is_answered(self, engine, method):
+        with pytest.raises(RuntimeError, match=r"\w+Error: "):
+            engine.call("collective_rpc", method)
+
+
+class TestGarbage:
+    """Fault 21: counted, answered if a handle says whom, or dropped; the engine lives."""
+
+    @pytest.mark.parametrize(
+        "frames",
+        [
+            [b""],
+            [b"\x09"],
+            [b"\x00\x00"],
+            [RequestType.EXECUTOR_FAILED.value],
+            [RequestType.START_DP_WAVE.value, b"\x00"],
+            [ADD],
+            [ADD, b"\x01" * 8],
+            [ADD, b"\x01" * 7, b"\x90"],
+            [ADD, b"", b""],
+            [ABORT],
+            [ABORT, b"\xc1"],
+            [ABORT, msgspec.msgpack.encode(["x"])],
+            [ABORT, msgspec.msgpack.encode([2**63])],
+            [UTILITY],
+            [UTILITY, b""],
+            [UTILITY, msgspec.msgpack.encode([1])],
+            [UTILITY, msgspec.msgpack.encode(["x", 5])],
+            [b"\xff" * 100_000],
+            [b"x"] * 3000,
+        ],
+        ids=lambda frames: repr(frames)[:30],
+    )  # fmt: skip
+    def test_what_says_nothing_is_dropped(self, engine, frames):
+        engine.send(*frames)
+        assert engine.call("ping") is True
+
+    @pytest.mark.parametrize("cut", [0, 1, 10, -1])
+    def test_a_body_that_cannot_be_decoded_is_answered_by_its_handle(self, engine, cut):
+        handle = next(HANDLES)
+        body = msgspec.msgpack.encode([handle, "r"])[: cut or None] if cut else b""
+        engine.send(ADD, handle.to_bytes(8, "little"), body)
+        finished = engine.until_finished(handle).finished[handle]
+        assert finished.reason is FinishReason.ERROR
+        assert "a frame cannot be decoded" in str(finished.error)
+
+    def test_parameters_out_of_bounds_are_answered_by_handle(self, engine):
+        """The engine checks again, whatever the front end let through."""
+        handle = next(HANDLES)
+        body = msgspec.msgpack.encode([handle, "r", ["<i4", b"\x01\x00\x00\x00"], {"temperature": -1.0}])
+        engine.send(ADD, handle.to_bytes(8, "little"), body)
+        assert "temperature=-1.0 is out of bounds" in str(engine.until_finished(handle).finished[handle].error)
+
+    def test_a_stale_epoch_is_refused(self, engine):
+        handle = next(HANDLES)
+        engine.add(request(handle), epoch=EPOCH - 1)
+        assert f"epoch {EPOCH - 1}, the engine of {EPOCH}" in str(engine.until_finished(handle).finished[handle].error)
+
+    def test_a_body_of_another_handle_is_refused(self, engine):
+        handle = next(HANDLES)
+        engine.add(request(handle), handle=(handle + 1).to_bytes(8, "little"))
+        assert f"the body is of handle {handle}" in str(engine.until_finished(handle + 1).finished[handle + 1].error)
+
+    def test_a_handle_of_another_client_is_refused(self, engine):
+        """Its tokens would go to somebody else, or to nobody."""
+        for other in (1, 0xFFFF):
+            source = request(next(HANDLES), client=other)
+            engine.add(source)
+            while not (finished := engine.receive().finished):
+                pass  # statistics of what ran before
+            assert finished[0].handle == source.handle
+            assert f"belongs to client {other}, not to 0" in str(finished[0].error)
+
+    def test_a_handle_that_is_none_or_in_use_is_refused(self, engine):
+        engine.add(request(0))
+        assert "handle 0 is in use, or is none" in str(engine.until_finished(0).finished[0].error)
+
+    def test_what_was_dropped_is_counted(self, start):
+        peer = start()
+        for _ in range(7):
+            peer.send(b"\x09")
+        peer.add(request(1))
+        assert sum(stats.frames_dropped for stats in peer.until_finished(1).stats) == 7
+
+    @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @given(
+        st.lists(
+            st.binary(max_size=40) | st.sampled_from([ADD, ABORT, UTILITY, b"\x01" + b"\0" * 7]), min_size=1, max_size=5
+        )
+    )
+    def test_random_frames_on_the_input_socket(self, engine, frames):
+        engine.send(*frames)
+
+    def test_random_frames_on_the_handshake_are_a_failure_with_a_text(self):
+        peer = Peer()
+        peer.launch()
+        peer.hear()
+        peer.answer(b"\xc1")
+        assert "MessagePack" in peer.hear().error or "msgpack" in peer.hear().error.lower()
+        eventually(lambda: peer.child.exit_code == 1)
+        peer.close()
+
+
+class TestSignals:
+    """IO-13, Q15: the first SIGTERM drains, the second aborts, and clients are told."""
+
+    def test_an_idle_engine_ends_at_once(self, start):
+        peer = start()
+        peer.child.process.send_signal(signal.SIGTERM)
+        eventually(lambda: peer.child.exit_code == 0)
+
+    def test_what_runs_is_finished_and_what_comes_is_refused(self, start):
+        peer = start(worker=SLOW)
+        source = request(1, max_tokens=30)
+        peer.add(source)
+        inbox_outputs = [peer.receive()]
+        peer.child.process.send_signal(signal.SIGTERM)
+        late = 2
+        while True:  # until the engine has noticed
+            peer.add(request(late, max_tokens=1))
+            inbox_outputs.append(peer.receive())
+            refusals = [
+                f for outputs in inbox_outputs for f in outputs.finished if f.error == "the engine is shutting down"
+            ]
+            if refusals:
+                break
+            late += 1
+        eventually(lambda: peer.child.exit_code == 0)
+        finished = {f.handle: f for outputs in [*inbox_outputs, *rest(peer)] for f in outputs.finished}
+        assert finished[1].reason is FinishReason.LENGTH
+
+    def test_the_second_one_aborts(self, start):
+        peer = start(worker=SLOW)
+        peer.add(request(1, max_tokens=60))
+        peer.receive()
+        peer.child.process.send_signal(signal.SIGTERM)
+        peer.receive()
+        peer.child.process.send_signal(signal.SIGTERM)
+        assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
+        eventually(lambda: peer.child.exit_code == 0)
+
+    def test_after_the_timeout_the_rest_is_aborted(self, start):
+        peer = start(worker=SLOW, shutdown_timeout=0.1)
+        peer.add(request(1, max_tokens=60))
+        peer.receive()
+        peer.child.process.send_signal(signal.SIGTERM)
+        assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
+        eventually(lambda: peer.child.exit_code == 0)
+
+    def test_every_client_hears_of_its_aborted_requests(self, start):
+        peer = start(clients=2, worker=SLOW, shutdown_timeout=0)
+        for client in (0, 1):
+            peer.add(request(1, client=client, max_tokens=60), client=client)
+        for client in (0, 1):
+            peer.receive(client=client)
+        peer.child.process.send_signal(signal.SIGTERM)
+        for client in (0, 1):
+            handle = (client << CLIENT_SHIFT) + 1
+            assert peer.until_finished(handle, client=client).finished[handle].reason is FinishReason.ABORT
+
+    def test_an_interrupt_is_the_front_ends_business(self, start):
+        peer = start()
+        peer.child.process.send_signal(signal.SIGINT)
+        assert peer.call("ping") is True
+
+
+class TestDeath:
+    """IO-11, IO-12: every client hears that the engine dies, and why."""
+
+    def test_of_an_exception_in_a_step(self, start):
+        peer = start(clients=2, worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
+        peer.add(request(1, [7]))
+        for client in (0, 1):
+            assert "plugin kernel_parts:MoodyWorker" in peer.until_dead(client=client)
+        eventually(lambda: peer.child.exit_code == 1)
+
+    def test_of_an_executor_that_lost_a_rank_while_the_engine_was_idle(self, start):
+        peer = start(clients=2, executor="kernel_parts:LosingExecutor")
+        peer.call("collective_rpc", "lose_rank")
+        for client in (0, 1):
+            assert peer.until_dead(client=client) == "rank 1 died"
+        eventually(lambda: peer.child.exit_code == 1)
+
+    def test_of_an_executor_that_lost_a_rank_while_the_engine_was_busy(self, start):
+        peer = start(executor="kernel_parts:LosingExecutor", worker=SLOW)
+        peer.add(request(1, max_tokens=60))
+        peer.call("collective_rpc", "lose_rank")
+        assert peer.until_dead() == "rank 1 died"
+
+    def test_of_a_broken_scheduler(self, start):
+        peer = start(scheduler={"name": "kernel_parts:MoodyScheduler", "options": {"fail": "update_from_output"}})
+        peer.add(request(1))
+        assert "plugin kernel_parts:MoodyScheduler (no distribution) failed in update_from_output" in peer.until_dead()
+
+    def test_of_a_fault_during_a_call(self, start):
+        """The call is answered, and then the engine goes: the step that it waited for is lost."""
+        deep = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
+        peer = start(executor=deep, worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
+        peer.add(request(1, [7]))
+        peer.send(UTILITY, msgspec.msgpack.encode([1, "reset_prefix_cache"]))
+        assert "told to fail on token 7" in peer.until_dead()
+        eventually(lambda: peer.child.exit_code == 1)
+
+    def test_a_worker_that_ends_the_process_leaves_its_status(self, start):
+        peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": {"exit_token": 7}})
+        peer.add(request(1, [7]))
+        eventually(lambda: peer.child.exit_code == 77)
+
+    def test_an_engine_ends_when_its_front_end_does(self, start):
+        """Q6."""
+        peer = start()
+        peer.child.release()
+        eventually(lambda: peer.child.exit_code is not None, seconds=5)
+
+
+def rest(peer: Peer) -> list[Any]:
+    """Outputs that are there already."""
+    found = []
+    while peer.outputs[0].poll(100):
+        found.append(peer.receive())
+    return found
+
+
+def test_the_identity_and_the_process_title(start):
+    import psutil
+
+    peer = start()
+    assert IDENTITY == b"\x03\x00"
+    assert " ".join(psutil.Process(peer.child.pid).cmdline()).startswith("tenonry: engine 3")
+    assert os.getpgid(peer.child.pid) == os.getpgid(0)

@@ -1,0 +1,151 @@
+"""A front end played by hand: starts a real engine process, shakes hands, sends frames as they should not be."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import msgspec
+import zmq
+from kernel_engine import Inbox, fake_config
+
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch.process import ENGINE_ROLE
+from tenonry.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineHandshakeMessage,
+    EngineZmqAddresses,
+    HandshakeMetadata,
+    RequestType,
+    UtilityCall,
+)
+from tenonry.plugin_manager import PluginManager
+from tenonry.serial import Decoder, Encoder
+from tenonry.sockets import RunDirectory, engine_client_address, engine_identity, make_socket
+from tenonry.supervise import Child, Supervisor
+from tenonry_testkit.fakes.model import FakeModelHooks
+
+EPOCH = 5
+IDENTITY = engine_identity(3)
+
+
+class Peer:
+    """`clients` front ends in one. The engine has index 3; `start` goes as far as READY."""
+
+    def __init__(self, *, clients: int = 1, facts: dict[str, Any] | None = None, **values: Any) -> None:
+        self.config = fake_config(**values)
+        manager = PluginManager(discover=False)
+        manager.register(FakeModelHooks(**(facts or {})))
+        self.plan, self.model = manager.plan(self.config, launcher=False), manager.resolve_model(self.config)
+        self.run, self.context = RunDirectory(), zmq.Context()
+        self.supervisor = Supervisor()
+        self.handshake = make_socket(self.context, zmq.ROUTER, self.run.address("handshake"), bind=True)
+        self.inputs, self.outputs, self.addresses = [], [], EngineZmqAddresses(inputs=[], outputs=[])
+        for _ in range(clients):
+            for kind, sockets, addresses in (
+                (zmq.ROUTER, self.inputs, self.addresses.inputs),
+                (zmq.PULL, self.outputs, self.addresses.outputs),
+            ):
+                addresses.append(engine_client_address(self.run, local_only=True))
+                sockets.append(make_socket(self.context, kind, addresses[-1], bind=True))
+        self._encoder, self._decoder = Encoder(), Decoder(EngineCoreOutputs)
+        self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
+        self._calls = 0
+        self.child: Child
+
+    # ------------------------------------------------------------------ handshake
+    def launch(self, **fields: Any) -> Child:
+        spec = EngineSpec(
+            engine_index=3,
+            local_rank=0,
+            handshake_address=self.run.address("handshake"),
+            config_text=self.config.model_dump_json(),
+            plan_text=self.plan.encode(),
+            model_text=msgspec.json.encode(self.model).decode(),
+            epoch=EPOCH,
+            **fields,
+        )
+        self.child = self.supervisor.start("engine 3", ENGINE_ROLE, {"spec": msgspec.json.encode(spec).decode()})
+        return self.child
+
+    def hear(self, seconds: float = 8.0) -> Any:
+        """The engine's next handshake message."""
+        assert self.handshake.poll(int(seconds * 1000)), "the engine says nothing"
+        identity, body = self.handshake.recv_multipart()
+        assert identity == IDENTITY
+        return self._messages.decode(body)
+
+    def answer(self, body: bytes | None = None) -> None:
+        """INIT, or something else."""
+        metadata = HandshakeMetadata(addresses=self.addresses, epoch=EPOCH)
+        self.handshake.send_multipart([IDENTITY, msgspec.msgpack.encode(metadata) if body is None else body])
+
+    def start(self) -> Peer:
+        self.launch()
+        self.hear()
+        self.answer()
+        self.hear()
+        for sockets in (self.inputs, self.outputs):
+            for client, socket in enumerate(sockets):
+                assert socket.poll(8000), f"nothing on socket {client}"
+                socket.recv_multipart()
+        return self
+
+    # ------------------------------------------------------------------ frames
+    def send(self, *frames: Any, client: int = 0) -> None:
+        """Frames as they are."""
+        self.inputs[client].send_multipart([IDENTITY, *frames])
+
+    def add(
+        self, source: EngineCoreRequest, *, client: int = 0, epoch: int = EPOCH, handle: bytes | None = None
+    ) -> None:
+        source.epoch = epoch
+        frame = handle or source.handle.to_bytes(8, "little")
+        self.send(RequestType.ADD.value, frame, *self._encoder.encode(source), client=client)
+
+    def abort(self, *handles: int) -> None:
+        self.send(RequestType.ABORT.value, msgspec.msgpack.encode(handles))
+
+    def call(self, method: str, *args: Any, client: int = 0) -> Any:
+        """A utility call and its answer; raises RuntimeError with the failure text."""
+        self._calls += 1
+        self.send(
+            RequestType.UTILITY.value,
+            msgspec.msgpack.encode(UtilityCall(self._calls, method, list(args))),
+            client=client,
+        )
+        while True:
+            outputs = self.receive(client=client)
+            if outputs.utility is not None and outputs.utility.call_id == self._calls:
+                if outputs.utility.failure is not None:
+                    raise RuntimeError(outputs.utility.failure)
+                return outputs.utility.result
+
+    def receive(self, *, client: int = 0, seconds: float = 8.0) -> EngineCoreOutputs:
+        """The next outputs for a client; stamped with the engine's index and epoch."""
+        assert self.outputs[client].poll(int(seconds * 1000)), "no outputs"
+        outputs: EngineCoreOutputs = self._decoder.decode(self.outputs[client].recv_multipart())
+        assert (outputs.engine_index, outputs.epoch) == (3, EPOCH)
+        return outputs
+
+    def until_finished(self, *handles: int, client: int = 0, inbox: Inbox | None = None) -> Inbox:
+        """Outputs of a client until all `handles` ended."""
+        inbox = inbox or Inbox()
+        deadline = time.monotonic() + 20
+        while not set(handles) <= set(inbox.finished):
+            assert time.monotonic() < deadline, f"{handles} did not end: {inbox.finished}"
+            inbox.take({client: self.receive(client=client)})
+        return inbox
+
+    def until_dead(self, *, client: int = 0) -> str:
+        """The death notice."""
+        while True:
+            outputs = self.receive(client=client)
+            if outputs.dead is not None:
+                return outputs.dead
+
+    def close(self) -> None:
+        self.supervisor.stop(2.0)
+        self.context.destroy(linger=0)
+        self.run.close()
