@@ -29,6 +29,8 @@ REPORT_EVERY_S = 10.0
 
 
 class CoreEngineState(enum.Enum):
+    """How far the handshake with one engine has come."""
+
     NEW = "new"
     CONNECTED = "connected"
     READY = "ready"
@@ -77,7 +79,7 @@ class Handshake:
 
     def _check_children(self, launcher: Launcher) -> None:
         finished = launcher.finished()
-        if finished and not self._socket.poll(0):  # a last message of the dead one says more than its exit code
+        if finished and not self._socket.poll(POLL_MS):  # a last message of the dead one says more than its exit code
             exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in finished.items())
             raise LaunchError(f"an engine ended before it was ready ({exits}); its own log lines say why")
 

@@ -1,0 +1,329 @@
+"""HELLO, INIT, READY: both sides over real sockets, and every way it can go wrong (HS-1 to HS-16, Q13)."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from kernel_peer import Peer
+from kernel_roles import eventually
+
+from tenonry.engine import proc
+from tenonry.engine.proc import EngineHandshake
+from tenonry.errors import LaunchError, ModelError
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch import handshake
+from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
+from tenonry.messages import (
+    PROTOCOL_VERSION,
+    EngineHandshakeMessage,
+    EngineZmqAddresses,
+    FailedMessage,
+    HandshakeMetadata,
+    HelloMessage,
+    ReadyMessage,
+)
+from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.sockets import RunDirectory, close_all, engine_identity, make_socket
+
+PLAN = PluginPlan((PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),))
+ADDRESSES = EngineZmqAddresses(
+    inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
+    frontend_stats_publish_address="stats",
+)  # fmt: skip
+METADATA = HandshakeMetadata(addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4)
+VERSIONS = {"acme": "2.0"}
+READY = ReadyMessage(local=True, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"})
+
+
+def hello(**fields: Any) -> HelloMessage:
+    return HelloMessage(**{"local": True, "node": "node-a", "pid": 5, "versions": VERSIONS, **fields})
+
+
+class Launcher:
+    """Knows which children ended; nothing else is asked of it here."""
+
+    def __init__(self, **ended: int) -> None:
+        self.ended = {name.replace("_", " "): code for name, code in ended.items()}
+
+    def finished(self) -> dict[str, int]:
+        return self.ended
+
+
+class FrontEnd:
+    """The front end's side, and engines that say what a test wants."""
+
+    def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        address = run.address("handshake")
+        self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
+        self.engines = list(engines) or [CoreEngine(0)]
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
+        self.dealers = {
+            index: make_socket(self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index))
+            for index in (0, 1, 258, 9)
+        }
+
+    def say(self, *messages: Any, index: int = 0) -> None:
+        for message in messages:
+            raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
+            self.dealers[index].send(raw)
+
+    def run(self, timeout: float = 5.0, **ended: int) -> None:
+        self.shake.run(Launcher(**ended), timeout)  # type: ignore[arg-type]
+
+    def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
+        with pytest.raises(LaunchError, match=text):
+            self.run(timeout, **ended)
+
+
+@pytest.fixture
+def front_end() -> Iterator[Callable[..., FrontEnd]]:
+    run = RunDirectory()
+    made: list[FrontEnd] = []
+
+    def make(*engines: CoreEngine) -> FrontEnd:
+        made.append(FrontEnd(run, *engines))
+        return made[-1]
+
+    yield make
+    for one in made:
+        close_all(one.socket, *one.dealers.values())
+        one.context.destroy(linger=0)
+    run.close()
+
+
+class TestGoodOrder:
+    def test_hello_init_ready(self, front_end):
+        """HS-2, HS-4, HS-5, HS-15."""
+        one = front_end()
+        engine = one.engines[0]
+        assert (engine.index, engine.local, engine.identity, engine.state) == (0, True, b"\0\0", CoreEngineState.NEW)
+        one.say(hello(), READY)
+        one.run()
+        init = msgspec.msgpack.decode(one.dealers[0].recv(), type=HandshakeMetadata)
+        assert init == METADATA
+        assert engine.state is CoreEngineState.READY
+        assert engine.ready == READY
+
+    def test_several_engines_in_any_order(self, front_end):
+        """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by whoever needs the sum."""
+        one = front_end(CoreEngine(0), CoreEngine(258), CoreEngine(1, local=False))
+        one.say(hello(local=False), index=1)
+        one.say(hello(), READY, index=258)
+        one.say(msgspec.structs.replace(READY, local=False, num_gpu_blocks=7), index=1)
+        one.say(hello(), READY, index=0)
+        one.run()
+        assert sum(engine.ready.num_gpu_blocks for engine in one.engines if engine.ready) == 27
+
+    def test_a_child_that_ended_after_it_was_ready_is_somebody_elses_business(self, front_end):
+        one = front_end()
+        one.say(hello(), READY)
+        one.run(engine_0=1)
+
+    def test_pending_engines_are_reported(self, front_end, caplog, monkeypatch):
+        """HS-12."""
+        monkeypatch.setattr(handshake, "REPORT_EVERY_S", 0.0)
+        one = front_end(CoreEngine(0), CoreEngine(1))
+        one.say(hello())
+        with caplog.at_level(logging.INFO):
+            one.fails("not ready", timeout=0.3)
+        assert "waiting for engine 0 (connected), engine 1 (new)" in caplog.text
+
+
+class TestWhatGoesWrong:
+    def test_nobody_answers(self, front_end):
+        """Q13: there is an overall deadline."""
+        front_end(CoreEngine(0), CoreEngine(1)).fails(
+            r"not ready after 0 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout", timeout=0.05
+        )
+
+    def test_it_says_hello_and_no_more(self, front_end):
+        one = front_end()
+        one.say(hello())
+        one.fails(r"engine 0 \(connected\)", timeout=0.3)
+
+    @pytest.mark.parametrize(("code", "text"), [(3, "engine 0: exit code 3"), (-9, "engine 0: signal SIGKILL")])
+    def test_a_child_exits(self, front_end, code, text):
+        """HS-13."""
+        front_end().fails(rf"ended before it was ready \({text}\); its own log lines say why", engine_0=code)
+
+    def test_several_children_exit(self, front_end):
+        front_end().fails(r"\(engine 0: exit code 1, engine 1: signal SIGTERM\)", engine_0=1, engine_1=-15)
+
+    def test_the_last_words_of_a_dead_child_say_more_than_its_exit_code(self, front_end):
+        one = front_end()
+        one.say(hello(), FailedMessage(local=True, error="no weights in /x"))
+        one.fails("engine 0 could not start: no weights in /x", engine_0=1)
+
+    def test_last_words_that_are_still_on_their_way_are_awaited(self, front_end):
+        one = front_end()
+        one.say(hello())
+
+        class Dying(Launcher):
+            def finished(self) -> dict[str, int]:
+                if not self.ended:
+                    one.say(FailedMessage(local=True, error="no weights in /x"))
+                self.ended = {"engine 0": 1}
+                return self.ended
+
+        with pytest.raises(LaunchError, match="no weights in /x"):
+            one.shake.run(Dying(), 5.0)  # type: ignore[arg-type]
+
+    def test_an_unknown_identity(self, front_end):
+        """HS-14."""
+        one = front_end()
+        one.say(hello(), index=9)
+        one.fails("a message from unknown engine 9 in the handshake")
+
+    @pytest.mark.parametrize(("expected", "found"), [("local", "remote"), ("remote", "local")])
+    def test_the_wrong_side(self, front_end, expected, found):
+        """HS-14."""
+        one = front_end(CoreEngine(0, local=expected == "local"))
+        one.say(hello(local=found == "local"))
+        one.fails(f"engine 0 should be {expected}, but says it is {found}")
+
+    @pytest.mark.parametrize(
+        ("messages", "text"),
+        [
+            ((READY,), "local engine 0 sent READY while it was new"),
+            ((hello(), hello()), "local engine 0 sent HELLO while it was connected"),
+        ],
+    )
+    def test_a_message_out_of_order(self, front_end, messages, text):
+        """HS-14."""
+        one = front_end()
+        one.say(*messages)
+        one.fails(text)
+
+    def test_a_message_after_the_last_one(self, front_end):
+        one = front_end(CoreEngine(0), CoreEngine(1))
+        one.say(hello(), READY, READY)
+        one.fails("local engine 0 sent READY while it was ready")
+
+    @pytest.mark.parametrize(
+        "raw", [b"", b"\xc1", b"\x80", msgspec.msgpack.encode({"type": "HELLO"}), msgspec.msgpack.encode({"type": "X"})]
+    )
+    def test_garbage(self, front_end, raw):
+        one = front_end()
+        one.say(raw)
+        one.fails("engine 0 sent what is no handshake message")
+
+    def test_another_protocol(self, front_end):
+        one = front_end()
+        one.say(hello(protocol=PROTOCOL_VERSION + 1))
+        one.fails(f"engine 0 on node-a speaks protocol {PROTOCOL_VERSION + 1}, this front end {PROTOCOL_VERSION}")
+
+    @pytest.mark.parametrize(("versions", "theirs"), [({"acme": "2.1"}, "2.1"), ({}, "missing")])
+    def test_another_version_of_a_plugin(self, front_end, versions, theirs):
+        """Node, distribution and both versions are named."""
+        one = front_end()
+        one.say(hello(versions=versions))
+        one.fails(rf"node node-a \(engine 0\) has acme {theirs}, this one has 2\.0; install the same version on both")
+
+
+class TestEnginesSide:
+    """The engine's half, in this process."""
+
+    @pytest.fixture
+    def router(self) -> Iterator[tuple[Any, Callable[..., EngineHandshake]]]:
+        run, context = RunDirectory(), zmq.Context()
+        socket = make_socket(context, zmq.ROUTER, run.address("handshake"), bind=True)
+        made = []
+
+        def engine(**fields: Any) -> EngineHandshake:
+            spec = EngineSpec(
+                engine_index=258, local_rank=0, handshake_address=run.address("handshake"), config_text="",
+                plan_text=PLAN.encode(), model_text="", **fields,
+            )  # fmt: skip
+            made.append(EngineHandshake(context, spec))
+            return made[-1]
+
+        yield socket, engine
+        close_all(socket, *(one._socket for one in made))
+        context.destroy(linger=0)
+        run.close()
+
+    def hear(self, socket: Any) -> tuple[bytes, Any]:
+        assert socket.poll(3000)
+        identity, body = socket.recv_multipart()
+        return identity, msgspec.msgpack.decode(body, type=EngineHandshakeMessage)
+
+    @pytest.mark.parametrize("local", [True, False])
+    def test_it_says_who_it_is_and_what_it_found(self, router, local):
+        """HS-6."""
+        socket, engine = router
+        one = engine(local=local)
+        one._send(hello(local=local))
+        identity, _ = self.hear(socket)
+        assert identity == b"\x02\x01"
+        socket.send_multipart([identity, msgspec.msgpack.encode(METADATA)])
+        assert one.hello() == METADATA
+        _, said = self.hear(socket)
+        assert (said.local, said.protocol) == (local, PROTOCOL_VERSION)
+        assert said.versions == {"acme": "missing"}
+        assert said.pid > 0
+        assert said.node
+
+    def test_it_lingers_five_seconds(self, router):
+        """HS-6."""
+        assert router[1]()._socket.linger == 5000
+
+    def test_without_an_answer_it_gives_up_and_names_the_minutes(self, router, monkeypatch):
+        """HS-7."""
+        assert proc.HANDSHAKE_TIMEOUT_MINS == 5
+        monkeypatch.setattr(proc, "HANDSHAKE_TIMEOUT_MINS", 0.001)
+        with pytest.raises(LaunchError, match=r"no answer from the front end within 0\.001 minutes"):
+            router[1]().hello()
+
+    @pytest.mark.parametrize(
+        ("error", "text"), [(ModelError("no weights"), "no weights"), (KeyError("x"), "KeyError: 'x'")]
+    )
+    def test_a_failure_is_told_in_words(self, router, error, text):
+        socket, engine = router
+        engine(local=False).failed(error)
+        assert self.hear(socket)[1] == FailedMessage(local=False, error=text)
+
+
+class TestRealEngine:
+    """The same with a process of its own."""
+
+    @pytest.fixture
+    def peer(self) -> Iterator[Callable[..., Peer]]:
+        made: list[Peer] = []
+
+        def make(**values: Any) -> Peer:
+            made.append(Peer(**values))
+            return made[-1]
+
+        yield make
+        for one in made:
+            one.close()
+
+    def test_ready_carries_what_only_a_built_engine_knows(self, peer):
+        """HS-9."""
+        one = peer(num_gpu_blocks_override=8, block_size=4, max_model_len=20)
+        one.launch()
+        assert one.hear().pid == one.child.pid
+        one.answer()
+        ready = one.hear()
+        assert (ready.num_gpu_blocks, ready.block_size, ready.max_model_len) == (8, 4, 20)
+        assert ready.resolved == {"fake": "tokens"}
+
+    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer):
+        """HS-9: no READY; HS-13: the exit code is not 0."""
+        one = peer(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights in /x"}})
+        one.launch()
+        one.hear()
+        one.answer()
+        assert one.hear() == FailedMessage(local=True, error="no weights in /x")
+        eventually(lambda: one.child.exit_code == 1)
+
+    def test_what_it_was_told_is_applied(self, peer):
+        """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
+        one = peer()
+        assert one.start().call("ping") is True
