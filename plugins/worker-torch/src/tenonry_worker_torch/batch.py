@@ -53,6 +53,6 @@ def pruned_batch(
         block_table=full.block_table,
         slot_mapping=full.slot_mapping,
         generation=full.generation[samples],
-        put=buffers.put,
+        put=lambda label, array: buffers.put(f"last_{label}", array),  # labels are unique within a step
         full_plan=full_plan,
     )

@@ -20,12 +20,17 @@ class History:
     """`tokens` i32[max_num_seqs, max_model_len + 1] on the device."""
 
     def __init__(self, state: BatchState, device: torch.device) -> None:
-        self.is_shared = device.type == "cpu"
+        self.is_shared = self.shares(device)
         if self.is_shared:
             self.tokens = torch.from_numpy(state.token_ids)
         else:
             self.tokens = torch.zeros(state.token_ids.shape, dtype=torch.int32, device=device)
         self._state = state
+
+    @staticmethod
+    def shares(device: torch.device) -> bool:
+        """Whether the device reads the host's memory."""
+        return device.type == "cpu"
 
     def inputs(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> torch.Tensor:
         """Token ids i64[T] of the step, on the device; call after the step was applied to the state."""

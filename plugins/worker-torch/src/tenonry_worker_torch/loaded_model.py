@@ -8,6 +8,7 @@ from tenonry.errors import ConfigError
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, StepPlan
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.probe import ProbeResult, probe
+from tenonry_worker_torch.loading.rotary import fix_frequencies
 from tenonry_worker_torch.loading.self_check import PackedRun, check_model, logits_agree
 
 if TYPE_CHECKING:
@@ -21,11 +22,17 @@ class LoadedModel:
     """What the runner needs of a model. `layers` is keyed by the attention module's name."""
 
     def __init__(
-        self, module: PreTrainedModel, backend: AttentionBackend, buffers: StepBuffers, found: ProbeResult
+        self,
+        module: PreTrainedModel,
+        backend: AttentionBackend,
+        buffers: StepBuffers,
+        found: ProbeResult,
+        max_model_len: int,
     ) -> None:
         self.module, self.backend, self.buffers = module, backend, buffers
         self.device, self.dtype = module.device, module.dtype
         self.vocab_size = found.logits[0].shape[-1]
+        self.max_model_len = max_model_len
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
         for spec, attention in zip(found.specs, found.modules, strict=True):
@@ -45,12 +52,13 @@ def build(
     skip_check: bool,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError."""
+    fix_frequencies(module, max_model_len)
     vocab_size = int(module.config.get_text_config().vocab_size)
     found = probe(module, vocab_size)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
         raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
-    model = LoadedModel(module, backend_class(found.specs, module.dtype, module.device), buffers, found)
+    model = LoadedModel(module, backend_class(found.specs, module.dtype, module.device), buffers, found, max_model_len)
     run = PackedRun(model.backend, model.layers, buffers)
     architecture = type(module).__name__
     if not skip_check:

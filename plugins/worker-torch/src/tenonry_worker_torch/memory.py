@@ -38,8 +38,10 @@ def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> in
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats(model.device)
     before = torch.cuda.memory_allocated(model.device)
-    prompt = torch.zeros(num_tokens, dtype=torch.long, device=model.device)
-    PackedRun(model.backend, model.layers, model.buffers).last_logits(model.forward, prompt)
+    whole, rest = divmod(num_tokens, model.max_model_len)
+    lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
+    prompts = [torch.zeros(length, dtype=torch.long, device=model.device) for length in lengths]
+    PackedRun(model.backend, model.layers, model.buffers).last_logits(model.forward, prompts)
     torch.cuda.synchronize(model.device)
     needed = torch.cuda.max_memory_allocated(model.device) - before
     for layer in model.layers.values():

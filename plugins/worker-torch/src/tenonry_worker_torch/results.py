@@ -97,10 +97,15 @@ class DeviceFuture:
 
     @staticmethod
     def _start_copies(result: StepResult) -> None:
-        """Begin moving the small tensors to the host, so that `result` finds them there."""
-        if result.sampled is not None:
-            result.sampled.token_ids = result.sampled.token_ids.to("cpu", non_blocking=True)
-            result.sampled.failure = result.sampled.failure.to("cpu", non_blocking=True)
+        """Begin moving everything to the host, behind this step and before the next, so that it is there in time."""
+        sampled = result.sampled
+        if sampled is not None:
+            sampled.token_ids = sampled.token_ids.to("cpu", non_blocking=True)
+            sampled.failure = sampled.failure.to("cpu", non_blocking=True)
+            if sampled.logprobs is not None:
+                sampled.logprobs.start_copy()
+        for part in result.prompts:
+            part.logprobs.start_copy()
 
     def done(self) -> bool:
         return self._output is not None or self._event.query()

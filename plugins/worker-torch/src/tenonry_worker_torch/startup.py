@@ -49,7 +49,9 @@ def load(context: WorkerContext, options: TorchOptions) -> tuple[LoadedModel, di
         "attention_backend", config.attention_backend or DEFAULT_BACKEND[device.type], AttentionBackend, resolved
     )
     buffers = resolve_class("buffers", options.buffers or DEFAULT_BUFFERS[device.type], StepBuffers, resolved)
-    if device.type == "cpu":
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
         if options.num_threads:
             torch.set_num_threads(options.num_threads)
         if options.keep_freed_memory:

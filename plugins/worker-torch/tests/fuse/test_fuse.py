@@ -9,8 +9,9 @@ import worker_tools
 
 from tenonry_worker_torch.fuse.linear import DenseLinear, PackedModule, can_pack, merge, pack
 from tenonry_worker_torch.fuse.norm import FEW_ROWS, RMSNorm, rms_norm_of
-from tenonry_worker_torch.fuse.rope import call_rotary, rope_table, rotate
+from tenonry_worker_torch.fuse.rope import rope_table, rotate
 from tenonry_worker_torch.fuse.verify import layer_agrees
+from tenonry_worker_torch.loading.rotary import call_rotary
 
 CPU = torch.device("cpu")
 needs_packing = pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 on this CPU")

@@ -44,6 +44,7 @@ class SdpaPlan:
     `groups` and `context` are filled by the first layer that needs them and shared by the others that are alike.
     """
 
+    sorts: ClassVar[bool] = True  # decoding rows of like length next to each other
     __slots__ = ("batch", "context", "decode_order", "decode_tokens", "groups", "num_queries", "prefill", "slots")
 
     def __init__(self, batch: AttentionBatch) -> None:
@@ -58,17 +59,19 @@ class SdpaPlan:
         if self.num_queries != len(batch.row):
             self.prefill = prefill_segments(batch.row, batch.num_tokens, batch.start)
             self.decode_order = np.flatnonzero(batch.num_tokens == 1)
-        if len(self.decode_order) > 1:
-            self._sort_by_length()
+        if self.sorts and len(self.decode_order) > 1:
+            self.decode_order = longest_first(self.decode_order, batch.seq_lens)
         if self.prefill or not np.array_equal(self.decode_order, np.arange(len(batch.row))):
             tokens = (np.cumsum(batch.num_tokens) - batch.num_tokens)[self.decode_order]
             self.decode_tokens = batch.put("decode_tokens", tokens.astype(np.int64))
 
-    def _sort_by_length(self) -> None:
-        """Longest first, where lengths differ enough to matter; rows that decode in step stay in order."""
-        lengths = self.batch.seq_lens[self.decode_order]
-        if 2 * int(lengths.min()) < int(lengths.max()):
-            self.decode_order = self.decode_order[np.argsort(-lengths, kind="stable")]
+
+def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The rows `order`, sorted where lengths differ enough to matter; rows that decode in step stay in order."""
+    lengths = seq_lens[order]
+    if len(order) and 2 * int(lengths.min()) < int(lengths.max()):
+        return order[np.argsort(-lengths, kind="stable")]
+    return order
 
 
 class SdpaBackend(AttentionBackend):
@@ -254,7 +257,8 @@ class SdpaBackend(AttentionBackend):
         if segment.start:
             return self._prefill_with_context(spec, cache, segment, plan, query)
         shape = (segment.count, segment.length, -1)
-        q, k, v = (t.reshape(*shape, t.shape[-1]).transpose(1, 2) for t in (query, key, value))
+        # The CPU's kernel is a fifth faster on heads that lie one behind the other.
+        q, k, v = (t.reshape(*shape, t.shape[-1]).transpose(1, 2).contiguous() for t in (query, key, value))
         plain = not spec.softcap and not (spec.window and segment.length > spec.window)
         if plain:
             out = functional.scaled_dot_product_attention(

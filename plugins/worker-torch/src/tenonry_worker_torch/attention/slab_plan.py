@@ -6,12 +6,12 @@ In steady decoding, where the same rows gain one token each, the last step's pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.sdpa import SdpaPlan
+from tenonry_worker_torch.attention.sdpa import SdpaPlan, longest_first
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -80,6 +80,7 @@ class SlabGroup:
 class CpuPlan(SdpaPlan):
     """A step: what the reference plans for prefill and for rows without a slab, and the slab groups."""
 
+    sorts: ClassVar[bool] = False  # rows in slabs are best left where they are
     __slots__ = ("slab_groups",)
 
     def __init__(self, batch: AttentionBatch) -> None:
@@ -87,10 +88,9 @@ class CpuPlan(SdpaPlan):
         self.slab_groups: list[SlabGroup] = []
 
     def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
-        """Once there are slab groups, only the rows `order` are decoded from gathered blocks."""
-        if self.slab_groups:
-            self.decode_order = order
-            self.decode_tokens = torch.from_numpy(first_tokens(self.batch)[order])
+        """Only the rows `order` are decoded from gathered blocks."""
+        self.decode_order = longest_first(order, self.batch.seq_lens)
+        self.decode_tokens = torch.from_numpy(first_tokens(self.batch)[self.decode_order])
 
 
 class SlabPlanner:

@@ -5,10 +5,11 @@ The table holds what the model's own module computes, so every variant with fixe
 
 from __future__ import annotations
 
-import inspect
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
+
+from tenonry_worker_torch.loading.rotary import call_rotary
 
 if TYPE_CHECKING:
     from torch import nn
@@ -47,19 +48,8 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Ten
     torch.addcmul(x * cos, x.roll(size // 2, -1), sin, out=out)
 
 
-def call_rotary(rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str) -> tuple[Any, Any]:
-    """The model's module for `positions` [1, T], whether or not it tells layer types apart."""
-    if "layer_type" in inspect.signature(rotary.forward).parameters:
-        return rotary(x, positions, layer_type)
-    return rotary(x, positions)
-
-
 def rope_table(rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype) -> RopeTable | None:
-    """The table for positions 0 … num_positions − 1; None if the module does not yield plain (cos, sin) or is too long.
-
-    Frequencies that depend on the length are those of a sequence of `num_positions`, for every request: what a request
-    gets must not depend on the others in its batch.
-    """
+    """The table for positions 0 … num_positions − 1; None if it would be too long or is not plain (cos, sin)."""
     if num_positions > MAX_TABLE_POSITIONS:
         return None
     device = next((buffer.device for buffer in rotary.buffers()), torch.device("cpu"))

@@ -14,7 +14,8 @@ import torch
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.attention.math import causal_attention
 from tenonry_worker_torch.fuse.layer import lean_layer
-from tenonry_worker_torch.fuse.rope import call_rotary, rope_table
+from tenonry_worker_torch.fuse.rope import rope_table
+from tenonry_worker_torch.loading.rotary import call_rotary
 
 if TYPE_CHECKING:
     from torch import nn

@@ -51,9 +51,10 @@ class PackedRun:
         logits = self._run(forward, prompts, None)
         return list(logits.split([len(prompt) for prompt in prompts]))
 
-    def last_logits(self, forward: Forward, prompt: torch.Tensor) -> torch.Tensor:
-        """Logits of the last position only, as serving computes them."""
-        return self._run(forward, [prompt], torch.tensor([len(prompt) - 1], device=prompt.device))
+    def last_logits(self, forward: Forward, prompts: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [prompts, vocabulary] of the last positions only, as serving computes them."""
+        ends = np.cumsum([len(prompt) for prompt in prompts]) - 1
+        return self._run(forward, prompts, torch.as_tensor(ends, device=prompts[0].device))
 
     def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]

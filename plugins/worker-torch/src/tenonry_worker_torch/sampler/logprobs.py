@@ -19,6 +19,12 @@ class Logprobs:
     def __init__(self, token_ids: torch.Tensor, logprobs: torch.Tensor, rank: torch.Tensor) -> None:
         self.token_ids, self.logprobs, self.rank = token_ids, logprobs, rank
 
+    def start_copy(self) -> None:
+        """Begin moving the tensors to the host; `numpy` may be called once the device has come so far."""
+        self.token_ids, self.logprobs, self.rank = (
+            tensor.to("cpu", non_blocking=True) for tensor in (self.token_ids, self.logprobs, self.rank)
+        )
+
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """The three arrays as the wire wants them: i32, f32, i32."""
         return (
