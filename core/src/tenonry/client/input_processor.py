@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.client.faults import io_fault
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
@@ -53,7 +54,13 @@ class InputProcessor:
             request = msgspec.structs.replace(prompt, sampling_params=self._seeded(params, 0), request_id=request_id)
             request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
         else:
-            processed = self._process_prompt(prompt, params, add_special_tokens)
+            try:
+                processed = self._process_prompt(prompt, params, add_special_tokens)
+            except RequestError:
+                raise
+            except Exception as error:  # noqa: BLE001 - raised again, in words
+                fault = io_fault(self._io, request_id, "process_prompt", error)
+                raise fault from fault.__cause__
             request = EngineCoreRequest(
                 handle=0,
                 request_id=request_id,

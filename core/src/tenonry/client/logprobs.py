@@ -12,40 +12,51 @@ from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import Logprob
 from tenonry.step import TokenLogprobs
 
+Failed = list[tuple[Completion, Exception]]  # completions whose tokens the IO processor could not put into words
+
 
 def attach_logprobs(
     completions: Mapping[int, Completion], handles: Sequence[int], logprobs: TokenLogprobs, io: IOProcessor | None
-) -> None:
+) -> Failed:
     """One dict per sampled token: the sampled token first, then the most likely ones that the request asked for."""
+    failed: Failed = []
     for line, index in enumerate(logprobs.row.tolist()):
         completion = completions.get(handles[index])
-        if completion is None:
+        wanted = None if completion is None else completion.stream.request.sampling_params.logprobs
+        if completion is None or wanted is None:
             continue
-        wanted = completion.stream.request.sampling_params.logprobs
-        if wanted is None:
+        try:
+            entry = _entry(logprobs.token_ids[line], logprobs.logprobs[line], int(logprobs.rank[line]), wanted, io)
+        except Exception as error:  # noqa: BLE001 - the caller ends the one request
+            failed.append((completion, error))
             continue
-        entry = _entry(logprobs.token_ids[line], logprobs.logprobs[line], int(logprobs.rank[line]), wanted, io)
-        if completion.new_logprobs is None:
-            completion.new_logprobs = []
-        completion.new_logprobs.append(entry)
+        if completion.fresh_logprobs is None:
+            completion.fresh_logprobs = []
+        completion.fresh_logprobs.append(entry)
+    return failed
 
 
 def attach_prompt_logprobs(
     completions: Mapping[int, Completion], outputs: EngineCoreOutputs, io: IOProcessor | None
-) -> None:
+) -> Failed:
     """One dict per prompt token; None for the first, which nothing predicts."""
+    failed: Failed = []
     for handle, part in zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True):
         completion = completions.get(handle)
         if completion is None or completion.index != 0:
             continue
         stream = completion.stream
         wanted = stream.request.sampling_params.prompt_logprobs or 0
+        try:
+            lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
+            entries = [_entry(ids, values, rank, wanted, io) for ids, values, rank in lines]
+        except Exception as error:  # noqa: BLE001 - the caller ends the one request
+            failed.append((completion, error))
+            continue
         if stream.prompt_logprobs is None:
             stream.prompt_logprobs = [None]
-        del stream.prompt_logprobs[part.start :]  # a preempted request computes them again
-        for line in range(len(part.rank)):
-            entry = _entry(part.token_ids[line], part.logprobs[line], int(part.rank[line]), wanted, io)
-            stream.prompt_logprobs.append(entry)
+        stream.prompt_logprobs[part.start :] = entries  # a preempted request computes them again
+    return failed
 
 
 def _entry(

@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from tenonry.client.faults import io_fault
 from tenonry.client.logprobs import attach_logprobs, attach_prompt_logprobs
 from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
-from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
+from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.stats import FinishedRequestStats, IterationStats
@@ -31,14 +32,20 @@ class OutputProcessor:
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
         self._touched: list[Completion] = []
+        self._aborts: list[int] = []  # handles that the engine need not go on with
         self.iteration = IterationStats()
 
     def __len__(self) -> int:
         return len(self._streams)
 
+    @property
+    def num_completions(self) -> int:
+        """Completions of open streams that have not ended."""
+        return len(self._completions)
+
     # ------------------------------------------------------------------ requests
     def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
-        """Open a stream. Raises RequestError when the id is in use."""
+        """Open a stream. Raises RequestError when the id is in use, EngineGenerateError when the IO processor fails."""
         first = requests[0]
         if first.request_id in self._streams:
             raise RequestError(
@@ -46,15 +53,22 @@ class OutputProcessor:
             )
         stream = Stream(first, processed, self._clock())
         for index, request in enumerate(requests):
-            params = request.sampling_params
-            detokenizer = None
-            if self._io is not None and params.detokenize:
-                detokenizer = self._io.make_detokenizer(stream.prompt_token_ids, params)
-            completion = Completion(request.handle, index, stream, detokenizer)
-            stream.completions.append(completion)
-            self._completions[request.handle] = completion
+            detokenizer = self._make_detokenizer(stream, request)
+            stream.completions.append(Completion(request.handle, index, stream, detokenizer))
+        self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
         return stream
+
+    def _make_detokenizer(self, stream: Stream, request: EngineCoreRequest) -> Detokenizer | None:
+        if self._io is None or not request.sampling_params.detokenize:
+            return None
+        try:
+            return self._io.make_detokenizer(stream.prompt_token_ids, request.sampling_params)
+        except RequestError:
+            raise
+        except Exception as error:  # noqa: BLE001 - raised again, in words
+            fault = io_fault(self._io, stream.request_id, "make_detokenizer", error)
+            raise fault from fault.__cause__
 
     def get(self, request_id: str) -> Stream | None:
         return self._streams.get(request_id)
@@ -74,9 +88,14 @@ class OutputProcessor:
                     if not completion.engine_done:
                         handles.append(completion.handle)
                     self._push_fresh(completion, self._clock())
-                    self._finish(completion, FinishReason.ABORT, None)
+                    if completion.finish_reason is None:
+                        self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
         return handles
+
+    def live_handles(self) -> list[int]:
+        """What the engine still runs."""
+        return [handle for handle, completion in self._completions.items() if not completion.engine_done]
 
     def fail_all(self, error: Exception) -> None:
         """Every open stream ends with this error."""
@@ -105,9 +124,11 @@ class OutputProcessor:
                         touched.append(completion)
                     completion.fresh.append(token_id)
         if outputs.logprobs is not None:
-            attach_logprobs(completions, handles, outputs.logprobs, self._io)
+            for completion, error in attach_logprobs(completions, handles, outputs.logprobs, self._io):
+                self._io_failed(completion, "token_texts", error)
         if outputs.prompt_logprobs:
-            attach_prompt_logprobs(completions, outputs, self._io)
+            for completion, error in attach_prompt_logprobs(completions, outputs, self._io):
+                self._io_failed(completion, "token_texts", error)
         for event in outputs.scheduled:
             self._on_scheduled(event.handle, event.queued_s, event.num_cached_tokens)
         for finished in outputs.finished:
@@ -151,7 +172,7 @@ class OutputProcessor:
 
     def flush(self, touched: list[Completion] | None = None) -> list[int]:
         """Detokenise and wake callers; returns handles to abort in the engine, because a stop string ended them."""
-        aborts = []
+        aborts, self._aborts = self._aborts, []
         now = self._clock()
         for completion in self._touched if touched is None else touched:
             if completion.fresh and self._push_fresh(completion, now) and not completion.engine_done:
@@ -160,6 +181,8 @@ class OutputProcessor:
                 completion.stream.notify()
         if touched is None:
             self._touched = []
+        aborts += self._aborts
+        self._aborts = []
         return aborts
 
     def take_touched(self) -> list[Completion]:
@@ -180,7 +203,11 @@ class OutputProcessor:
             stream.ready.append(completion)
         detokenizer = completion.detokenizer
         if detokenizer is not None:
-            completion.new_text += detokenizer.push(ids)
+            try:
+                completion.new_text += detokenizer.push(ids)
+            except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+                self._io_failed(completion, "push", error)
+                return False
             if detokenizer.stop_reason is not None:
                 self._count(completion, ids[: detokenizer.consumed], now)
                 self._finish(completion, FinishReason.STOP, detokenizer.stop_reason)
@@ -188,8 +215,22 @@ class OutputProcessor:
         self._count(completion, ids, now)
         return False
 
+    def _io_failed(self, completion: Completion, call: str, error: Exception) -> None:
+        """The IO processor raised: this request ends, here and in the engine."""
+        stream = completion.stream
+        if completion.finish_reason is None:
+            stream.error = stream.error or io_fault(self._io, stream.request_id, call, error)
+            completion.detokenizer = None
+            if not completion.engine_done:
+                self._aborts.append(completion.handle)
+            self._finish(completion, FinishReason.ERROR, None)
+            stream.notify()
+
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.new_ids += ids
+        if completion.fresh_logprobs is not None:
+            completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[: len(ids)]
+            completion.fresh_logprobs = None
         if self._log_stats:
             self.iteration.num_generation_tokens += len(ids)
             if completion.num_generated == 0:
@@ -203,13 +244,15 @@ class OutputProcessor:
 
     def _finish(self, completion: Completion, reason: FinishReason, stop_reason: int | str | None) -> None:
         """Terminal outcome of one completion; the stream closes with its last one."""
-        if completion.detokenizer is not None and not isinstance(stop_reason, str):
-            completion.new_text += completion.detokenizer.finish()
-        completion.finish_reason, completion.stop_reason = str(reason), stop_reason
-        if completion.new_logprobs is not None:
-            del completion.new_logprobs[len(completion.new_ids) :]
-        self._completions.pop(completion.handle, None)
         stream = completion.stream
+        if completion.detokenizer is not None and not isinstance(stop_reason, str):
+            try:
+                completion.new_text += completion.detokenizer.finish()
+            except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+                reason, stop_reason = FinishReason.ERROR, None
+                stream.error = stream.error or io_fault(self._io, stream.request_id, "finish", error)
+        completion.finish_reason, completion.stop_reason = str(reason), stop_reason
+        self._completions.pop(completion.handle, None)
         if completion not in stream.ready:
             stream.ready.append(completion)
         stream.num_finished += 1

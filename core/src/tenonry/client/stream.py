@@ -17,13 +17,14 @@ from tenonry.sampling_params import OutputKind
 
 @dataclass(slots=True, eq=False)
 class Completion:
-    """One engine request: ids not yet detokenised (`fresh`), and output not yet taken by the caller (`new_…`)."""
+    """One engine request: what is not yet detokenised (`fresh…`), and output not yet taken by the caller (`new_…`)."""
 
     handle: int
     index: int
     stream: Stream
     detokenizer: Detokenizer | None
     fresh: list[int] = field(default_factory=list)
+    fresh_logprobs: list[dict[int, Logprob]] | None = None
     new_ids: list[int] = field(default_factory=list)
     new_text: str = ""
     new_logprobs: list[dict[int, Logprob]] | None = None
@@ -97,7 +98,7 @@ class Stream:
 
     def take(self) -> RequestOutput | None:
         """What is new, or None. Raises the stream's error once everything before it was taken."""
-        if not self.ready or (self.kind == OutputKind.FINAL and not self.finished and self.error is None):
+        if not self.ready or (self.kind == OutputKind.FINAL and not self.finished):
             if self.error is not None:
                 raise self.error
             return None
