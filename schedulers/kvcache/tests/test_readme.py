@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import re
 import sys
 from pathlib import Path
@@ -18,10 +19,9 @@ def test_the_scheduler_runs_requests_to_their_end(tmp_path, monkeypatch, depth):
     code = re.findall(r"```python\n(.*?)```", README.read_text("utf-8"), re.DOTALL)[0]
     (tmp_path / "readme_shortest.py").write_text(code, "utf-8")
     monkeypatch.syspath_prepend(tmp_path)
-    from readme_shortest import ShortestFirst
-
+    module = importlib.import_module("readme_shortest")
     monkeypatch.delitem(sys.modules, "readme_shortest")
-    rig = Rig(ShortestFirst, RigSpec(depth=depth, num_blocks=12))
+    rig = Rig(module.ShortestFirst, RigSpec(depth=depth, num_blocks=12))
     entries = [rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)]
     rig.drain()
     assert all(len(entry.token_ids) > 0 for entry in entries)

@@ -73,6 +73,10 @@ class TestLoadBeforeTheStep:
         shelf.extra = 7
         assert home.enter(home.request([50 + i for i in range(20)]))[1].num_computed == 4
 
+    def test_nothing_is_loaded_for_who_wants_every_position_computed(self, home, shelf):
+        assert home.enter(home.request(LONG, prompt_logprobs=0))[1] == (0, True)
+        assert shelf.asked == []
+
     def test_ask_later(self, home, shelf):
         shelf.extra = None
         row, match = home.enter(home.request(LONG))

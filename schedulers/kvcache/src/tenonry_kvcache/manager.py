@@ -54,9 +54,11 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ entering
     def match(self, request: Request, row: int) -> Match | None:
         limit = (request.num_tokens - 1) // self._size  # a hit never covers the last token
+        if request.source.sampling_params.prompt_logprobs is not None:
+            limit = 0  # every position has to be computed to have its log-probability
         blocks = self._prefix.enter(request, row, limit) if self._caching else NOTHING
         num_hits = len(blocks) * self._size
-        extra, wait = self._transfers.match(request, num_hits, limit * self._size)
+        extra, wait = self._transfers.match(request, num_hits, limit * self._size) if limit else (0, False)
         if extra is None:
             self._prefix.leave(row)
             return None

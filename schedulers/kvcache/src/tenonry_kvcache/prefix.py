@@ -36,15 +36,14 @@ class PrefixCache:
         if chain is None:
             return NOTHING
         found: list[int] = []
-        if request.source.sampling_params.prompt_logprobs is None:
-            data = np.ascontiguousarray(request.token_ids, np.int32).data.cast("B")
-            for number in range(limit):
-                if number + 1 == len(chain):
-                    self._hasher.extend(chain, data, 0, number + 1)
-                block = self._pool.find(chain[number + 1])
-                if block is None:
-                    break
-                found.append(block)
+        data = np.ascontiguousarray(request.token_ids, np.int32).data.cast("B")
+        for number in range(limit):
+            if number + 1 == len(chain):
+                self._hasher.extend(chain, data, 0, number + 1)
+            block = self._pool.find(chain[number + 1])
+            if block is None:
+                break
+            found.append(block)
         count = len(found)
         self._chain[row] = chain
         self.hits[row] = self._offered[row] = count
