@@ -21,6 +21,7 @@ LEAN = {
     "gemma3",
     "phi3",
     "mixtral",
+    "qwen2_moe",
     "qwen3_moe",
 }
 WAYS = {

@@ -55,6 +55,14 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
         "qwen3_moe",
         SMALL | {"head_dim": 16, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32},
     ),
+    "qwen2_moe": (
+        "qwen2_moe",
+        SMALL
+        | {
+            "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+            "shared_expert_intermediate_size": 48,
+        },
+    ),
     "gpt_neox": ("gpt_neox", SMALL),
     "gpt2": ("gpt2", GPT2),
     "opt": ("opt", OPT),
@@ -75,8 +83,8 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
 # Seeds with which no greedy choice is a close call: the two best logits are at least 1/1000 of their spread apart.
 SEEDS = {
     "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0,
-    "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3, "granite": 0,
-    "stablelm": 3, "starcoder2": 1, "cohere": 2,
+    "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "qwen2_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3,
+    "granite": 0, "stablelm": 3, "starcoder2": 1, "cohere": 2,
 }  # fmt: skip
 
 

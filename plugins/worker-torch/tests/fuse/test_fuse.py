@@ -7,7 +7,7 @@ import torch
 import worker_families
 import worker_tools
 
-from tenonry_worker_torch.fuse.linear import DenseLinear, PackedModule, can_pack, merge, pack
+from tenonry_worker_torch.fuse.linear import PackedModule, can_pack, merge, pack
 from tenonry_worker_torch.fuse.norm import FEW_ROWS, RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rope_table, rotate
 from tenonry_worker_torch.fuse.verify import layer_agrees
@@ -89,7 +89,7 @@ def test_merged_projections_share_their_memory_with_the_modules():
     parts = [torch.nn.Linear(8, 4), torch.nn.Linear(8, 6, bias=False)]
     x = torch.randn(3, 8)
     wanted = torch.cat([part(x) for part in parts], -1)
-    merged = DenseLinear(*merge(parts))
+    merged = merge(parts)
     torch.testing.assert_close(merged(x), wanted)
     torch.testing.assert_close(torch.cat([part(x) for part in parts], -1), wanted)
     assert parts[1].weight.data_ptr() == merged.weight[4:].data_ptr()
@@ -113,7 +113,11 @@ def test_weights_that_were_packed_are_not_kept_twice():
     module = worker_families.build("llama", dtype=torch.bfloat16)
     worker_tools.loaded(module)
     assert module.model.layers[0].mlp.up_proj.weight.numel() == 0
+    assert module.lm_head.weight.numel() == 0
     assert module.model.embed_tokens.weight.numel() > 0
+    tied = worker_families.build("llama-biased", dtype=torch.bfloat16)
+    worker_tools.loaded(tied)
+    assert tied.model.embed_tokens.weight.numel() > 0
 
 
 class _Damped(torch.nn.Module):

@@ -7,8 +7,6 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-import torch
-
 from tenonry_worker_torch.fuse.decoder import LeanForward, layer_types_of, lean_forward
 from tenonry_worker_torch.fuse.generic import pack_linears
 from tenonry_worker_torch.fuse.linear import can_pack
@@ -47,13 +45,4 @@ def fast_forward(
         return None
     if can_pack(model.dtype, model.device):
         lean.pack()
-        _drop_weights(model)
     return lean
-
-
-def _drop_weights(model: PreTrainedModel) -> None:
-    """Free what was packed: the model's own linear weights, but not the embedding's."""
-    kept = {id(weight) for weight in model.get_input_embeddings().parameters()}
-    for module in model.modules():
-        if type(module) is torch.nn.Linear and id(module.weight) not in kept:
-            module.weight = torch.nn.Parameter(module.weight.new_empty(0), requires_grad=False)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, merge, pack
+from tenonry_worker_torch.fuse.linear import Linear, merge
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
 
@@ -59,8 +59,8 @@ class FusedAttention:
         return self.attend(query, key, value, both).flatten(1)
 
     def pack(self) -> None:
-        """Give both weights to oneDNN."""
-        self.qkv, self.out = packed(self.qkv), packed(self.out)
+        """Give both weights to oneDNN, and free those of the modules they came from."""
+        self.qkv, self.out = self.qkv.packed(), self.out.packed()
 
 
 class FusedMLP:
@@ -75,12 +75,8 @@ class FusedMLP:
         return self.activation(gate).mul_(up)
 
     def pack(self) -> None:
-        self.gate_up, self.down = packed(self.gate_up), packed(self.down)
-
-
-def packed(linear: Linear) -> Linear:
-    """A dense layer packed; a packed one as it is."""
-    return pack(linear.weight, linear.bias) if isinstance(linear, DenseLinear) else linear
+        """Give both weights to oneDNN, and free those of the modules they came from."""
+        self.gate_up, self.down = self.gate_up.packed(), self.down.packed()
 
 
 def is_linear(module: object) -> bool:
@@ -109,7 +105,7 @@ def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> Fused
             return None
     if out.in_features != sizes[0]:
         return None
-    return FusedAttention(_merged(parts), _merged([out]), spec, head_norm, attend)
+    return FusedAttention(merge(parts), merge([out]), spec, head_norm, attend)
 
 
 def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
@@ -140,11 +136,4 @@ def fused_mlp(module: nn.Module) -> FusedMLP | None:
         return None
     if sum(part.out_features for part in parts) != 2 * down.in_features:
         return None
-    return FusedMLP(_merged(parts), _merged([down]), activation)
-
-
-def _merged(modules: list[nn.Linear]) -> DenseLinear:
-    if len(modules) == 1:
-        bias = modules[0].bias
-        return DenseLinear(modules[0].weight.detach(), None if bias is None else bias.detach())
-    return DenseLinear(*merge(modules))
+    return FusedMLP(merge(parts), merge([down]), activation)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.block import is_linear, packed
+from tenonry_worker_torch.fuse.block import is_linear
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
@@ -64,10 +64,10 @@ class LeanForward:
         return logits
 
     def pack(self) -> None:
-        """Give all weights to oneDNN; what the model still holds of them can go afterwards."""
+        """Give all weights to oneDNN, layer by layer; what the model holds of them goes, except the embedding."""
         for layer in self.layers:
             layer.pack()
-        self.head = packed(self.head)
+        self.head = self.head.packed()
 
 
 def layer_types_of(model: PreTrainedModel, count: int) -> list[str]:
@@ -98,5 +98,8 @@ def lean_forward(
     if any(layer is None for layer in lean) or any(table is None for table in ropes.values()):
         return None
     softcap = float(getattr(model.config.get_text_config(), "final_logit_softcapping", None) or 0.0)
-    dense = DenseLinear(head.weight.detach(), None if head.bias is None else head.bias.detach())
+    is_tied = head.weight is model.get_input_embeddings().weight
+    dense = DenseLinear(
+        head.weight.detach(), None if head.bias is None else head.bias.detach(), () if is_tied else (head,)
+    )
     return LeanForward(inner.embed_tokens, lean, ropes, norm, dense, softcap, step)

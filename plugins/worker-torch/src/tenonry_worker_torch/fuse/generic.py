@@ -2,26 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from torch import nn
 
-from tenonry_worker_torch.fuse.block import is_linear
 from tenonry_worker_torch.fuse.linear import PackedModule, can_pack
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
 
-
-def pack_linears(model: PreTrainedModel) -> int:
-    """Replace every plain `nn.Linear` by a packed one where that pays; how many were replaced."""
-    if not can_pack(model.dtype, model.device):
-        return 0
+def pack_linears(model: nn.Module) -> int:
+    """Replace every plain `nn.Linear` inside by a packed one where that pays; how many were replaced."""
     found = [
         (parent, name, child)
         for parent in model.modules()
         for name, child in parent.named_children()
-        if is_linear(child) and isinstance(child, nn.Linear)
+        if type(child) is nn.Linear and can_pack(child.weight.dtype, child.weight.device)
     ]
     for parent, name, child in found:
         setattr(parent, name, PackedModule(child))

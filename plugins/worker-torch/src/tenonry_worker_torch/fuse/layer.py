@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP, fused_attention, fused_mlp
+from tenonry_worker_torch.fuse.generic import pack_linears
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 
 if TYPE_CHECKING:
@@ -64,10 +65,12 @@ class LeanLayer:
         return out + hidden
 
     def pack(self) -> None:
-        """Give the weights to oneDNN."""
+        """Give the weights to oneDNN; a feed-forward part of another shape has its own linear layers replaced."""
         self.attention.pack()
         if isinstance(self.mlp, FusedMLP):
             self.mlp.pack()
+        else:
+            pack_linears(self.mlp)
 
 
 def lean_layer(module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str) -> LeanLayer | None:

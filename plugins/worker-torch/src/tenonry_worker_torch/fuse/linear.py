@@ -22,26 +22,35 @@ PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best
 
 
 class Linear(Protocol):
-    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]."""
+    """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer, prepacked."""
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
 
+    def packed(self) -> Linear: ...
+
 
 class DenseLinear:
-    """`weight` [out, in] as the model has it."""
+    """`weight` [out, in] as the modules `sources` have it."""
 
-    __slots__ = ("bias", "weight")
+    __slots__ = ("bias", "sources", "weight")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self.weight, self.bias = weight, bias
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[nn.Linear] = ()) -> None:
+        self.weight, self.bias, self.sources = weight, bias, sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias).add_(other)
+
+    def packed(self) -> PackedLinear:
+        """In oneDNN's layout. The modules it came from lose their weights, so that nothing is held twice."""
+        made = pack(self.weight, self.bias)
+        for module in self.sources:
+            module.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+        return made
 
 
 class PackedLinear:
@@ -56,6 +65,9 @@ class PackedLinear:
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return _ONEDNN._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")  # noqa: SLF001
+
+    def packed(self) -> PackedLinear:
+        return self
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
         return _ONEDNN._linear_pointwise.binary(x, other, self.weight, self.bias, "add")  # noqa: SLF001
@@ -90,19 +102,25 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
         return PackedLinear(weight, bias)
 
 
-def merge(modules: Sequence[nn.Linear]) -> tuple[torch.Tensor, torch.Tensor | None]:
-    """Weight [Σ out, in] and bias of linear layers that read the same input.
+def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
+    """Linear layers that read the same input as one, their outputs side by side.
 
-    The modules keep working on views of the merged weight, so nothing is held twice.
+    The modules keep working, on views of the merged weight.
     """
+    if len(modules) == 1:
+        bias = modules[0].bias
+        return DenseLinear(modules[0].weight.detach(), None if bias is None else bias.detach(), modules)
     weight = torch.cat([module.weight.detach() for module in modules])
     begin = 0
     for module in modules:
         module.weight = nn.Parameter(weight[begin : begin + module.out_features], requires_grad=False)
         begin += module.out_features
+    return DenseLinear(weight, _merged_bias(weight, modules), modules)
+
+
+def _merged_bias(weight: torch.Tensor, modules: Sequence[nn.Linear]) -> torch.Tensor | None:
     if all(module.bias is None for module in modules):
-        return weight, None
-    zeros = [
-        weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach() for module in modules
-    ]
-    return weight, torch.cat(zeros)
+        return None
+    return torch.cat(
+        [weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach() for module in modules]
+    )
