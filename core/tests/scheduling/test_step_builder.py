@@ -320,6 +320,19 @@ class TestRowsThatWaitForKV:
         assert second.num_preemptions == 1
         assert [new.handle for new in output.new] == [first.handle]
         assert output.gone.tolist() == []
+        (news,) = book.answer(output).values()
+        assert [event.handle for event in news.scheduled] == [first.handle]
+
+    def test_they_have_started_when_they_ran(self, book):
+        first, second = book.ask(8, 1), book.ask(8, 1)
+        book.step(run_everything)
+        book.clock.advance(2.0)
+        self.arrive(book, first, second)
+        (news,) = book.answer(book.step(lambda step: step.run(first))).values()
+        assert [event.handle for event in news.scheduled] == [first.handle]
+        book.clock.advance(3.0)
+        (news,) = book.answer(book.step(run_everything)).values()
+        assert [(event.handle, event.queued_s) for event in news.scheduled] == [(second.handle, 5.0)]
 
     def test_a_request_that_ends_as_it_arrives_does_not_run(self, book):
         request = book.ask(8, 9)

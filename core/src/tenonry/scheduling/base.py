@@ -51,7 +51,7 @@ class BaseScheduler(Scheduler):
         self.requests: dict[int, Request] = {}
         self.stats_extra: dict[str, float] = {}
         self._results = ResultReader(self)
-        self._arrived: list[Request] = []
+        self.arrived: set[int] = set()  # rows whose KV came, and that the workers do not know yet
         self._steps = 0
         self._steps_reported = 0
         self._preemptions = 0
@@ -78,12 +78,6 @@ class BaseScheduler(Scheduler):
     def schedule(self) -> SchedulerOutput:
         self.rows.step = self._steps
         step = StepBuilder(self, self._steps)
-        for request in self._arrived:
-            if not request.is_finished:
-                num_computed = int(self.rows.num_computed[request.row])
-                self.started(request, request.row, num_computed, step.now)
-                step.enter_row(request, request.row, num_computed)
-        self._arrived.clear()
         self.choose(step)
         self._steps += 1
         self.rows.step = self._steps
@@ -137,10 +131,11 @@ class BaseScheduler(Scheduler):
 
     # ------------------------------------------------------------------ what the step builder and the reader call
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        """The request runs from now on."""
+        """The request runs from now on; the first time its client is told."""
         if request in self.waiting:
             self.waiting.remove(request)
-        self.rows.activate(row)
+        if not self.rows.active[row]:
+            self.rows.activate(row)
         request.status = RequestStatus.RUNNING
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_computed
@@ -179,6 +174,7 @@ class BaseScheduler(Scheduler):
         known = min(request.num_tokens, int(rows.num_computed[row]))
         parameters = self.blocks.free(request, row, num_known=known, drop=drop)
         rows.leave(row)
+        self.arrived.discard(row)
         return parameters
 
     def _end_transfers(self, result: ModelRunnerOutput) -> None:
@@ -186,7 +182,9 @@ class BaseScheduler(Scheduler):
         arrived, lost = self.blocks.transfers(result.transfers_done, result.transfers_failed)
         for row, num_computed in arrived:
             self.rows.num_computed[row] = num_computed
-            self._arrived.append(self.rows.request(row))
+            self.rows.request(row).status = RequestStatus.RUNNING
+            self.rows.activate(row)
+            self.arrived.add(row)
         for row in lost:
             self.preempt(self.rows.request(row), drop=True)
 

@@ -141,8 +141,6 @@ class StepBuilder:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
             )
-        if self._new:
-            self._withdraw(request.row)
         self._scheduler.preempt(request)
         self.preempted.append(request)
 
@@ -192,8 +190,7 @@ class StepBuilder:
             scheduler.undo_start(request, row)
             self.full = True
             return False
-        scheduler.started(request, row, start, self.now)
-        self.enter_row(request, row, start)
+        self._enter(request, row, start)
         samples = start + count == request.num_tokens
         rows.num_computed[row] = start + count
         rows.scheduled_in[row] = self._step_id
@@ -205,8 +202,9 @@ class StepBuilder:
         self.tokens_left -= count
         return True
 
-    def enter_row(self, request: Request, row: int, num_computed: int) -> None:
-        """Announce a row to the workers, with all blocks it has now."""
+    def _enter(self, request: Request, row: int, num_computed: int) -> None:
+        """The request starts: tell its client, and the workers, with all blocks that the row has now."""
+        self._scheduler.started(request, row, num_computed, self.now)
         source = request.source
         self._rows.announced[row] = True
         self._new.append(
@@ -225,11 +223,14 @@ class StepBuilder:
             )
         )
 
-    def _withdraw(self, row: int) -> None:
-        """Unsay `enter_row`: the workers shall not hear of a row that leaves before it ran."""
-        kept = [new for new in self._new if new.row != row]
-        if len(kept) < len(self._new):
-            self._new, self._rows.announced[row] = kept, False
+    def _let_in(self, rows: Index, added: NewBlocks) -> NewBlocks:
+        """Rows whose KV came start when they first run, with all their blocks; returns the blocks of the others."""
+        late = self._scheduler.arrived.intersection(rows.tolist())
+        for row in sorted(late):
+            self._enter(self._rows.request(row), row, int(self._rows.num_computed[row]))
+        self._scheduler.arrived -= late
+        others = np.isin(added.row, list(late), invert=True)
+        return NewBlocks(*(column[others] for column in added))
 
     def _hold(self, request: Request, row: int, *, attached: bool) -> bool:
         """The request cannot run yet; it keeps its row if blocks are on their way to it."""
@@ -247,6 +248,8 @@ class StepBuilder:
         if added is None:
             self.full = True
             return False
+        if self._scheduler.arrived:
+            added = self._let_in(rows, added)
         if len(added.row):
             self._added.append(added)
         self._commit(rows, start, end, num_tokens)
