@@ -9,9 +9,10 @@ from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutpu
 from tenonry.outputs import FinishReason
 from tenonry.request import CLIENT_SHIFT, Request
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import TokenLogprobs
 from tenonry_testkit import rules
 from tenonry_testkit.fakes.tokens import Completion
-from tenonry_testkit.ledger import Entry, Ledger, RuleBroken
+from tenonry_testkit.ledger import Entry, Ledger, RuleBroken, as_ids
 
 HANDLE = (1 << CLIENT_SHIFT) + 7
 STOP = Completion([4, 5, 6], FinishReason.STOP, 6)
@@ -26,6 +27,7 @@ def make_ledger(expected=STOP):
     )
     ledger = Ledger()
     ledger.add(Entry(Request(source, 1, 0.0, 64), expected, 1))
+    ledger.entries[HANDLE].started_at = 0.5
     return ledger
 
 
@@ -68,8 +70,13 @@ def test_right_deliveries_pass():
         ([news(4, 5, 6, finished=finished()), news(7)], rules.NO_NEWS_AFTER_THE_END),
         ([news(4, client=0)], rules.OWN_CLIENT),
         ([news(4, handle=HANDLE + 1)], rules.OWN_CLIENT),
-        ([news(scheduled=[ScheduledOutput(HANDLE, 0.0, 0)] * 2)], rules.OWN_CLIENT),
-        ([news(scheduled=[ScheduledOutput(HANDLE, 0.0, 2)])], rules.RIGHT_TOKENS),
+        ([news(scheduled=[ScheduledOutput(HANDLE, 0.5, 0)] * 2)], rules.OWN_CLIENT),
+        ([news(scheduled=[ScheduledOutput(HANDLE, 0.5, 2)])], rules.RIGHT_TOKENS),
+        ([news(scheduled=[ScheduledOutput(HANDLE, 0.9, 0)])], rules.COUNTS),
+        (
+            [news(4, logprobs=TokenLogprobs(as_ids([0]), as_ids([[4, 5]]), np.zeros((1, 2)), as_ids([1])))],
+            rules.OWN_LOGPROBS,
+        ),
     ],
 )
 def test_wrong_delivery_breaks_its_rule(deliveries, rule):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 import pytest
+from hypothesis import Phase
 
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.step import ModelRunnerOutput
@@ -209,5 +210,7 @@ BROKEN = [value for value in list(globals().values()) if isinstance(value, type)
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
     kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
-    suite = type("Suite", (base,), {kind: broken, "_tmp_path": tmp_path, "_built": [], "_count": 0})
+    suite = type(
+        "Suite", (base,), {kind: broken, "_tmp_path": tmp_path, "_built": [], "_count": 0, "phases": (Phase.generate,)}
+    )
     assert broken.caught_by in failing_tests(suite, [broken.caught_by])

@@ -9,7 +9,7 @@ import pytest
 pytest_plugins = ["pytester"]
 
 LEAVING = """
-import multiprocessing.shared_memory, pathlib, socket, subprocess, sys, tempfile, threading, time
+import os, pathlib, socket, subprocess, sys, tempfile, threading, time
 import pytest
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -29,7 +29,7 @@ def test_socket():
     kept.append(socket.create_server(("127.0.0.1", 0)))
 
 def test_shared_memory():
-    path = pathlib.Path("/dev/shm/tenonry-testkit-residue")
+    path = pathlib.Path(f"/dev/shm/tenonry-testkit-residue-{os.getpid()}")
     path.write_bytes(b"x")
 
 def test_run_folder():

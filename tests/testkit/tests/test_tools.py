@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import logging
+import sys
 import time
 from time import monotonic, sleep
 from types import FunctionType
@@ -16,6 +17,7 @@ from tenonry.interfaces.scheduler import Scheduler
 from tenonry_testkit import rules
 from tenonry_testkit.fakes import ReferenceScheduler
 from tenonry_testkit.outcomes import cases_of, failing_tests
+from tenonry_testkit.processes import run_cli
 from tenonry_testkit.rig import Rig
 from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.scheduler import SchedulerContract
@@ -150,3 +152,24 @@ class TestTraffic:
             runs.append((rig.ledger.summary(), len(rig.outputs)))
         assert runs[0] == runs[1]
         assert runs[0][0]["stop"] == 1
+
+
+class TestImports:
+    def loaded(self, module):
+        code = f"import sys, {module}; print(*{{name.partition('.')[0] for name in sys.modules}})"
+        return set(run_cli(code, command=(sys.executable, "-c"), timeout=20).check().stdout.split())
+
+    def test_plugin_costs_a_session_next_to_nothing(self):
+        assert not self.loaded("tenonry_testkit.pytest_plugin") & {
+            "numpy",
+            "hypothesis",
+            "torch",
+            "tenonry",
+            "pydantic",
+        }
+
+    @pytest.mark.parametrize(
+        "module", ["scheduler", "worker", "executor", "stat_logger", "io_processor", "kv_connector"]
+    )
+    def test_suites_are_free_of_torch(self, module):
+        assert not self.loaded(f"tenonry_testkit.{module}") & {"torch", "transformers", "fastapi", "zmq"}

@@ -15,9 +15,11 @@ from tenonry.outputs import FinishReason
 from tenonry.request import CLIENT_SHIFT, Request
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.rules import (
+    COUNTS,
     NO_NEWS_AFTER_THE_END,
     ONE_OUTCOME,
     OWN_CLIENT,
+    OWN_LOGPROBS,
     RIGHT_ENDING,
     RIGHT_TOKENS,
     RuleBroken,
@@ -28,12 +30,13 @@ from tenonry_testkit.rules import (
 class Entry:
     """One request: what it must produce, what it got, how it ended, and what may happen to it.
 
-    `limit`: most tokens in all; `num_before`: tokens it brought, prompt and delivered ones.
+    `limit`: most tokens in all; `num_before`: tokens it brought, prompt and delivered ones; `started_at`: the clock
+    when it first ran.
     """
 
     __slots__ = (
-        "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "queued_s",
-        "request", "token_ids",
+        "arrival", "expected", "finished", "handle", "limit", "may_fail", "num_before", "num_cached", "num_prompt",
+        "prompt_positions", "queued_s", "request", "started_at", "token_ids", "wants",
     )  # fmt: skip
 
     def __init__(self, request: Request, expected: Completion, arrival: int) -> None:
@@ -44,6 +47,9 @@ class Entry:
         self.may_fail = expected.reason is FinishReason.ERROR
         # Taken now, because the request is in the scheduler's hands soon.
         self.limit, self.num_before = request.max_total_tokens, request.num_tokens
+        self.num_prompt, self.wants = request.num_prompt_tokens, request.source.sampling_params
+        self.prompt_positions: set[int] = set()  # whose log-probabilities were delivered
+        self.started_at: float | None = None
         self.num_cached: int | None = None
         self.queued_s: float | None = None
 
@@ -80,6 +86,8 @@ class Ledger:
         ended: list[Entry] = []
         for client, outputs in news.items():
             self._take_tokens(client, outputs)
+            self._take_logprobs(outputs)
+            self._take_prompt_logprobs(client, outputs)
             for event in outputs.scheduled:
                 self._take_scheduled(client, event)
             ended += [self._take_finished(client, finished) for finished in outputs.finished]
@@ -118,12 +126,38 @@ class Ledger:
             rule = RIGHT_ENDING if too_long else RIGHT_TOKENS
             raise RuleBroken(rule, f"{entry} got {got[at:]} at output {at}, expected {wanted[at : len(got)]}")
 
+    def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
+        """Every token of who asked, and no other, has its row of log-probabilities; `row` indexes the handles."""
+        handles, token_ids, found = outputs.handles.tolist(), outputs.token_ids.tolist(), outputs.logprobs
+        asked = [i for i, handle in enumerate(handles) if self.entries[handle].wants.logprobs is not None]
+        rows = [] if found is None else found.row.tolist()
+        expect(sorted(rows) == asked, OWN_LOGPROBS, f"rows {rows} of {len(handles)} have some; {asked} asked")
+        for i, row in enumerate(rows):
+            if found is not None:
+                first = int(found.token_ids[i, 0])
+                detail = f"{self.entries[handles[row]]} got token {token_ids[row]} with those of {first}"
+                expect(first == token_ids[row], OWN_LOGPROBS, detail)
+
+    def _take_prompt_logprobs(self, client: int, outputs: EngineCoreOutputs) -> None:
+        pairs = zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True)
+        for handle, part in pairs:
+            entry = self._of_client(client, handle)
+            end = part.start + len(part.rank)
+            fits = entry.is_live and entry.wants.prompt_logprobs is not None and 1 <= part.start < end
+            expect(fits and end <= entry.num_prompt, OWN_LOGPROBS, f"{entry} got those of positions {part.start}–{end}")
+            prompt = entry.request.source.prompt_token_ids[part.start : end].tolist()
+            expect(part.token_ids[:, 0].tolist() == prompt, OWN_LOGPROBS, f"{entry} got those of another prompt")
+            entry.prompt_positions.update(range(part.start, end))
+
     def _take_scheduled(self, client: int, event: ScheduledOutput) -> None:
         entry = self._of_client(client, event.handle)
         expect(entry.num_cached is None, OWN_CLIENT, f"{entry} is said to have started twice")
         entry.num_cached, entry.queued_s = event.num_cached_tokens, event.queued_s
         fits = 0 <= event.num_cached_tokens < entry.num_before
         expect(fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens")
+        expect(entry.started_at is not None, OWN_CLIENT, f"{entry} is said to have started, but never ran")
+        queued_s = (entry.started_at or 0.0) - entry.request.arrival_time
+        expect(abs(event.queued_s - queued_s) < 1e-6, COUNTS, f"{entry} queued {queued_s} s, not {event.queued_s}")
 
     def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:
         entry = self._of_client(client, finished.handle)
@@ -142,6 +176,9 @@ class Ledger:
             f"{entry} ended with {finished.reason} after {entry.token_ids}; expected {expected.reason} after "
             f"{expected.token_ids}",
         )
+        if entry.wants.prompt_logprobs is not None:
+            missing = set(range(1, entry.num_prompt)) - entry.prompt_positions
+            expect(not missing, OWN_LOGPROBS, f"{entry} ended without those of prompt positions {sorted(missing)}")
         same_id = finished.stop_token_id == expected.stop_token_id
         expect(same_id, RIGHT_ENDING, f"{entry}: stop id {finished.stop_token_id}, expected {expected.stop_token_id}")
         return entry

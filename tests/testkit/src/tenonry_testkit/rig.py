@@ -214,6 +214,9 @@ class Rig:
             output = self.scheduler.schedule()
         self.validator.check(output)
         self.watch.check(output)
+        for new in output.new:
+            entry = self.ledger.entries[new.handle]
+            entry.started_at = self.clock() if entry.started_at is None else entry.started_at
         self.outputs.append(output)
         check_counts(self)
         if not len(output.row) and not len(output.gone) and not output.new and self.connector is None:

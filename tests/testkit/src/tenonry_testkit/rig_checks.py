@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from tenonry.scheduling import BlockManager
 from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
 
 if TYPE_CHECKING:
@@ -38,6 +39,6 @@ def check_end(rig: Rig) -> None:
     expect(stats.num_running == 0 and stats.num_waiting == 0, COUNTS, f"idle, but the statistics say {stats}")
     expect(abs(stats.kv_cache_usage) < 1e-9, NOTHING_LEAKS, f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}")
     blocks = getattr(rig.scheduler, "blocks", None)
-    if blocks is not None:
+    if isinstance(blocks, BlockManager):
         lost = blocks.num_total - blocks.num_free
         expect(lost == 0, NOTHING_LEAKS, f"{lost} of {blocks.num_total} blocks are not free")

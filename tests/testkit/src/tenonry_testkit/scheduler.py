@@ -123,10 +123,10 @@ class SchedulerContract:
         """Shared prefixes, reused blocks, steps in flight: nobody writes where somebody else does."""
         self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16)
 
-    @pytest.mark.parametrize("block_size", [1, 4, 8])
-    def test_every_token_has_a_slot(self, block_size: int) -> None:
-        """A row's block table reaches as far as its tokens do."""
-        spec = RigSpec(block_size=block_size, num_blocks=40 // block_size + 4)
+    @pytest.mark.parametrize("block_size, windows", [(1, (0,)), (4, (0, 6)), (8, (0,))])
+    def test_every_token_has_a_slot(self, block_size: int, windows: tuple[int, ...]) -> None:
+        """A row's block table reaches as far as its tokens do, in every KV group."""
+        spec = RigSpec(block_size=block_size, num_blocks=40 // block_size + 4, windows=windows)
         self._storm(spec, storms(sends(max_output=16, stops=False)), 6)
 
     def test_length_limits_are_never_overrun(self) -> None:
@@ -183,6 +183,13 @@ class SchedulerContract:
         """The request ends in an error with a text; others do not notice, and its blocks are not reused as cached."""
         scenarios_endings.a_row_fails(self.rig)
         self._storm(ROOMY, storms(sends(families=1), failures=True))
+
+    def test_log_probabilities_belong_to_their_tokens(self) -> None:
+        """Whoever asked gets them with each token, and once for each position of the prompt."""
+        asked = st.builds(
+            dataclasses.replace, sends(), logprobs=st.none() | st.integers(0, 2), prompt_logprobs=st.none() | st.just(1)
+        )
+        self._storm(ROOMY, storms(asked, aborts=True, resets=True), 8)
 
     def test_news_goes_to_the_client_that_asked(self) -> None:
         """Tokens, events and endings are grouped by client index."""
