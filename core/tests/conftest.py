@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import pytest
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
@@ -32,21 +30,3 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     monkeypatch.syspath_prepend(str(folder))
     yield Site(folder)
     forget_modules(folder)
-
-
-@pytest.fixture
-def nothing_left() -> Iterator[None]:
-    """Fail a test that leaves a child process or a socket folder behind."""
-    before = _children(), _run_folders()
-    yield
-    psutil.wait_procs(_children() - before[0], timeout=3)
-    assert _children() - before[0] == set()
-    assert _run_folders() - before[1] == set()
-
-
-def _children() -> set[psutil.Process]:
-    return set(psutil.Process().children(recursive=True))
-
-
-def _run_folders() -> set[str]:
-    return {entry.path for entry in os.scandir(tempfile.gettempdir()) if entry.name.startswith("tenonry-")}

@@ -20,8 +20,6 @@ from tenonry import supervise
 from tenonry.errors import LaunchError
 from tenonry.supervise import Child, Supervisor, describe_exit, kill_tree, start_child, stop_children
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
-
 
 @pytest.fixture
 def file(tmp_path: Path) -> Path:

@@ -21,7 +21,6 @@ from tenonry.outputs import FinishReason
 from tenonry.request import CLIENT_SHIFT
 from tenonry_testkit.fakes import TokenModel
 
-pytestmark = pytest.mark.usefixtures("nothing_left")
 Start = Callable[..., Peer]
 SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}
 ADD, ABORT, UTILITY = RequestType.ADD.value, RequestType.ABORT.value, RequestType.UTILITY.value

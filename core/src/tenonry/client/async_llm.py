@@ -11,6 +11,7 @@ from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
@@ -22,7 +23,6 @@ from tenonry.errors import (
     ConfigError,
     EngineDeadError,
     EngineGenerateError,
-    QueueFullError,
     RequestError,
     TenonryError,
 )
@@ -52,7 +52,11 @@ class AsyncLLM(EngineCalls):
     ) -> None:
         if config.data_parallel_size != 1:
             raise ConfigError(f"data_parallel_size={config.data_parallel_size}: this release runs one engine; use 1")
+        if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
+            config = config.model_copy(update={"log_stats": True})
         self.config = config
+        self._closed = False
+        self._handler: OutputHandler | None = None
         parts = build_front_end(config, launcher=True)
         self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
         io = parts.io_processor
@@ -65,13 +69,7 @@ class AsyncLLM(EngineCalls):
         limits = RequestLimits(ready.max_model_len, parts.model.vocab_size)
         self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
         self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
-        self._handler: OutputHandler | None = None
-        self._open = asyncio.Event()
-        self._open.set()
-        self.is_draining = False
-        self._capacity = (
-            None if config.max_num_queued_reqs is None else config.max_num_seqs + config.max_num_queued_reqs
-        )
+        self._gate = Gate(config, self._outputs, self._stats)
         self.info = engine_info(
             config, parts.model, parts.plan, num_gpu_blocks=ready.num_gpu_blocks, block_size=ready.block_size,
             max_model_len=ready.max_model_len, context=context,
@@ -80,7 +78,11 @@ class AsyncLLM(EngineCalls):
         for kind, found in ready.resolved.items():
             logger.info("engine 0 uses %s %s", kind, found)
         self._stats.initialized(self.info)
-        parts.manager.call("tenonry_engine_ready", info=self.info)
+        try:
+            parts.manager.call("tenonry_engine_ready", info=self.info)
+        except BaseException:
+            self.shutdown()
+            raise
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
@@ -118,7 +120,10 @@ class AsyncLLM(EngineCalls):
         except (asyncio.CancelledError, GeneratorExit):
             self._abort([stream.request_id])
             raise
-        except (EngineDeadError, EngineGenerateError, RequestError):
+        except (EngineDeadError, RequestError):
+            raise
+        except EngineGenerateError:
+            self._abort([stream.request_id])  # the other completions of the same request
             raise
         except Exception as error:
             self._abort([stream.request_id])
@@ -127,42 +132,31 @@ class AsyncLLM(EngineCalls):
     async def add_request(self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
         self._check_alive()
-        if not self._open.is_set():
-            await self._open.wait()
-        self._check_capacity(params.n)
         self._start_handler()
-        if is_long_text(prompt):
-            processed, requests = await asyncio.to_thread(self._inputs.process, prompt, params, request_id, **fields)
-            self._check_alive()
-        else:
-            processed, requests = self._inputs.process(prompt, params, request_id, **fields)
+        with self._gate.holding(params.n):
+            if is_long_text(prompt):
+                process = asyncio.to_thread(self._inputs.process, prompt, params, request_id, **fields)
+                processed, requests = await process
+            else:
+                processed, requests = self._inputs.process(prompt, params, request_id, **fields)
+            await self._gate.wait()
+        self._check_alive()
         stream = self._outputs.add(processed, requests)
         try:
             for request in requests:
                 self._client.add_request(request)
-        except EngineDeadError:
-            self._outputs.abort([request_id])
+        except BaseException:
+            self._abort([request_id])
             raise
         if self.config.log_requests:
             logger.info("request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params)
         return stream
 
-    def _check_capacity(self, count: int) -> None:
-        if self.is_draining:
-            self._stats.submit("record_rejection", "draining")
-            raise QueueFullError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
-        if self._capacity is not None and len(self._outputs) + count > self._capacity:
-            self._stats.submit("record_rejection", "queue_full")
-            raise QueueFullError(
-                f"{len(self._outputs)} requests run or wait and max_num_queued_reqs={self.config.max_num_queued_reqs}; "
-                "try again later"
-            )
-
     def _start_handler(self) -> None:
         """Begin to listen for outputs, on the loop that serves requests."""
         loop = asyncio.get_running_loop()
         if self._handler is None:
-            self._handler = OutputHandler(loop, self._client, self._outputs, self._stats)
+            self._handler = OutputHandler(loop, self._client, self._outputs, self._stats, self._gate)
         elif self._handler.loop is not loop:
             raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")
 
@@ -184,11 +178,15 @@ class AsyncLLM(EngineCalls):
     # ------------------------------------------------------------------ pause, drain, end
     @property
     def is_paused(self) -> bool:
-        return not self._open.is_set()
+        return not self._gate.is_open
+
+    @property
+    def is_draining(self) -> bool:
+        return self._gate.is_draining
 
     async def pause_generation(self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True) -> None:
         """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
-        self._open.clear()
+        self._gate.close()
         if not wait_for_inflight_requests:
             await self.abort_all()
         await self._wait_until_empty(None)
@@ -198,14 +196,14 @@ class AsyncLLM(EngineCalls):
 
     async def resume_generation(self) -> None:
         """Let held-back requests go on."""
-        self._open.set()
+        self._gate.open()
 
-    async def drain(self, timeout: float) -> bool:
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
-        self.is_draining = True
+        self._gate.is_draining = True
         return await self._wait_until_empty(timeout)
 
-    async def _wait_until_empty(self, timeout: float | None) -> bool:
+    async def _wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - as above
         deadline = None if timeout is None else time.monotonic() + timeout
         while len(self._outputs):
             if self.errored or (deadline is not None and time.monotonic() > deadline):
@@ -215,15 +213,18 @@ class AsyncLLM(EngineCalls):
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
-        handler, self._handler = getattr(self, "_handler", None), None
-        if handler is not None:
-            handler.stop(EngineDeadError("the engine was shut down"))
-        if getattr(self, "_client", None) is not None:
-            self._client.close(timeout)
-        if getattr(self, "_stats", None) is not None:
-            self._stats.shutdown()
-        if getattr(self, "io_processor", None) is not None:
-            self.io_processor.shutdown()  # type: ignore[union-attr]
+        if getattr(self, "_closed", True):  # or the constructor never came to anything
+            return
+        self._closed = True
+        if self._handler is not None:
+            self._handler.stop(EngineDeadError("the engine was shut down"))
+        client, stats, io = (getattr(self, name, None) for name in ("_client", "_stats", "io_processor"))
+        if client is not None:
+            client.close(timeout)
+        if stats is not None:
+            stats.shutdown()
+        if io is not None:
+            io.shutdown()
 
     def __del__(self) -> None:
         self.shutdown()
@@ -231,7 +232,7 @@ class AsyncLLM(EngineCalls):
     # ------------------------------------------------------------------ health
     @property
     def errored(self) -> bool:
-        return self._client.dead is not None or not self.is_running
+        return self._closed or self._client.dead is not None or not self.is_running
 
     is_stopped = errored
 

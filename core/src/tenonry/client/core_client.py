@@ -15,7 +15,7 @@ import msgspec
 import zmq
 
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, WireError
+from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, RequestError, WireError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.messages import (
@@ -125,18 +125,21 @@ class CoreClient:
 
     # ------------------------------------------------------------------ to the engine
     def add_request(self, request: EngineCoreRequest) -> None:
-        """Send a request. Raises EngineDeadError."""
+        """Send a request. Raises EngineDeadError, or RequestError for a field that no message can carry."""
         request.epoch = self._epoch
-        frames = self._encoder.encode(request)
+        try:
+            frames = self._encoder.encode(request)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise RequestError(f"request {request.request_id} cannot be sent: {error}") from error
         self._send(RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """Tell the engine to end requests; a dead engine has ended them already."""
-        if handles and self.dead is None:
+        if handles and self.dead is None and not self._closing:
             self._send(RequestType.ABORT, *self._encoder.encode(handles))
 
     async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the engine's allow-list. Raises EngineGenerateError with the engine's text, or EngineDeadError."""
+        """Call a method of the engine's allow-list. Raises EngineGenerateError (its own words) or EngineDeadError."""
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._calls[call_id] = future

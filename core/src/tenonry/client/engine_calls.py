@@ -30,7 +30,12 @@ class EngineCalls(ABC):
         """Forget processed multimodal inputs."""
         await self._call("reset_mm_cache")
 
-    async def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    async def collective_rpc(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
+    ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank; one result per rank."""
         return list(await self._call("collective_rpc", method, list(args), timeout))
 

@@ -5,6 +5,7 @@ One caller request becomes `n` engine requests with handles of their own; the ca
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Mapping
 from typing import Any
@@ -38,8 +39,8 @@ class InputProcessor:
     ) -> None:
         self._model, self._io, self._limits = model, io_processor, limits
         self._base = client_index << CLIENT_SHIFT
-        self._count = 0
-        self._seeds = random.Random(config.seed)
+        self._counter = itertools.count(1)  # long texts are processed in threads, and `next` is atomic
+        self._seeds = random.Random(config.seed)  # noqa: S311 - no secrets
 
     def process(
         self, prompt: Any, params: SamplingParams, request_id: str, *, add_special_tokens: bool = True, **fields: Any
@@ -50,8 +51,14 @@ class InputProcessor:
         whose fields are kept but for the handle.
         """
         if isinstance(prompt, EngineCoreRequest):
-            processed = ProcessedPrompt(token_ids=prompt.prompt_token_ids)
-            request = msgspec.structs.replace(prompt, sampling_params=self._seeded(params, 0), request_id=request_id)
+            ids = _plain_token_ids(prompt.prompt_token_ids)
+            processed = ProcessedPrompt(token_ids=np.empty(0, np.int32) if ids is None else ids)
+            request = msgspec.structs.replace(
+                prompt,
+                sampling_params=self._seeded(params, 0),
+                request_id=request_id,
+                prompt_token_ids=processed.token_ids,
+            )
             request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
         else:
             try:
@@ -71,8 +78,6 @@ class InputProcessor:
                 features=processed.features,
                 **{key: value for key, value in fields.items() if value is not None},
             )
-        if params.structured_output is not None:
-            raise RequestError("structured output is not available in this engine", "structured_output")
         check_request(request, self._limits)
         request.handle = self._next_handle()
         seed = request.sampling_params
@@ -104,8 +109,7 @@ class InputProcessor:
         return msgspec.structs.replace(params, seed=((seed + 2**63) % 2**64) - 2**63)
 
     def _next_handle(self) -> int:
-        self._count += 1
-        return self._base + self._count
+        return self._base + next(self._counter)
 
 
 def _plain_token_ids(prompt: Any) -> np.ndarray | None:

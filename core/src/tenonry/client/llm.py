@@ -6,7 +6,9 @@ import itertools
 import sys
 import time
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Self
+
+import msgspec
 
 from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_processor import OutputProcessor
@@ -21,8 +23,6 @@ from tenonry.outputs import RequestOutput
 from tenonry.request_limits import RequestLimits
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.stats import StatRecord
-
-import msgspec  # isort: skip
 
 
 class LLM:
@@ -42,20 +42,27 @@ class LLM:
         self.config = config
         parts = build_front_end(config, launcher=False)
         self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
+        if config.stat_loggers:  # whoever brings a logger wants to hear something
+            self.config = config = config.model_copy(update={"log_stats": True})
+        self._stats = StatManager(config, parts.plan)
         self.engine_core = EngineCore(config, parts.model, parts.plan)
         kv_cache = self.engine_core.kv_cache
         limits = RequestLimits(kv_cache.max_model_len, parts.model.vocab_size)
         self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
-        self._stats = StatManager(config, parts.plan)
         self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
         self._ids = itertools.count()
         self._dead: str | None = None
+        self._closed = False
         self.info = engine_info(
             config, parts.model, parts.plan, num_gpu_blocks=kv_cache.num_blocks, block_size=kv_cache.block_size,
             max_model_len=kv_cache.max_model_len,
         )  # fmt: skip
         self._stats.initialized(self.info)
-        parts.manager.call("tenonry_engine_ready", info=self.info)
+        try:
+            parts.manager.call("tenonry_engine_ready", info=self.info)
+        except BaseException:
+            self.shutdown()
+            raise
 
     # ------------------------------------------------------------------ generation
     def generate(
@@ -70,8 +77,10 @@ class LLM:
         """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
-        prompt or parameter raises RequestError before anything runs. `use_tqdm`: a progress line; by default on a terminal.
+        prompt or parameter raises RequestError before anything runs. `use_tqdm`: a progress line; by default on a
+        terminal.
         """
+        self._check_alive()
         if isinstance(prompts, str | dict) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
         params = self._params_list(sampling_params, len(prompts))
@@ -84,7 +93,11 @@ class LLM:
             )
             for i, (prompt, one) in enumerate(zip(prompts, params, strict=True))
         ]  # fmt: skip
-        streams = [self._outputs.add(processed, requests) for processed, requests in prepared]
+        try:
+            streams = [self._outputs.add(processed, requests) for processed, requests in prepared]
+        except BaseException:
+            self._outputs.abort(self._outputs.request_ids())
+            raise
         return self._run(streams, prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
@@ -134,9 +147,12 @@ class LLM:
         outputs = [stream.take() for stream in streams]
         return [output for output in outputs if output is not None]
 
+    def _check_alive(self) -> None:
+        if self._dead is not None or self._closed:
+            raise EngineDeadError(f"the engine is gone: {self._dead or 'it was shut down'}")
+
     def _step(self) -> None:
-        if self._dead is not None:
-            raise EngineDeadError(f"the engine died: {self._dead}")
+        self._check_alive()
         try:
             news, worked = self.engine_core.step()
         except Exception as error:
@@ -182,14 +198,14 @@ class LLM:
 
     def shutdown(self) -> None:
         """Release the model and the threads. Idempotent."""
-        if self._dead is None:
-            self._dead = "it was shut down"
+        if not self._closed:
+            self._closed = True
             self.engine_core.shutdown()
             self._stats.shutdown()
             if self.io_processor is not None:
                 self.io_processor.shutdown()
 
-    def __enter__(self) -> LLM:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -8,11 +8,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import threading
 import time
+from collections.abc import Callable
+from typing import Any
 
 from tenonry.client.core_client import CoreClient
+from tenonry.client.gate import Gate
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
+from tenonry.client.stream import Completion
 from tenonry.errors import EngineDeadError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import StatRecord
@@ -20,15 +25,22 @@ from tenonry.stats import StatRecord
 logger = logging.getLogger(__name__)
 CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
 MAX_FRAMES_PER_TURN = 16
+LAST_WORDS_S = 0.05
+STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
     """Listens from construction until `stop`. Any exception of its own ends every open request."""
 
     def __init__(
-        self, loop: asyncio.AbstractEventLoop, client: CoreClient, outputs: OutputProcessor, stats: StatManager
+        self,
+        loop: asyncio.AbstractEventLoop,
+        client: CoreClient,
+        outputs: OutputProcessor,
+        stats: StatManager,
+        gate: Gate,
     ) -> None:
-        self.loop, self._client, self._outputs, self._stats = loop, client, outputs, stats
+        self.loop, self._client, self._outputs, self._stats, self._gate = loop, client, outputs, stats, gate
         self.stopped = False
         self._busy = False
         self._fd = client.output_fd
@@ -36,10 +48,13 @@ class OutputHandler:
         loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
 
     def _on_readable(self) -> None:
-        if self.stopped or self._busy:
-            return
+        if not self.stopped and not self._busy:
+            self._guarded(self._turn)
+
+    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
+        """Run a part of the handler; nobody else would hear of its exceptions."""
         try:
-            self._turn()
+            work(*args)
         except Exception as error:
             logger.exception("the output handler failed")
             self.stop(EngineDeadError(f"the output handler failed: {error}"))
@@ -55,11 +70,9 @@ class OutputHandler:
                 self._record(outputs)
         else:
             self.loop.call_soon(self._on_readable)
-        touched = self._outputs.take_touched()
-        if touched:
-            self._flush(touched, 0)
+        self._flush(self._outputs.take_touched(), 0)
 
-    def _flush(self, touched: list, start: int) -> None:  # type: ignore[type-arg]
+    def _flush(self, touched: list[Completion], start: int) -> None:
         if self.stopped:
             return
         end = start + CHUNK_SIZE
@@ -69,9 +82,8 @@ class OutputHandler:
                 self._client.abort_requests(aborts)
         if end < len(touched):
             self._busy = True
-            self.loop.call_soon(self._flush, touched, end)
-            return
-        if self._busy:
+            self.loop.call_soon(self._guarded, self._flush, touched, end)
+        elif self._busy:
             self._busy = False
             self.loop.call_soon(self._on_readable)
 
@@ -86,12 +98,11 @@ class OutputHandler:
             self._stats.record(record)
 
     def stop_soon(self, error: Exception) -> None:
-        """As `stop`, from any thread."""
+        """As `stop`, from any thread, once what the engine still managed to say has arrived."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self._drain_and_stop, error)
+            self.loop.call_soon_threadsafe(self.loop.call_later, LAST_WORDS_S, self._drain_and_stop, error)
 
     def _drain_and_stop(self, error: Exception) -> None:
-        """What the engine still managed to say comes first."""
         if not self.stopped:
             with contextlib.suppress(Exception):
                 while (outputs := self._client.receive()) is not None:
@@ -100,23 +111,35 @@ class OutputHandler:
         self.stop(error)
 
     def stop(self, error: Exception) -> None:
-        """Listen no more; every open request ends with `error`. Idempotent."""
+        """Listen no more; every open request ends with `error`. Idempotent, from any thread.
+
+        When it returns the loop touches the sockets no more, unless something blocks the loop.
+        """
         if self.stopped:
             return
         self.stopped = True
-        if self.loop.is_closed():
-            return
-        try:
-            running = asyncio.get_running_loop()
-        except RuntimeError:
-            running = None
-        if running is self.loop:
+        if not self.loop.is_running() or _running_loop() is self.loop:
             self._finish(error)
-        else:
-            with contextlib.suppress(RuntimeError):
-                self.loop.call_soon_threadsafe(self._finish, error)
+            return
+        finished = threading.Event()
+        with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+            self.loop.call_soon_threadsafe(self._finish, error, finished)
+            finished.wait(STOP_TIMEOUT_S)
 
-    def _finish(self, error: Exception) -> None:
-        self.loop.remove_reader(self._fd)
-        self._outputs.fail_all(error)
-        self._client.fail_calls(error)
+    def _finish(self, error: Exception, finished: threading.Event | None = None) -> None:
+        with contextlib.suppress(EngineDeadError):
+            self._client.abort_requests(self._outputs.live_handles())  # the engine need not go on for nobody
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            self.loop.remove_reader(self._fd)
+            self._outputs.fail_all(error)
+            self._client.fail_calls(error)
+            self._gate.open()
+        if finished is not None:
+            finished.set()
+
+
+def _running_loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None

@@ -44,7 +44,8 @@ def _build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo
 
 
 def engine_info(
-    config: EngineConfig, model: ModelInfo, plan: PluginPlan, *, num_gpu_blocks: int, block_size: int, max_model_len: int,
+    config: EngineConfig, model: ModelInfo, plan: PluginPlan, *,
+    num_gpu_blocks: int, block_size: int, max_model_len: int,
     engine_indexes: tuple[int, ...] = (0,), context: str = "library",
 ) -> EngineInfo:  # fmt: skip
     """The facts known once every engine is ready."""
