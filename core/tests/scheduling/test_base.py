@@ -29,6 +29,17 @@ class TestRefusals:
         with pytest.raises(RequestError, match="grow to 10 tokens, but the KV cache holds 8"):
             book.ask(4, 6)
 
+    def test_an_order_may_refuse_too(self, desk):
+        book = desk()
+
+        def order(request):
+            raise RequestError("not here")
+
+        book.waiting._order = order
+        with pytest.raises(RequestError, match="not here"):
+            book.ask(4)
+        assert not book.scheduler.has_requests()
+
 
 class TestEnding:
     def test_wherever_a_request_stands(self, desk):

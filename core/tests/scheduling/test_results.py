@@ -57,6 +57,12 @@ class TestEndings:
         book.ask(4, 9, stop_token_ids=(7,), min_tokens=3)
         assert [len(only(book.turn(7)).finished) for _ in range(3)] == [0, 0, 1]
 
+    def test_the_largest_min_tokens_is_a_number_like_any_other(self, desk):
+        book = desk(max_model_len=6)
+        book.ask(4, 2**31 - 1, stop_token_ids=(7,), min_tokens=2**31 - 1)
+        assert only(book.turn(7)).finished == []
+        assert only(book.turn(7)).finished[0].reason is FinishReason.LENGTH
+
     def test_delivered_tokens_count(self, desk):
         book = desk()
         book.ask(4, 5, stop_token_ids=(7,), min_tokens=4, output_token_ids=[1, 2, 3])

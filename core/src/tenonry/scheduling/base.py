@@ -72,8 +72,8 @@ class BaseScheduler(Scheduler):
     # ------------------------------------------------------------------ the interface
     def add_request(self, request: Request) -> None:
         self._refuse_impossible(request)
+        self.waiting.add(request)  # first: a policy's order may refuse it too
         self.requests[request.handle] = request
-        self.waiting.add(request)
 
     def schedule(self) -> SchedulerOutput:
         self.rows.step = self._steps

@@ -85,7 +85,9 @@ class Rows:
         self.pending[row] = 0
         self.num_prompt[row] = request.num_prompt_tokens
         self.limit[row] = request.max_total_tokens
-        self.stop_from[row] = request.num_prompt_tokens + request.source.sampling_params.min_tokens
+        # Beyond the longest sequence all numbers mean never; max_tokens and min_tokens may come near 2³¹.
+        earliest = request.num_prompt_tokens + request.source.sampling_params.min_tokens
+        self.stop_from[row] = min(earliest, self.token_ids.shape[1])
         self.handle[row] = request.handle
         if request.source.stop_token_ids or self.stop_ids[row, 0] != UNKNOWN:
             self._set_stop_ids(row, request.source.stop_token_ids)
