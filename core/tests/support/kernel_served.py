@@ -14,6 +14,7 @@ from kernel_site import Site, forget_modules
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig
+from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_testkit.fakes import TokenModel
@@ -59,9 +60,9 @@ def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
 class Served:
     """One AsyncLLM and its event loop."""
 
-    def __init__(self, *, stat_loggers: Any = None, **values: Any) -> None:
+    def __init__(self, *, observers: dict[str, StatLogger] | None = None, **values: Any) -> None:
         self.runner = asyncio.Runner()
-        self.engine = AsyncLLM(served_config(**values), stat_loggers=stat_loggers)
+        self.engine = AsyncLLM(served_config(**values), stat_loggers=observers)
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(main)
