@@ -95,7 +95,8 @@ class InputProcessor:
             if ids is not None:
                 raise RequestError("bad_words needs a tokenizer, but none is loaded", "bad_words")
             raise RequestError("no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt")
-        return self._io.process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+        given = prompt if ids is None else {"prompt_token_ids": ids.tolist()}
+        return self._io.process_prompt(given, params, add_special_tokens=add_special_tokens)
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())

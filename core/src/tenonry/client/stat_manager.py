@@ -19,6 +19,7 @@ from tenonry.stats import EngineInfo, StatRecord
 logger = logging.getLogger(__name__)
 QUEUE_SIZE = 4096
 ERRORS_BEFORE_QUARANTINE = 3
+LEAST_INTERVAL_S = 0.01
 
 
 class _Observer:
@@ -30,6 +31,15 @@ class _Observer:
         self.entry, self.logger = entry, stat_logger
         self.errors = self.total_errors = 0
         self.quarantined = False
+
+    @property
+    def interval_s(self) -> float:
+        """As the logger says, within reason: this thread serves all of them."""
+        try:
+            wanted = float(self.logger.interval_s)
+        except (TypeError, ValueError):
+            return StatLogger.interval_s
+        return min(wanted, threading.TIMEOUT_MAX) if wanted >= LEAST_INTERVAL_S else LEAST_INTERVAL_S
 
     def call(self, method: str, *args: Any) -> None:
         if self.quarantined:
@@ -98,7 +108,7 @@ class StatManager:
             self.dropped += 1
 
     def _observe(self) -> None:
-        due = {id(observer): time.monotonic() + observer.logger.interval_s for observer in self._observers}
+        due = {id(observer): time.monotonic() + observer.interval_s for observer in self._observers}
         while True:
             timeout = max(0.0, min(due.values()) - time.monotonic())
             try:
@@ -112,7 +122,7 @@ class StatManager:
                     observer.call(item[0], *item[1])
                 if time.monotonic() >= due[id(observer)]:
                     observer.call("log")
-                    due[id(observer)] = time.monotonic() + observer.logger.interval_s
+                    due[id(observer)] = time.monotonic() + observer.interval_s
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Deliver what is queued, say goodbye, and stop; a logger that hangs is left behind. Idempotent."""

@@ -1,0 +1,196 @@
+"""What a caller gives becomes requests: ids, seeds, stop ids, handles, limits (AF-6, AF-9, IP-1)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tenonry.client.input_processor import LONG_TEXT_CHARS, InputProcessor, is_long_text
+from tenonry.config import EngineConfig
+from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import IOProcessorContext
+from tenonry.messages import EngineCoreRequest
+from tenonry.request import CLIENT_SHIFT
+from tenonry.request_limits import RequestLimits
+from tenonry.sampling_params import SamplingParams
+from tenonry_testkit.fakes import ByteIOProcessor
+from tenonry_testkit.fakes.model import fake_model
+
+CONFIG = EngineConfig(model="fake", seed=3)
+IO = ByteIOProcessor(IOProcessorContext(CONFIG, fake_model()))
+RANDOM = SamplingParams(temperature=1.0)
+
+
+def processor(io: Any = IO, *, client: int = 0, seed: int = 3, **facts: Any) -> InputProcessor:
+    model = fake_model(**{"eos_token_ids": (256, 257), **facts})
+    config = CONFIG.model_copy(update={"seed": seed})
+    return InputProcessor(config, model, io, RequestLimits(100, 512), client)
+
+
+def one(prompt: Any = "hi", params: SamplingParams = RANDOM, **fields: Any) -> EngineCoreRequest:
+    return processor().process(prompt, params, "r", **fields)[1][0]
+
+
+class TestPrompts:
+    @pytest.mark.parametrize(
+        "prompt",
+        ["hi", {"prompt": "hi"}, [104, 105], {"prompt_token_ids": [104, 105]}, np.array([104, 105]),
+         {"prompt_token_ids": np.array([104, 105], np.uint16)}, {"prompt_token_ids": (104, 105)}],
+        ids=repr,
+    )  # fmt: skip
+    def test_every_form(self, prompt):
+        request = one(prompt)
+        assert request.prompt_token_ids.tolist() == [104, 105]
+        assert request.prompt_token_ids.dtype == np.int32
+
+    @pytest.mark.parametrize(
+        ("prompt", "text"),
+        [
+            ([], "the prompt is empty"), ({"prompt_token_ids": []}, "the prompt is empty"), (np.empty(0), "is empty"),
+            ([1.5], "flat list of integers"), ([True], "flat list"), (["a"], "flat list"), ([[1]], "flat list"),
+            ([1, [2]], "flat list"), ([None], "flat list"), ([{}], "flat list"), ([2**70], "flat list"),
+            ([-1], "between 0 and 2147483647"), ([2**31], "between 0 and 2147483647"), ([512], "token id 512"),
+            ([1] * 100, "max_model_len=100"), ("", "must be a text"), (5, "must be a text"), (None, "must be a text"),
+            ({}, "must be a text"), ({"prompt": 5}, "must be a text"),
+        ],
+        ids=repr,
+    )  # fmt: skip
+    def test_anything_else_is_refused(self, prompt, text):
+        with pytest.raises(RequestError, match=text) as caught:
+            one(prompt)
+        assert caught.value.param == "prompt"
+
+    def test_without_an_io_processor_only_ids(self):
+        """IP-1, AF-3: absent → none."""
+        plain = processor(None)
+        assert plain.process([1, 2], RANDOM, "r")[0].text is None
+        with pytest.raises(RequestError, match=r"no tokenizer is loaded; give token ids: \{'prompt_token_ids'"):
+            plain.process("hi", RANDOM, "r")
+        with pytest.raises(RequestError, match="bad_words needs a tokenizer"):
+            plain.process([1, 2], SamplingParams(bad_words=["x"]), "r")
+
+    def test_bad_words_become_ids(self):
+        assert one([1, 2], SamplingParams(bad_words=["ab", "c"])).bad_words == ((97, 98), (99,))
+
+    def test_structured_output_is_refused_by_name(self):
+        with pytest.raises(RequestError, match="structured output") as caught:
+            one(params=SamplingParams(structured_output={"json": "{}"}))
+        assert caught.value.param == "structured_output"
+
+    def test_a_ready_request_keeps_its_fields(self):
+        ready = EngineCoreRequest(
+            handle=77, request_id="old", prompt_token_ids=np.array([1, 2]), sampling_params=SamplingParams(),
+            output_token_ids=[3], stop_token_ids=(9,), priority=4, tags={"a": 1.0},
+        )  # fmt: skip
+        processed, (request,) = processor().process(ready, RANDOM, "new")
+        assert (request.request_id, request.handle, request.priority) == ("new", 1, 4)
+        assert (request.output_token_ids, request.stop_token_ids, request.tags) == ([3], (9,), {"a": 1.0})
+        assert processed.token_ids.tolist() == [1, 2]
+        assert ready.handle == 77
+
+
+class TestFields:
+    def test_they_reach_the_request(self):
+        request = one(
+            priority=2, tags={"tenant": "a"}, cache_salt="s", trace_headers={"h": "1"}, kv_transfer_params={"k": 1},
+            data_parallel_rank=0,
+        )  # fmt: skip
+        assert (request.priority, request.tags, request.cache_salt) == (2, {"tenant": "a"}, "s")
+        assert (request.trace_headers, request.kv_transfer_params, request.data_parallel_rank) == (
+            {"h": "1"},
+            {"k": 1},
+            0,
+        )
+
+    def test_none_means_not_given(self):
+        assert one(tags=None, priority=None).tags == {}
+
+    def test_an_unknown_one_is_a_type_error(self):
+        with pytest.raises(TypeError, match="lora_request"):
+            one(lora_request="x")
+
+    @pytest.mark.parametrize(
+        ("params", "ids"),
+        [
+            (SamplingParams(), (256, 257)),
+            (SamplingParams(stop_token_ids=[5, 256]), (256, 257, 5)),
+            (SamplingParams(stop_token_ids=[5], ignore_eos=True), (5,)),
+            (SamplingParams(ignore_eos=True), ()),
+        ],
+    )
+    def test_stop_ids_are_the_models_and_the_callers(self, params, ids):
+        assert one(params=params).stop_token_ids == ids
+
+
+class TestSeeds:
+    """A request without a seed gets one here: what it samples never depends on where it runs."""
+
+    def test_a_given_seed_is_kept_and_counted_up_over_completions(self):
+        _, requests = processor().process("x", SamplingParams(n=3, seed=7), "r")
+        assert [request.sampling_params.seed for request in requests] == [7, 8, 9]
+
+    @pytest.mark.parametrize("seed", [2**63 - 1, -(2**63)])
+    def test_the_ends_of_the_range_wrap(self, seed):
+        _, requests = processor().process("x", SamplingParams(n=2, seed=seed), "r")
+        seeds = [request.sampling_params.seed for request in requests]
+        assert seeds == [seed, seed + 1 if seed < 2**63 - 1 else -(2**63)]
+
+    def test_without_one_they_differ_and_come_from_the_engines_seed(self):
+        def seeds(engine_seed: int) -> list[int | None]:
+            made = processor(seed=engine_seed)
+            return [request.sampling_params.seed for i in range(3) for request in made.process("x", RANDOM, f"{i}")[1]]
+
+        assert seeds(1) == seeds(1)
+        assert seeds(1) != seeds(2)
+        assert len(set(seeds(1))) == 3
+
+    def test_a_greedy_request_needs_none(self):
+        assert one(params=SamplingParams(temperature=0)).sampling_params.seed is None
+
+
+class TestHandles:
+    """AF-6: one per completion; engine and wire know only those."""
+
+    def test_they_count_up_from_the_clients_base(self):
+        made = processor(client=3)
+        handles = [request.handle for i in range(2) for request in made.process("x", SamplingParams(n=2), f"{i}")[1]]
+        assert [handle - (3 << CLIENT_SHIFT) for handle in handles] == [1, 2, 3, 4]
+
+    def test_a_refused_request_uses_up_none(self):
+        made = processor()
+        with pytest.raises(RequestError):
+            made.process([], RANDOM, "r")
+        assert made.process("x", RANDOM, "r")[1][0].handle == 1
+
+    def test_threads_never_get_the_same(self):
+        made = processor()
+        handles: list[int] = []
+
+        def work(name: str) -> None:
+            for i in range(300):
+                handles.extend(request.handle for request in made.process([1], SamplingParams(n=2), f"{name}{i}")[1])
+
+        threads = [threading.Thread(target=work, args=(f"{i}-",)) for i in range(4)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(set(handles)) == len(handles) == 2400
+
+    def test_completions_share_everything_else(self):
+        _, (first, second) = processor().process("x", SamplingParams(n=2, seed=1), "r", tags={"a": 1.0})
+        assert second.prompt_token_ids is first.prompt_token_ids
+        assert (second.request_id, second.tags) == (first.request_id, first.tags)
+
+
+@pytest.mark.parametrize(
+    ("prompt", "is_long"),
+    [("x" * LONG_TEXT_CHARS, False), ("x" * (LONG_TEXT_CHARS + 1), True), ({"prompt": "x" * 10_000}, True),
+     ([1] * 10_000, False), ({"prompt_token_ids": [1]}, False), (None, False)],
+    ids=lambda value: str(value)[:12],
+)  # fmt: skip
+def test_only_texts_are_long(prompt, is_long):
+    assert is_long_text(prompt) is is_long

@@ -1,0 +1,230 @@
+"""Stat loggers on their own thread: never in the way, quarantined after three errors (SL-1, AF-2, fault 24)."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from kernel_roles import eventually
+
+from tenonry.client import stat_manager
+from tenonry.client.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import PluginFault
+from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.plugin_manager import PluginManager
+from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.stats import EngineInfo, StatRecord
+from tenonry_testkit.fakes import RecordingStatLogger
+
+CONFIG = EngineConfig(model="m")
+CONTEXT = StatLoggerContext(CONFIG)
+INFO = EngineInfo(model="m", served_model_name="m", max_model_len=8, num_gpu_blocks=1, block_size=16)
+
+
+class Moody(RecordingStatLogger):
+    """Does in `record` what the test says."""
+
+    def __init__(self, act: Any = None) -> None:
+        super().__init__(CONTEXT)
+        self.act = act
+
+    def record(self, record: StatRecord) -> None:
+        self.calls.append("record")
+        if self.act is not None:
+            self.act(record)
+        self.records.append(record)
+
+
+def fails(_: Any) -> None:
+    raise ValueError("on purpose")
+
+
+def record(number: int = 0) -> StatRecord:
+    return StatRecord(engine_index=number, time=0.0)
+
+
+@pytest.fixture
+def manage() -> Iterator[Any]:
+    made: list[StatManager] = []
+
+    def start(**loggers: StatLogger) -> StatManager:
+        made.append(StatManager(CONFIG, PluginPlan(), loggers))
+        made[-1].initialized(INFO)
+        return made[-1]
+
+    yield start
+    for manager in made:
+        manager.shutdown()
+
+
+class TestDelivery:
+    def test_everything_in_order_from_one_thread(self, manage):
+        threads = set()
+        heard = Moody(lambda _: threads.add(threading.current_thread()))
+        manager = manage(heard=heard)
+        for i in range(100):
+            manager.record(record(i))
+        manager.shutdown()
+        assert [each.engine_index for each in heard.records] == list(range(100))
+        assert heard.calls == ["log_engine_initialized", *["record"] * 100, "log", "shutdown"]
+        assert len(threads) == 1
+        assert threading.main_thread() not in threads
+
+    def test_each_logger_hears_each_record(self, manage):
+        one, two = Moody(), Moody()
+        manager = manage(one=one, two=two)
+        manager.record(record())
+        manager.shutdown()
+        assert len(one.records) == len(two.records) == 1
+        assert manager.loggers == {"one": one, "two": two}
+
+    def test_other_events_reach_them(self, manage):
+        heard = Moody()
+        manager = manage(heard=heard)
+        manager.submit("record_sleep_state", True, 2)
+        manager.submit("record_rejection", "queue_full")
+        manager.initialized(INFO)
+        manager.shutdown()
+        assert (heard.sleeps, heard.rejections, heard.infos) == ([(True, 2)], ["queue_full"], [INFO, INFO])
+
+    def test_without_loggers_there_is_no_thread(self, manage):
+        before = threading.active_count()
+        manager = manage()
+        manager.record(record())
+        assert threading.active_count() == before
+        assert not manager.enabled
+        assert manager._queue.empty()
+
+    def test_log_is_called_every_interval(self, manage):
+        often, seldom = Moody(), Moody()
+        often.interval_s, seldom.interval_s = 0.02, 1000
+        manage(often=often, seldom=seldom)
+        eventually(lambda: often.calls.count("log") >= 3)
+        assert "log" not in seldom.calls
+
+    @pytest.mark.parametrize("interval", [0, -5, float("nan"), float("inf"), "x", None])
+    def test_an_impossible_interval_stops_nobody(self, manage, interval):
+        bad, good = Moody(), Moody()
+        bad.interval_s = interval  # type: ignore[assignment]
+        manager = manage(bad=bad, good=good)
+        for i in range(3):
+            manager.record(record(i))
+        eventually(lambda: len(good.records) == 3)
+
+
+class TestQuarantine:
+    """Fault 24."""
+
+    def test_after_three_errors_in_a_row_it_is_named_and_called_no_more(self, manage, caplog):
+        bad, good = Moody(fails), Moody()
+        manager = manage(bad=bad, good=good)
+        for i in range(6):
+            manager.record(record(i))
+        eventually(lambda: len(good.records) == 6)
+        manager.shutdown()
+        assert bad.calls == ["log_engine_initialized", *["record"] * ERRORS_BEFORE_QUARANTINE]
+        assert manager.quarantined == ["bad"]
+        assert good.calls[-1] == "shutdown"
+        assert caplog.text.count("failed in record: ValueError: on purpose") == 3
+        assert "stat logger 'bad' (" in caplog.text
+        assert "is quarantined after 3 errors in a row" in caplog.text
+
+    def test_a_success_in_between_counts_anew(self, manage):
+        heard = Moody(lambda each: fails(each) if each.engine_index % 3 else None)
+        manager = manage(heard=heard)
+        for i in range(1, 30):
+            manager.record(record(i))
+        manager.shutdown()
+        assert len(heard.records) == 9
+        assert manager.quarantined == []
+
+    def test_every_kind_of_call_counts(self, manage):
+        heard = Moody()
+        heard.record_rejection = fails  # type: ignore[method-assign]
+        manager = manage(heard=heard)
+        for _ in range(4):
+            manager.submit("record_rejection", "invalid")
+        eventually(lambda: manager.quarantined == ["heard"])
+
+
+class TestSlowLoggers:
+    def test_records_are_dropped_and_counted_and_nobody_waits(self, manage, monkeypatch):
+        monkeypatch.setattr(stat_manager, "QUEUE_SIZE", 5)
+        go = threading.Event()
+        slow = Moody(lambda _: go.wait(10))
+        manager = manage(slow=slow)
+        manager.record(record())
+        eventually(lambda: slow.calls[-1:] == ["record"])
+        for i in range(20):
+            manager.record(record(i))
+        assert manager.dropped == 15
+        go.set()
+        manager.shutdown()
+        assert len(slow.records) == 6
+
+    def test_one_that_hangs_does_not_keep_a_shutdown(self, manage, monkeypatch):
+        go = threading.Event()
+        manager = manage(hanging=Moody(lambda _: go.wait(10)))
+        manager.record(record())
+        manager.shutdown(timeout=0.1)
+        manager.shutdown(timeout=0.1)
+        go.set()
+
+
+class TestPlan:
+    def plan(self, **options: Any) -> PluginPlan:
+        config = EngineConfig(
+            model="m", stat_loggers=({"name": "tenonry_testkit.fakes:RecordingStatLogger", "options": options},)
+        )
+        return PluginPlan(
+            tuple(
+                PluginManager(discover=False).resolve("stat_logger", choice, config) for choice in config.stat_loggers
+            )
+        )
+
+    def test_loggers_of_the_plan_are_built_with_their_options(self):
+        manager = StatManager(CONFIG, self.plan(fail_records=1))
+        (heard,) = manager.loggers.values()
+        assert isinstance(heard, RecordingStatLogger)
+        assert heard.context.plugin_name == "tenonry_testkit.fakes:RecordingStatLogger"
+        assert heard.context.config is CONFIG
+        manager.initialized(INFO)
+        for _ in range(2):
+            manager.record(record())
+        manager.shutdown()
+        assert len(heard.records) == 1
+
+    def test_one_that_cannot_be_built_stops_the_start_by_name(self, site):
+        site.install("acme", version="3", modules={"acme_bad.py": (
+            "from tenonry.interfaces.stat_logger import StatLogger\n"
+            "class Bad(StatLogger):\n"
+            "    def __init__(self, context):\n        raise OSError('no disk')\n"
+            "    def record(self, record):\n        pass\n"
+        )})  # fmt: skip
+        choice = PluginChoice(name="acme_bad:Bad")
+        entry: PlanEntry = PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
+        with pytest.raises(
+            PluginFault, match=r"plugin acme_bad:Bad \(acme 3\) failed in its constructor: OSError: no disk"
+        ):
+            StatManager(CONFIG, PluginPlan((entry,)))
+
+
+def test_shutdown_before_the_start_and_twice_is_fine():
+    manager = StatManager(CONFIG, PluginPlan(), {"x": Moody()})
+    manager.shutdown()
+    manager.initialized(INFO)
+    manager.shutdown()
+    manager.shutdown()
+    assert manager._thread is None
+
+
+def test_a_logger_is_not_logged_at_every_record(manage, caplog):
+    with caplog.at_level(logging.DEBUG):
+        manager = manage(heard=Moody())
+        manager.record(record())
+        manager.shutdown()
+    assert caplog.text == ""
