@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import io
 import os
 import re
 import shlex
@@ -16,6 +18,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tenonry.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -83,7 +87,7 @@ class Reader:
         elif line.startswith(f"{DEV_RUN} serve path/"):
             return 0  # a path that only the reader has
         elif line.startswith(DEV_RUN):
-            self.run([sys.executable, "-m", "tenonry", *words[3:]], environment)
+            self.tenonry(words[3:], environment)
         elif words[0] == "python":
             self.run([sys.executable, *words[1:]])
         else:
@@ -91,11 +95,17 @@ class Reader:
             self.run(["curl", "--fail", "--silent", "--show-error", *words[1:]])
         return 1
 
-    def run(self, command: list[str], environment: dict[str, str] | None = None) -> None:
-        done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False,
-            env={**os.environ, **(environment or {})},
-        )  # fmt: skip
+    def tenonry(self, words: list[str], environment: dict[str, str]) -> None:
+        """The command line, in this process: what takes long, importing torch, happens once."""
+        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+            patch.chdir(self.folder)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            assert main(words) == 0
+        assert printed.getvalue().strip(), f"{words} printed nothing"
+
+    def run(self, command: list[str]) -> None:
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), f"{command} printed nothing"
 
