@@ -131,7 +131,7 @@ class LLM:
                     refused = self.engine_core.add_request(request)
                     if refused is not None:
                         self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
-            while not all(stream.finished for stream in streams):
+            while len(self._outputs):
                 self._step()
                 if progress is not None:
                     progress.show(sum(stream.finished for stream in streams))
