@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from pathlib import Path
 from typing import Any
@@ -233,18 +234,14 @@ class TestHooks:
         manager = PluginManager(discover=False)
         (acme.folder / "better.py").write_text(STAT_LOGGER, "utf-8")
         (acme.folder / "my_hooks.py").write_text(HOOKS.format(answer="better:Mine", name="good"), "utf-8")
-        import my_hooks
-
-        manager.register(my_hooks)
+        manager.register(importlib.import_module("my_hooks"))
         assert resolve("good", manager).target == "better:Mine"
         assert resolve("good").target == "acme:Mine"
 
     def test_a_hook_that_knows_nothing_leaves_it_to_the_next(self, acme):
         manager = PluginManager(discover=False)
         (acme.folder / "shy_hooks.py").write_text(HOOKS.format(answer="better:Mine", name="else"), "utf-8")
-        import shy_hooks
-
-        manager.register(shy_hooks)
+        manager.register(importlib.import_module("shy_hooks"))
         assert resolve("good", manager).target == "acme:Mine"
 
     def test_hooks_see_the_configuration(self, acme):

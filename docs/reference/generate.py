@@ -26,7 +26,8 @@ def hooks_page() -> str:
     for name, function in vars(hookspecs).items():
         if name.startswith("tenonry_"):
             options = getattr(function, f"{hookspecs.PROJECT}_spec")
-            first = "the first answer other than None wins" if options["firstresult"] else "all implementations are called"
+            wins = "the first answer other than None wins"
+            first = wins if options["firstresult"] else "all implementations are called"
             parts += [f"## `{name}{_signature(function)}`\n", inspect.getdoc(function) or "", f"\n*{first}*\n"]
     return "\n".join(parts).rstrip() + "\n"
 
@@ -108,6 +109,7 @@ def outdated() -> list[str]:
 
 
 def main() -> int:
+    """Write the pages, or compare them; returns the exit status."""
     if "--check" in sys.argv:
         stale = outdated()
         sys.stdout.write("".join(f"docs/reference/{name} is out of date\n" for name in stale))

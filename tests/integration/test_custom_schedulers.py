@@ -147,9 +147,11 @@ def test_scheduler_that_breaks_its_contract_is_named(tmp_path, weightless_model)
         + "\n    def schedule(self):\n        output = super().schedule()\n"
         + "        output.num_tokens = output.num_tokens + 1\n        return output\n"
     )
-    with LLM(**settings(weightless_model, f"{path}:Mine")) as llm:
-        with pytest.raises(ContractViolation, match=r"over\.py:Mine.*step 0"):
-            llm.generate([[1, 2, 3]], SamplingParams(max_tokens=3))
+    with (
+        LLM(**settings(weightless_model, f"{path}:Mine")) as llm,
+        pytest.raises(ContractViolation, match=r"over\.py:Mine.*step 0"),
+    ):
+        llm.generate([[1, 2, 3]], SamplingParams(max_tokens=3))
 
 
 def test_scheduler_by_flag_on_the_command_line(tmp_path, weightless_model):

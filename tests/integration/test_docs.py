@@ -74,7 +74,7 @@ class Reader:
         return 1
 
     def shell(self, line: str) -> int:
-        if not line or line.startswith("#") or line.split("  ")[0] in ELSEWHERE:
+        if not line or line.startswith("#") or line.partition("  ")[0] in ELSEWHERE:
             return 0
         words = shlex.split(line.replace(f":{DEFAULT_PORT}", f":{self.port}"))
         environment = {}

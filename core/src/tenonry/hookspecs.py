@@ -10,7 +10,7 @@ A hook module is an ordinary Python module, named in the entry-point group `teno
         if name == "auto":
             return "my_pkg.short:ShortFirst" if config.max_num_seqs < 8 else "my_pkg.fair:Fair"
 
-Hooks run at start-up, in the process that starts the engines, and never per request or per token. They answer with names
+Hooks run at start-up, in the process that starts the engines, never per request or per token. They answer with names
 (`"module:Class"`), because names travel to other processes and classes do not. All are `firstresult`: the first
 answer other than None wins; implementations registered last are asked first, `@hookimpl(trylast=True)` ones at the end,
 where the kernel's own answer from the entry points stands.

@@ -33,7 +33,8 @@ class Request:
     """
 
     __slots__ = (
-        "arrival", "arrival_time", "finish_reason", "handle", "key", "max_total_tokens", "num_cached_tokens", "num_output_tokens",
+        "arrival", "arrival_time", "finish_reason", "handle", "key", "max_total_tokens", "num_cached_tokens",
+        "num_output_tokens",
         "num_preemptions", "num_prompt_tokens", "row", "source", "status", "token_ids",
     )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""Numbers for stat loggers: append-only typed records. Made in the engine and the front end, read on an observer thread.
+"""Numbers for stat loggers: append-only typed records. Made in engine and front end, read on an observer thread.
 
 Fields are only ever added, with defaults. Times are seconds; a duration is always measured within one process.
 """

@@ -7,7 +7,7 @@ real one alike.
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import msgspec
 import numpy as np
@@ -116,7 +116,7 @@ class RowFailure:
     SAMPLING = 2  # the row's parameters leave no token to sample
     MEMORY = 3
 
-    TEXT = {
+    TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
         MEMORY: "the device ran out of memory on this request",

@@ -1,10 +1,15 @@
-"""The command line `tenonry`: verbs are entry points, help comes from metadata, and only the chosen verb is imported."""
+"""The command line `tenonry`: verbs are entry points, help is metadata, and only the chosen verb is imported."""
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.command import Command
 
 SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
@@ -37,14 +42,16 @@ def _guarded(verb: str, words: list[str]) -> int:
 
     configure_logging("tenonry")
     try:
-        return _run(verb, words)
+        status = _run(verb, words)
+        sys.stdout.flush()
+        return status
     except TenonryError as error:
-        sys.stderr.write(f"tenonry: error: {error}\n")
+        sys.stderr.write(f"tenonry: error: {' '.join(str(error).splitlines())}\n")
         return 1
     except KeyboardInterrupt:
         return EXIT_INTERRUPTED
-    except BrokenPipeError:
-        sys.stderr.close()
+    except BrokenPipeError:  # `tenonry plugins list | head`; what is still buffered goes nowhere
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
 
 
@@ -65,6 +72,7 @@ def _run(verb: str, words: list[str]) -> int:
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
     """The parser of a verb with its command. Raises PluginError if the verb's distribution is broken."""
     from tenonry.errors import PluginIncompatible
+    from tenonry.interfaces.command import Command
     from tenonry.plugin_manager import resolve_owned
 
     found, entry = resolve_owned("command", verb)
@@ -87,6 +95,3 @@ def help_text() -> str:
         lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
     lines += ["", "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed."]
     return "\n".join(lines) + "\n"
-
-
-from tenonry.interfaces.command import Command  # noqa: E402 - light; stands last so that --version never pays for it

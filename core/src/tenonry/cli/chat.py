@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from tenonry.arguments import add_engine_arguments, config_from_arguments
-from tenonry.cli.generate import DEFAULT_MODEL
+from tenonry.cli.generate import default_model
 from tenonry.cli.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.command import Command
@@ -34,7 +34,7 @@ class ChatCommand(Command):
         add_engine_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        args.model = args.model or (None if args.config or args.model_tag else DEFAULT_MODEL)
+        args.model = args.model or (None if args.model_tag else default_model(args))
         config = config_from_arguments(args)
 
         from tenonry.client.async_llm import AsyncLLM

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 
 from tenonry.arguments import add_engine_arguments, config_from_arguments
 from tenonry.cli.sampling_arguments import add_sampling_arguments, sampling_from_arguments
+from tenonry.config import ENV_PREFIX
 from tenonry.interfaces.command import Command
 
 DEFAULT_MODEL = "demo"
@@ -24,7 +26,7 @@ class GenerateCommand(Command):
         add_engine_arguments(parser, model_positional=False)
 
     def run(self, args: argparse.Namespace) -> int:
-        args.model = args.model or (None if args.config else DEFAULT_MODEL)
+        args.model = args.model or default_model(args)
         config = config_from_arguments(args)
         prompt = sys.stdin.read() if args.prompt == "-" else args.prompt
 
@@ -39,3 +41,8 @@ class GenerateCommand(Command):
         for completion in output.outputs:
             sys.stdout.write(completion.text + "\n")
         return 0
+
+
+def default_model(args: argparse.Namespace) -> str | None:
+    """The demo model, unless a configuration file or the environment may name another."""
+    return None if args.config or os.environ.get(f"{ENV_PREFIX}MODEL") else DEFAULT_MODEL

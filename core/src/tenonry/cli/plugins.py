@@ -1,4 +1,4 @@
-"""`tenonry plugins list | show`: what is installed, from metadata alone; only `show` imports, and only the one shown."""
+"""`tenonry plugins list | show`: what is installed, from metadata alone; `show` imports the one that it shows."""
 
 from __future__ import annotations
 
@@ -14,6 +14,8 @@ from tenonry.plugin_discovery import Installed, check_requirements, installed, n
 from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
 from tenonry.plugin_manager import resolve_owned
 from tenonry.plugin_plan import PlanEntry
+
+INCOMPATIBLE = "incompatible"
 
 
 class Row(NamedTuple):
@@ -72,7 +74,7 @@ def _state(kind: str, entry: Installed, names: list[str]) -> str:
     try:
         check_requirements(entry.distribution)
     except PluginError as error:
-        return f"incompatible: {error}"
+        return f"{INCOMPATIBLE}: {error}"
     if names.count(entry.name) > 1:
         return "conflict: two distributions claim this name"
     return "active" if kind == "hook_module" else "available"
@@ -98,8 +100,10 @@ def _show(name: str) -> int:
 
 
 def _unknown(kind: str, name: str) -> PluginNotFound:
-    if kind:
+    if kind in groups():
         return not_found(kind, groups()[kind], name)
+    if kind:
+        return PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(groups()))}")
     return PluginNotFound(f"no plugin is called '{name}'; `tenonry plugins list` shows all names")
 
 
@@ -110,6 +114,8 @@ def _describe(row: Row) -> str:
         f"  distribution  {row.distribution} {row.version}",
     ]
     lines.append(f"  state         {row.state}")
+    if row.state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
+        return "\n".join(lines)
     found = _load(row)
     text = inspect.getdoc(found)
     if text:

@@ -1,4 +1,4 @@
-"""IO processor: raw prompt to engine input, engine output to text. Front end only; may be called from helper threads."""
+"""IO processor: raw prompt to engine input, engine output to text. Front end only; helper threads may call it too."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
 class Detokenizer(Protocol):
     """Turns the output tokens of one completion into text, piece by piece; never half a character.
 
-    `stop_reason`: the stop string that was found, or None. `consumed`: of the ids of the last `push`, how many belong to
+    `stop_reason`: the stop string that was found, or None. `consumed`: how many ids of the last `push` belong to
     the output (all, unless a stop string ended it before).
     """
 

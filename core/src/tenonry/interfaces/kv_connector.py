@@ -25,6 +25,8 @@ SUPPORTED = frozenset({1})
 
 
 class KVConnectorRole(enum.Enum):
+    """Which half of a connector an instance is."""
+
     SCHEDULER = "scheduler"
     WORKER = "worker"
 

@@ -1,4 +1,4 @@
-"""Launcher: where engine processes are started. Front end (or the supervisor); `process` on this node, `ray` on many."""
+"""Launcher: where engine processes are started. Front end or supervisor; `process` on this node, `ray` on many."""
 
 from __future__ import annotations
 

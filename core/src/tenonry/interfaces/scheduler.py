@@ -1,8 +1,8 @@
 """Scheduler: what runs next. Engine process, called by the busy loop only.
 
 Most authors want `tenonry.scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
-lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the conformance
-suite in `tenonry-testkit`.
+lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the
+conformance suite in `tenonry-testkit`.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Scheduler(Plugin, ABC):
     - When all requests have ended, every block is free or a reusable cached block.
     - The same calls and the same clock give the same decisions.
 
-    Whatever it raises ends the engine, with the plugin named; `add_request` may raise RequestError to refuse one request.
+    Whatever it raises ends the engine, with the plugin named; `add_request` may refuse one request with RequestError.
     """
 
     starvation_free: ClassVar[bool] = True
@@ -111,7 +111,7 @@ class Scheduler(Plugin, ABC):
 
     @abstractmethod
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks; True if all were forgotten. With `reset_running_requests` running ones are preempted first."""
+        """Forget cached blocks; True if all were forgotten. `reset_running_requests` preempts the running ones first."""
 
     def shutdown(self) -> None:
         """Release what the scheduler holds outside the process. Called once."""

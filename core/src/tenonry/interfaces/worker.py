@@ -104,7 +104,8 @@ class Worker(Plugin, ABC):
 
         if method not in self.rpc_methods:
             raise Unsupported(
-                f"worker {type(self).__name__} does not support '{method}'; it supports {sorted(self.rpc_methods) or 'no calls'}"
+                f"worker {type(self).__name__} does not support '{method}'; "
+                f"it supports {sorted(self.rpc_methods) or 'no calls'}"
             )
         return getattr(self, method)(*args)
 
