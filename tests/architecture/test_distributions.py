@@ -80,7 +80,8 @@ def test_installed_metadata_is_that_of_the_tree(dist: Distribution):
 @each
 def test_tools_know_it(dist: Distribution):
     requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
-    assert re.search(rf"^-e \./{re.escape(str(dist.folder.relative_to(ROOT)))}(\[[\w,]+\])?$", requirements, re.MULTILINE)
+    folder = re.escape(str(dist.folder.relative_to(ROOT)))
+    assert re.search(rf"^-e \./{folder}(\[[\w,]+\])?$", requirements, re.MULTILINE)
     assert dist.import_name in WORKSPACE["tool"]["importlinter"]["root_packages"]
 
 

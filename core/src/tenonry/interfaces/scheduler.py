@@ -111,7 +111,7 @@ class Scheduler(Plugin, ABC):
 
     @abstractmethod
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks; True if all were forgotten. `reset_running_requests` preempts the running ones first."""
+        """Forget cached blocks; True if all were. `reset_running_requests` preempts the running ones first."""
 
     def shutdown(self) -> None:
         """Release what the scheduler holds outside the process. Called once."""
