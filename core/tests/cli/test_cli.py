@@ -1,0 +1,245 @@
+"""The command line: help from metadata, one line per error, exit statuses 0, 1, 2 and 130."""
+
+from __future__ import annotations
+
+import logging
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from kernel_site import Site
+
+import tenonry
+from tenonry.cli import main, make_parser
+from tenonry.errors import PluginIncompatible
+from tenonry.interfaces.command import Command
+
+COMMANDS = '''
+import argparse, sys, time
+from tenonry.errors import ConfigError
+from tenonry.interfaces.command import Command
+
+class Act(Command):
+    """Does what it is told."""
+    summary = "Does what it is told."
+    def add_arguments(self, parser):
+        parser.add_argument("what")
+        parser.add_argument("--number", type=int, default=0)
+    def run(self, args):
+        if args.what == "fail":
+            raise ConfigError("a setting\\nis wrong")
+        if args.what == "interrupt":
+            raise KeyboardInterrupt
+        if args.what == "bug":
+            raise ZeroDivisionError("a bug")
+        if args.what == "wait":
+            print("waiting", flush=True)
+            time.sleep(60)
+        if args.what == "write":
+            sys.stdout.write("x" * 100_000)
+        return args.number
+
+class Stranger:
+    pass
+'''
+
+
+@pytest.fixture(autouse=True)
+def _logging_restored() -> Iterator[None]:
+    root = logging.getLogger("tenonry")
+    before = root.handlers[:], root.level, root.propagate
+    yield
+    root.handlers[:], root.propagate = before[0], before[2]
+    root.setLevel(before[1])
+
+
+@pytest.fixture
+def acts(site: Site) -> Site:
+    site.install(
+        "acts",
+        version="2.0",
+        summary="Acts on words.",
+        entry_points={
+            "tenonry.commands": {"act": "acts_commands:Act", "strange": "acts_commands:Stranger", "gone": "no_such:X"}
+        },
+        modules={"acts_commands.py": COMMANDS},
+    )
+    return site
+
+
+def sh(*command: str, site: Site) -> subprocess.CompletedProcess[str]:
+    """Run a command that finds what is installed in `site`."""
+    environment = {**os.environ, "PYTHONPATH": str(site.folder)}
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
+
+
+class TestHelp:
+    @pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
+    def test_lists_every_verb_from_metadata(self, acts, capsys, words):
+        assert main(words) == 0
+        out = capsys.readouterr().out
+        assert "usage: tenonry" in out
+        assert "act          Acts on words. (acts 2.0)" in out
+        for verb in ("generate", "chat", "plugins", "completion"):
+            assert f"  {verb} " in out
+        assert "acts_commands" not in sys.modules
+
+    @pytest.mark.parametrize("word", ["-V", "--version"])
+    def test_version(self, capsys, word):
+        assert main([word]) == 0
+        assert capsys.readouterr().out == f"tenonry {tenonry.__version__}\n"
+
+    def test_of_a_verb(self, acts, capsys):
+        with pytest.raises(SystemExit) as caught:
+            main(["act", "--help"])
+        assert caught.value.code == 0
+        assert "Does what it is told." in capsys.readouterr().out
+
+    @pytest.mark.parametrize("words", [["--version"], ["--help"], ["plugins", "list"]])
+    def test_nothing_heavy_and_no_plugin_is_imported(self, acts, words):
+        """Help and lists come from metadata alone."""
+        code = (
+            "import sys; from tenonry.cli import main; status = main(sys.argv[1:])\n"
+            "bad = [name for name in sys.modules if name.startswith(('tenonry_', 'acts_')) "
+            "or name in {'torch', 'transformers', 'fastapi', 'uvicorn', 'zmq'}]\n"
+            "assert not bad, bad\n"
+            "sys.exit(status)"
+        )
+        environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
+        done = subprocess.run(
+            [sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+
+class TestStatus:
+    def test_is_the_verbs_own(self, acts):
+        assert main(["act", "ok"]) == 0
+        assert main(["act", "ok", "--number", "7"]) == 7
+
+    def test_one_and_one_line_for_an_error_of_ours(self, acts, capsys):
+        assert main(["act", "fail"]) == 1
+        assert capsys.readouterr().err == "tenonry: error: a setting is wrong\n"
+
+    def test_two_for_an_unknown_verb_with_the_nearest(self, acts, capsys):
+        assert main(["acct"]) == 2
+        err = capsys.readouterr().err
+        assert err.startswith("usage: tenonry")
+        assert "tenonry: error: no command is called 'acct'; installed: act (acts 2.0)" in err
+        assert "did you mean 'act'?" in err
+
+    def test_two_for_an_unknown_verb_with_its_package(self, capsys, monkeypatch):
+        monkeypatch.setattr("tenonry.plugin_discovery.installed", lambda group: [])
+        assert main(["serve"]) == 2
+        assert "pip install tenonry-openai-server" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        "words",
+        [
+            ["--nonsense"],
+            ["act"],
+            ["act", "ok", "--nonsense"],
+            ["act", "ok", "--number", "x"],
+            ["act", "ok", "--num", "1"],
+        ],
+    )
+    def test_two_for_wrong_usage(self, acts, words):
+        try:
+            status: Any = main(words)
+        except SystemExit as exit_:
+            status = exit_.code
+        assert status == 2
+
+    def test_130_for_an_interrupt(self, acts):
+        assert main(["act", "interrupt"]) == 130
+
+    def test_130_for_a_real_one_without_a_traceback(self, acts):
+        environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
+        command = [sys.executable, "-m", "tenonry", "act", "wait"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "waiting\n"
+            process.send_signal(signal.SIGINT)
+            _, err = process.communicate(timeout=8)
+        assert (process.returncode, err) == (130, "")
+
+    def test_a_bug_keeps_its_traceback(self, acts):
+        with pytest.raises(ZeroDivisionError):
+            main(["act", "bug"])
+
+    @pytest.mark.parametrize("what", ["write", "ok"])
+    def test_a_reader_that_has_left_is_no_traceback(self, acts, what):
+        script = f"{sys.executable} -m tenonry act {what}; echo status $? >&2"
+        environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
+        done = subprocess.run(
+            ["sh", "-c", f"({script}) | true"], capture_output=True, text=True, env=environment, check=False
+        )
+        assert done.stderr in {"status 0\n", "status 1\n"}
+
+    def test_python_dash_m(self, acts):
+        done = sh(sys.executable, "-m", "tenonry", "act", "fail", site=acts)
+        assert (done.returncode, done.stderr) == (1, "tenonry: error: a setting is wrong\n")
+
+
+class TestBrokenVerbs:
+    def test_a_class_that_is_no_command_is_named(self, acts):
+        with pytest.raises(
+            PluginIncompatible, match=r"command 'strange' \(acts_commands:Stranger, acts 2\.0\) is not a subclass"
+        ):
+            make_parser("strange")
+
+    def test_a_module_that_is_gone_is_named(self, acts, capsys):
+        assert main(["gone"]) == 1
+        assert "command 'gone' (no_such:X, acts 2.0) cannot be imported" in capsys.readouterr().err
+
+    def test_one_for_another_kernel_is_refused(self, site, capsys):
+        site.install("old", requires=["tenonry<0.1"], entry_points={"tenonry.commands": {"old": "old_command:X"}})
+        assert main(["old"]) == 1
+        assert "old 1.0 needs tenonry<0.1" in capsys.readouterr().err
+
+    def test_parsers_take_no_abbreviations(self, acts):
+        parser, command = make_parser("act")
+        assert isinstance(command, Command)
+        assert not parser.allow_abbrev
+
+
+class TestCompletion:
+    @pytest.fixture(autouse=True)
+    def _shtab(self) -> None:
+        pytest.importorskip("shtab")
+
+    @pytest.fixture
+    def only_acts(self, acts: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
+        from tenonry.cli import completion
+        from tenonry.plugin_discovery import installed
+
+        kept = {"act", "generate", "plugins", "completion"}
+        monkeypatch.setattr(completion, "installed", lambda group: [e for e in installed(group) if e.name in kept])
+        return acts
+
+    @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+    def test_is_a_script_that_knows_verbs_and_flags(self, only_acts, shell, capsys):
+        assert main(["completion", shell]) == 0
+        script = capsys.readouterr().out
+        flags = () if shell == "tcsh" else ("--max-model-len", "--number")  # there it knows the verbs only
+        for word in ("generate", "act", *flags):
+            assert word in script
+
+    def test_bash_takes_it(self, only_acts, capsys, tmp_path: Path):
+        main(["completion", "bash"])
+        path = tmp_path / "completion.sh"
+        path.write_text(capsys.readouterr().out, "utf-8")
+        done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
+        assert (done.returncode, done.stderr) == (0, "")
+
+    def test_without_its_library_it_says_what_to_install(self, monkeypatch, capsys):
+        monkeypatch.setitem(sys.modules, "shtab", None)
+        assert main(["completion", "bash"]) == 1
+        assert "pip install" in capsys.readouterr().err

@@ -1,0 +1,116 @@
+"""`tenonry plugins list | show`: kind, name, distribution, version and state, from metadata alone."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+import pytest
+from kernel_plugins import STAT_LOGGER
+from kernel_site import Site
+
+from tenonry.cli.plugins import groups, plugin_rows
+from tenonry.errors import PluginError, PluginNotFound
+
+
+@pytest.fixture
+def acme(site: Site) -> Site:
+    site.install(
+        "acme", version="2.5", modules={"acme_cli.py": STAT_LOGGER, "acme_hooks.py": '"""Hooks of Acme."""'},
+        entry_points={
+            "tenonry.stat_loggers": {"acme": "acme_cli:Mine"}, "tenonry.plugins": {"acme-hooks": "acme_hooks"},
+            "tenonry.models": {"acme": "acme_cli:function"},
+        },
+    )  # fmt: skip
+    site.install("old-acme", requires=["tenonry>=99"], entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}})
+    return site
+
+
+def tenonry(capsys: Any, *words: str) -> str:
+    """Output of `tenonry plugins …`, without the process-wide set-up of the command line."""
+    from tenonry.cli import make_parser
+
+    parser, command = make_parser("plugins")
+    assert command.run(parser.parse_args(words)) == 0
+    out: str = capsys.readouterr().out
+    return out
+
+
+class TestList:
+    def test_every_plugin_has_a_line(self, acme, capsys):
+        lines = [line.split() for line in tenonry(capsys, "list").splitlines()]
+        assert lines[0] == ["kind", "name", "distribution", "version", "state"]
+        assert ["stat_logger", "acme", "acme", "2.5", "available"] in lines
+        assert ["hook_module", "acme-hooks", "acme", "2.5", "active"] in lines
+        assert ["launcher", "process", "tenonry", "0.1.0", "available"] in lines
+        assert {"acme_cli", "acme_hooks", "old_acme"}.isdisjoint(sys.modules)
+
+    def test_one_kind_only(self, acme, capsys):
+        kinds = {line.split()[0] for line in tenonry(capsys, "list", "--kind", "stat_logger").splitlines()[1:]}
+        assert kinds == {"stat_logger"}
+
+    def test_json(self, acme, capsys):
+        rows = json.loads(tenonry(capsys, "list", "--json"))
+        assert {"kind": "stat_logger", "name": "acme", "distribution": "acme", "version": "2.5", "state": "available",
+                "target": "acme_cli:Mine"} in rows  # fmt: skip
+
+    def test_what_does_not_fit_says_so(self, acme):
+        (row,) = [row for row in plugin_rows("scheduler") if row.name == "old"]
+        assert row.state.startswith("incompatible: old-acme 1.0 needs tenonry>=99")
+
+    def test_two_claims_of_one_name_say_so(self, acme):
+        acme.install("rival", entry_points={"tenonry.stat_loggers": {"acme": "rival:X"}})
+        states = [row.state for row in plugin_rows("stat_logger") if row.name == "acme"]
+        assert states == ["conflict: two distributions claim this name"] * 2
+
+    def test_every_extension_point_is_there(self):
+        assert set(groups()) == {
+            "executor", "scheduler", "stat_logger", "kv_connector", "io_processor", "worker", "launcher",
+            "scheduling_policy", "attention_backend", "buffers", "logits_processor", "grammar", "model", "command",
+            "route", "tool_parser", "reasoning_parser", "hook_module",
+        }  # fmt: skip
+
+
+class TestShow:
+    def test_everything_about_one(self, acme, capsys):
+        out = tenonry(capsys, "show", "stat_logger/acme")
+        assert "stat_logger acme" in out
+        assert "class         acme_cli:Mine" in out
+        assert "distribution  acme 2.5" in out
+        assert "state         available" in out
+        assert "about         Hears nothing in particular." in out
+        assert "option        level: How much. (default 1)" in out
+        assert "option        where: " in out
+
+    def test_a_name_of_several_kinds_shows_all(self, acme, capsys):
+        out = tenonry(capsys, "show", "acme")
+        assert "stat_logger acme" in out
+        assert "model acme" in out
+
+    def test_a_hook_module(self, acme, capsys):
+        assert "about         Hooks of Acme." in tenonry(capsys, "show", "acme-hooks")
+
+    def test_one_that_does_not_fit_is_not_imported(self, acme, capsys):
+        out = tenonry(capsys, "show", "old")
+        assert "incompatible: old-acme 1.0 needs" in out
+        assert "old_acme" not in sys.modules
+
+    @pytest.mark.parametrize(
+        ("name", "text"),
+        [
+            ("nobody", "no plugin is called 'nobody'; `tenonry plugins list` shows all names"),
+            ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
+            ("nonsense/acme", "there is no kind of plugin 'nonsense'; kinds: attention_backend, buffers"),
+        ],
+    )
+    def test_an_unknown_one_is_an_error(self, acme, capsys, name, text):
+        with pytest.raises(PluginNotFound, match=text):
+            tenonry(capsys, "show", name)
+
+    def test_one_that_cannot_be_imported_is_named(self, site, capsys):
+        site.install(
+            "bad", entry_points={"tenonry.stat_loggers": {"bad": "bad_cli:Mine"}}, modules={"bad_cli.py": "1 / 0"}
+        )
+        with pytest.raises(PluginError, match=r"stat logger 'bad' .*ZeroDivisionError"):
+            tenonry(capsys, "show", "bad")
