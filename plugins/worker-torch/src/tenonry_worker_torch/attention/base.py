@@ -51,7 +51,7 @@ class LayerSpec:
 class LayerCache:
     """The K and V tensors of one layer, in whatever layout the backend chose.
 
-    `both` holds them side by side, where the backend keeps them so and their heads have one size.
+    `both` is the tensor that holds them together, where a backend keeps them so; `key` and `value` are its parts.
     """
 
     __slots__ = ("both", "key", "value")

@@ -8,12 +8,14 @@ query; in float32 the fused kernel is used.
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import torch
 from torch.nn import functional
 
-from tenonry_worker_torch.attention.sdpa import SdpaBackend, SdpaPlan
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
+from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
 from tenonry_worker_torch.attention.slab_plan import CpuPlan, SlabGroup, SlabPlanner
 from tenonry_worker_torch.attention.slabs import Slabs
 
@@ -54,7 +56,7 @@ class CpuBackend(SdpaBackend):
             self.slabs = Slabs(
                 len(self.layers), first.num_kv_heads, first.key_size, self.dtype, pool_bytes // SLAB_SHARE
             )
-            self._planner = SlabPlanner(self.slabs, num_blocks, block_size)
+            self._planner = SlabPlanner(self.slabs, block_size, partial(block_index, spec=first))
         return super().allocate(num_blocks, block_size)
 
     def release(self, rows: NDArray[np.int32]) -> None:
@@ -67,7 +69,7 @@ class CpuBackend(SdpaBackend):
             self.slabs.zero(row)
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
-        return SdpaPlan(batch) if self._planner is None else self._planner.plan(batch)
+        return SdpaPlan(batch, self.block_size) if self._planner is None else self._planner.plan(batch)
 
     def forward(
         self,

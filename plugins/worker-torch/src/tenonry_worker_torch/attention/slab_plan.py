@@ -6,14 +6,16 @@ In steady decoding, where the same rows gain one token each, the last step's pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 
-from tenonry_worker_torch.attention.sdpa import SdpaPlan, longest_first
+from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, longest_first
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from tenonry_worker_torch.attention.base import AttentionBatch
@@ -83,8 +85,8 @@ class CpuPlan(SdpaPlan):
     sorts: ClassVar[bool] = False  # rows in slabs are best left where they are
     __slots__ = ("slab_groups",)
 
-    def __init__(self, batch: AttentionBatch) -> None:
-        super().__init__(batch)
+    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
+        super().__init__(batch, block_size)
         self.slab_groups: list[SlabGroup] = []
 
     def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
@@ -94,10 +96,10 @@ class CpuPlan(SdpaPlan):
 
 
 class SlabPlanner:
-    """Makes the plans of one model. `num_heads` KV heads per layer; `num_blocks` and `block_size` of the cache."""
+    """Makes the plans of one model. `block_index` is the backend's, for the layers of this model."""
 
-    def __init__(self, slabs: Slabs, num_blocks: int, block_size: int) -> None:
-        self.slabs, self.num_blocks, self.block_size = slabs, num_blocks, block_size
+    def __init__(self, slabs: Slabs, block_size: int, block_index: Callable[[NDArray[Any]], NDArray[np.int64]]) -> None:
+        self.slabs, self.block_size, self._block_index = slabs, block_size, block_index
         self._steady: CpuPlan | None = None
 
     def plan(self, batch: AttentionBatch) -> CpuPlan:
@@ -105,7 +107,7 @@ class SlabPlanner:
         if self._steady is not None and _continues(self._steady, batch):
             return self._move_on(self._steady, batch)
         self._steady = None
-        plan = CpuPlan(batch)
+        plan = CpuPlan(batch, self.block_size)
         if batch.full_plan is not None:
             _follow(plan, batch.full_plan)
         elif len(plan.decode_order):
@@ -123,8 +125,7 @@ class SlabPlanner:
             self._steady = plan
 
     def _move_on(self, plan: CpuPlan, batch: AttentionBatch) -> CpuPlan:
-        plan.slots = batch.put("slot_mapping", batch.slot_mapping)
-        plan.batch = batch
+        plan.write_elsewhere(batch)
         for group in plan.slab_groups:
             group.move_on()
             self.slabs.advance(group.placement.rows)
@@ -162,9 +163,7 @@ class SlabPlanner:
         used = -(-batch.seq_lens[places] // self.block_size)[:, None]
         table = batch.block_table[batch.row[places], : int(used.max())]
         blocks = np.where(np.arange(table.shape[1]) < used, table, table[:, :1])
-        heads = self.slabs.num_kv_heads
-        offsets = (np.arange(2 * heads) * self.num_blocks).reshape(2, 1, heads, 1)
-        return torch.from_numpy(slots), torch.from_numpy((blocks[:, None, :] + offsets).reshape(-1))
+        return torch.from_numpy(slots), torch.from_numpy(self._block_index(blocks))
 
 
 def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:

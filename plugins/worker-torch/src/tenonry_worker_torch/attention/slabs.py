@@ -12,10 +12,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from tenonry_worker_torch.attention.storage import zeros
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOWHERE = -1
+CPU = torch.device("cpu")
 
 
 def capacities(longest: int) -> NDArray[np.int64]:
@@ -145,7 +148,7 @@ class Slabs:
                 self._evict(slab, slab.owner[slab.owner != NOWHERE])
                 shape = (2, wanted, self.num_kv_heads, slab.capacity, self.size)
                 slab.tensors = []  # freed before the larger ones are made
-                slab.tensors = [torch.zeros(shape, dtype=self.dtype) for _ in range(self.num_layers)]
+                slab.tensors = [zeros(shape, self.dtype, CPU) for _ in range(self.num_layers)]
                 slab.owner = np.full(wanted, NOWHERE, np.int64)
                 self.used_bytes += more
                 return True

@@ -1,0 +1,134 @@
+"""What the reference backend works out once per step: where K/V go, which rows decode together and what they gather.
+
+Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+import numpy as np
+import torch
+
+from tenonry_worker_torch.attention.segments import Segment, length_groups, prefill_segments
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+
+MAX_GATHER_BYTES = 128 << 20  # K and V copied together for one group of decode rows
+
+
+class DecodeGroup:
+    """Rows [begin, end) of the decode order: `index` (see `block_index`) and additive `mask` [R, 1, 1, L]."""
+
+    __slots__ = ("begin", "end", "index", "mask")
+
+    def __init__(self, begin: int, end: int, index: torch.Tensor, mask: torch.Tensor) -> None:
+        self.begin, self.end, self.index, self.mask = begin, end, index, mask
+
+
+class SdpaPlan:
+    """One step: which tokens decode (None: all, in order) and which segments prefill.
+
+    Groups and indices are made by the first layer that needs them and shared by the layers that are alike.
+    """
+
+    sorts: ClassVar[bool] = True  # decoding rows of like length next to each other
+    __slots__ = (
+        "_context", "_groups", "_lines", "batch", "block_size", "decode_order", "decode_tokens", "num_queries",
+        "prefill",
+    )  # fmt: skip
+
+    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
+        self.batch, self.block_size = batch, block_size
+        self.num_queries = int(batch.num_tokens.sum())
+        self.prefill: list[Segment] = []
+        self.decode_tokens: torch.Tensor | None = None
+        self.decode_order = np.arange(len(batch.row))
+        self._groups: dict[tuple[int, int, bool], list[DecodeGroup]] = {}
+        self._context: dict[tuple[int, int, int, bool], torch.Tensor] = {}
+        self._lines: dict[int, torch.Tensor] = {}
+        if self.num_queries != len(batch.row):
+            self.prefill = prefill_segments(batch.row, batch.num_tokens, batch.start)
+            self.decode_order = np.flatnonzero(batch.num_tokens == 1)
+        if self.sorts and len(self.decode_order) > 1:
+            self.decode_order = longest_first(self.decode_order, batch.seq_lens)
+        if self.prefill or not np.array_equal(self.decode_order, np.arange(len(batch.row))):
+            tokens = (np.cumsum(batch.num_tokens) - batch.num_tokens)[self.decode_order]
+            self.decode_tokens = batch.put("decode_tokens", tokens.astype(np.int64))
+
+    def lines(self, count: int) -> torch.Tensor:
+        """Where the step's T tokens go in a cache of `count` lines per block, one slot each: i64[T · count]."""
+        if count not in self._lines:
+            block, slot = np.divmod(self.batch.slot_mapping, self.block_size)
+            lines = (block[:, None] * count + np.arange(count)) * self.block_size + slot[:, None]
+            self._lines[count] = self.batch.put(f"lines_{count}", lines.reshape(-1))
+        return self._lines[count]
+
+    def write_elsewhere(self, batch: AttentionBatch) -> None:
+        """The same step again, one token further: only where K/V go is new."""
+        self.batch = batch
+        self._lines.clear()
+
+    def context_index(self, segment: Segment, spec: LayerSpec, begin: int, end: int) -> torch.Tensor:
+        """The block index of a segment's blocks [begin, end)."""
+        wanted = (segment.token, begin, spec.num_kv_heads, spec.key_size == spec.value_size)
+        if wanted not in self._context:
+            index = block_index(self.batch.block_table[segment.row, None, begin:end], spec)
+            self._context[wanted] = self.batch.put("context_" + "_".join(map(str, wanted)), index)
+        return self._context[wanted]
+
+    def decode_groups(self, spec: LayerSpec, dtype: torch.dtype) -> list[DecodeGroup]:
+        """Decoding rows in groups of like length whose gathered K/V stay within bounds."""
+        wanted = (spec.window, spec.num_kv_heads, spec.key_size == spec.value_size)
+        if wanted not in self._groups:
+            lengths = self.batch.seq_lens[self.decode_order].astype(np.int64)
+            first = np.maximum(lengths - spec.window, 0) // self.block_size if spec.window else np.zeros_like(lengths)
+            budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
+            self._groups[wanted] = [
+                self._make_group(spec, dtype, first[begin:end, None], begin, end)
+                for begin, end in length_groups(lengths - first * self.block_size, budget)
+            ]
+        return self._groups[wanted]
+
+    def _make_group(
+        self, spec: LayerSpec, dtype: torch.dtype, first: NDArray[np.int64], begin: int, end: int
+    ) -> DecodeGroup:
+        """`first` i64[R, 1]: the first block that each row still sees."""
+        batch, size = self.batch, self.block_size
+        places = self.decode_order[begin:end]
+        lengths = batch.seq_lens[places, None].astype(np.int64)
+        wanted = first + np.arange(int((-(-lengths // size) - first).max()))
+        table = batch.block_table[batch.row[places]]
+        # Beyond its last block a row reads its own first one again: masked, and never another request's NaN.
+        inside = np.minimum(wanted, table.shape[1] - 1)
+        blocks = np.where(wanted * size < lengths, np.take_along_axis(table, inside, 1), table[:, :1])
+        positions = first * size + np.arange(wanted.shape[1] * size)
+        hidden = positions >= lengths
+        if spec.window:
+            hidden |= positions < lengths - spec.window
+        mask = np.where(hidden, np.float32("-inf"), np.float32(0))[:, None, None, :]
+        label = f"decode_{spec.window}_{spec.num_kv_heads}_{spec.value_size}_{begin}"
+        index = batch.put(f"{label}_index", block_index(blocks, spec))
+        return DecodeGroup(begin, end, index, batch.put(f"{label}_mask", mask).to(dtype))
+
+
+def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
+    """The rows `order`, sorted where lengths differ enough to matter; rows that decode in step stay in order."""
+    lengths = seq_lens[order]
+    if len(order) and 2 * int(lengths.min()) < int(lengths.max()):
+        return order[np.argsort(-lengths, kind="stable")]
+    return order
+
+
+def block_index(blocks: NDArray[np.int32], spec: LayerSpec) -> NDArray[np.int64]:
+    """Where the blocks [R, n] lie in a cache seen as lines of one block and one head.
+
+    For each of keys and values (or once, where they have a tensor each): row, head and block, flattened.
+    """
+    parts = 2 if spec.key_size == spec.value_size else 1
+    lines = np.arange(parts * spec.num_kv_heads).reshape(parts, 1, spec.num_kv_heads, 1)
+    index: NDArray[np.int64] = blocks[:, None, :].astype(np.int64) * lines.size + lines
+    return index.reshape(-1)
