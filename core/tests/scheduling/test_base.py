@@ -56,6 +56,27 @@ class TestEnding:
         assert book.step().gone.tolist() == [0]
         assert not book.scheduler.has_requests()
 
+    def test_the_block_manager_sees_all_tokens_and_is_told_once(self, desk):
+        book, freed, forgotten = desk(max_num_seqs=2), [], []
+        blocks = book.scheduler.blocks
+        free = blocks.free
+        blocks.free = lambda request, row, **how: freed.append((request.num_tokens, how)) or free(request, row, **how)
+        blocks.forget = lambda request: forgotten.append(request.handle)
+        ends, aborted, waits = book.ask(4, 2), book.ask(5, 9), book.ask(4)
+        book.turn()
+        book.turn()
+        assert freed == [(6, {"num_known": 5, "drop": False})]
+        book.scheduler.finish_requests([waits.handle, aborted.handle], FinishReason.ABORT)
+        assert freed[1:] == [(7, {"num_known": 6, "drop": False})]
+        assert forgotten == [ends.handle, waits.handle, aborted.handle]
+
+    def test_blocks_on_their_way_are_waited_for(self, desk, monkeypatch):
+        book = desk()
+        assert not book.scheduler.has_requests()
+        monkeypatch.setattr(type(book.scheduler.blocks), "waits", True)
+        assert book.scheduler.has_requests()
+        assert not book.scheduler.has_unfinished_requests()
+
     def test_all_at_once(self, desk):
         book = desk()
         requests = [book.ask(4) for _ in range(6)]

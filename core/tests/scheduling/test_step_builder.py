@@ -131,6 +131,16 @@ class TestRunningRows:
         book.answer(first)
         assert book.step(lambda step: step.run_ready()).next_token.tolist() == [-1]
 
+    def test_only_known_tokens_are_offered_to_the_prefix_cache(self, desk):
+        book, offered = desk(depth=3), []
+        book.scheduler.blocks.register = lambda rows, known: offered.append(known.tolist())
+        book.ask(4, 8)
+        first = book.step()
+        book.step()
+        book.answer(first)
+        book.step()
+        assert offered == [[4], [4], [5]]
+
     def test_a_row_at_its_limit_waits_for_the_result(self, desk):
         book = desk(depth=3)
         book.ask(4, 2)
@@ -308,7 +318,9 @@ class TestRowsThatWaitForKV:
         book.step(run_everything)
         self.arrive(book, request)
         output = book.step(run_everything)
-        assert [new.handle for new in output.new] == [request.handle]
+        (new,) = output.new
+        assert (new.handle, len(new.block_ids[0])) == (request.handle, 2)
+        assert len(output.new_block_row) == 0  # they came with the row
         assert (output.row.tolist(), output.num_tokens.tolist()) == ([request.row], [8])
 
     def test_a_row_that_is_preempted_as_it_arrives_is_never_announced(self, book):
@@ -322,6 +334,7 @@ class TestRowsThatWaitForKV:
         assert output.gone.tolist() == []
         (news,) = book.answer(output).values()
         assert [event.handle for event in news.scheduled] == [first.handle]
+        assert book.scheduler.arrived == set()
 
     def test_they_have_started_when_they_ran(self, book):
         first, second = book.ask(8, 1), book.ask(8, 1)

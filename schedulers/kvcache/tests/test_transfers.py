@@ -106,6 +106,7 @@ class TestLoadBeforeTheStep:
         assert match.num_computed == 16
         bystander, _ = home.enter(home.request([90] * 9))
         home.compute(bystander, 9)
+        home.blocks.connector_metadata()
         assert home.blocks.transfers([], [request.handle]) == ([], [first, reader])
         home.leave(first, finished=False, drop=True)
         home.leave(reader, drop=True)
@@ -134,7 +135,33 @@ class TestLoadBeforeTheStep:
         home.blocks.connector_metadata()
         assert home.blocks.transfers([], [request.handle]) == ([], [reader])
         home.leave(reader, drop=True)
-        assert home.run(LONG) == 0
+        assert home.run(LONG[:9]) == 0
+        assert home.run(LONG) == 8  # what the first reader computed from it is forgotten, too
+
+    def test_a_row_that_waits_for_a_load_may_have_read_a_failed_one(self, home, shelf):
+        """Its own load cannot be told from a second one, so there will be none."""
+        request, waiting = home.request(LONG[:13]), home.request(LONG)
+        home.compute(home.enter(request)[0], 5)
+        shelf.extra, shelf.takes_steps = 4, True
+        row, match = home.enter(waiting)
+        assert match == (16, False)
+        home.blocks.connector_metadata()
+        assert home.blocks.transfers([], [request.handle]) == ([], [0, row])
+        home.leave(row, finished=False, drop=True)
+        shelf.asked = []
+        assert home.enter(waiting)[1].ready
+        assert shelf.asked == []
+        assert home.blocks.transfers([waiting.handle], []) == ([], [])
+        assert not home.blocks.waits
+
+    def test_rows_that_left_have_read_nothing(self, home, shelf):
+        """What a row had found before it left says nothing about who comes into it."""
+        request = home.request(LONG)
+        home.compute(home.enter(request)[0], 12)
+        shelf.extra = 0
+        reader, _ = home.enter(home.request(LONG))
+        home.leave(reader)
+        assert home.blocks.transfers([], [request.handle]) == ([], [0])
 
     def test_when_the_result_has_come_a_load_is_trusted(self, home, shelf):
         request = home.request(LONG)

@@ -94,7 +94,6 @@ class ResultReader:
         # Tokens still pending behind this one belong to nobody.
         columns.num_tokens[row] = length
         columns.pending[row] = 0
-        columns.num_computed[row] = min(int(columns.num_computed[row]), length - 1)
         reason = FinishReason.LENGTH if stop_token_id is None else FinishReason.STOP
         finished = self._scheduler.end(columns.request(row), reason)
         finished.stop_token_id = stop_token_id
