@@ -89,13 +89,6 @@ def test_processes_differ_unless_they_share_a_seed():
     assert BlockHasher(2, "s").seed(request) != BlockHasher(2, "t").seed(request)
 
 
-def test_a_renewed_hasher_knows_nothing_of_before():
-    hasher, request = BlockHasher(2, "s"), make_request()
-    before = hasher.seed(request)
-    hasher.renew()
-    assert hasher.seed(request) != before
-
-
 def test_chains_do_not_depend_on_the_steps_in_which_they_are_made():
     hasher, request = BlockHasher(2), make_request()
     data = tokens(*range(12))

@@ -25,10 +25,6 @@ class BlockHasher:
         self._root = os.urandom(32) if seed is None else sha256(seed.encode()).digest()
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
-    def renew(self) -> None:
-        """From now on all digests differ from those made before."""
-        self._root = sha256(self._root).digest()
-
     def seed(self, request: Request) -> bytes:
         """The digest before the first block: the cache salt (a tenant's own), the adapter and the features."""
         source = request.source

@@ -71,8 +71,6 @@ class PrefixCache:
 
     def reset(self) -> bool:
         """Nothing is found any more, nor what rows in use go on to compute. True if no block was in use."""
-        self._hasher.renew()
-        self._chains.clear()
         self._due.fill(NEVER)
         return self._pool.clear()
 
