@@ -67,19 +67,30 @@ class Ledger:
 
     def __init__(self) -> None:
         self.entries: dict[int, Entry] = {}
+        self._live: dict[int, Entry] = {}
 
     @property
     def live(self) -> list[Entry]:
-        return [entry for entry in self.entries.values() if entry.finished is None]
+        """Requests without a terminal outcome, in order of arrival."""
+        return list(self._live.values())
+
+    @property
+    def num_live(self) -> int:
+        return len(self._live)
 
     def add(self, entry: Entry) -> None:
-        self.entries[entry.handle] = entry
+        self.entries[entry.handle] = self._live[entry.handle] = entry
+
+    def end(self, entry: Entry, finished: FinishedOutput) -> None:
+        """The request's terminal outcome."""
+        entry.finished = finished
+        self._live.pop(entry.handle, None)
 
     def end_from_outside(self, handle: int, reason: FinishReason) -> None:
         """The scheduler says that it ended this request because it was told to."""
         entry = self._find(handle)
         expect(entry.is_live, ONE_OUTCOME, f"{entry} was ended again, from outside")
-        entry.finished = FinishedOutput(handle, reason)
+        self.end(entry, FinishedOutput(handle, reason))
 
     def take(self, news: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
         """Enter what `update_from_output` returned; returns the requests that ended."""
@@ -162,7 +173,7 @@ class Ledger:
     def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:
         entry = self._of_client(client, finished.handle)
         expect(entry.is_live, ONE_OUTCOME, f"{entry} ended again: {finished}")
-        entry.finished = finished
+        self.end(entry, finished)
         expected = entry.expected
         if finished.reason is FinishReason.ERROR:
             expect(entry.may_fail, RIGHT_ENDING, f"{entry} failed without cause: {finished.error}")

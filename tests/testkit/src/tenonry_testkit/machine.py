@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import dataclasses
+import sys
 from collections.abc import Callable
+from typing import ClassVar
 
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from tenonry_testkit.rig import Rig
 from tenonry_testkit.spec import RigSpec
-from tenonry_testkit.traffic import Send, send, sends
+from tenonry_testkit.traffic import Abort, Deliver, FailRow, Launch, Reset, Send, Tick, Turn, play, send, sends
 
 SIZES = (  # (max_num_seqs, max_num_batched_tokens, num_blocks): cramped, ordinary, and a pool of one sequence
     (2, 5, 0),
@@ -17,85 +20,68 @@ SIZES = (  # (max_num_seqs, max_num_batched_tokens, num_blocks): cramped, ordina
     (4, 7, 0),
     (1, 32, 9),
 )
+REQUESTS = sends(max_output=16)
+ENDINGS = ("client leaves", "client leaves", "row fails", "row fails", "all leave")
 
 
-def machine_for(make_rig: Callable[[RigSpec], Rig], spec: RigSpec) -> type[RuleBasedStateMachine]:
-    """A state machine class whose rigs come from `make_rig`; sizes are drawn, the rest is as in `spec`."""
-    import dataclasses
+class SchedulerMachine(RuleBasedStateMachine):
+    """Every rule leaves the rig in a state that its checks accept; the end is a full drain.
 
-    class SchedulerMachine(RuleBasedStateMachine):
-        """Every rule leaves the rig in a state that its checks accept; the end is a full drain."""
+    Sizes are drawn; the rest of the engine is as in `spec`.
+    """
 
-        rig: Rig
+    make_rig: ClassVar[Callable[[RigSpec], Rig]]
+    spec: ClassVar[RigSpec]
+    rig: Rig
 
-        @initialize(size=st.sampled_from(SIZES))
-        def start(self, size: tuple[int, int, int]) -> None:
-            """An engine."""
-            seqs, budget, blocks = size
-            self.rig = make_rig(
-                dataclasses.replace(spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks)
-            )
+    @initialize(size=st.sampled_from(SIZES))
+    def start(self, size: tuple[int, int, int]) -> None:
+        """An engine."""
+        seqs, budget, blocks = size
+        self.rig = type(self).make_rig(
+            dataclasses.replace(self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks)
+        )
 
-        @rule(asked=sends())
-        def request_arrives(self, asked: Send) -> None:
-            """A client asks."""
-            send(self.rig, asked)
+    @rule(
+        asked=st.lists(sends(max_output=16), min_size=1, max_size=3), copies=st.integers(1, 3), turns=st.integers(0, 6)
+    )
+    def requests_arrive(self, asked: list[Send], copies: int, turns: int) -> None:
+        """Clients ask, some for the same at once, so that rows of one step share what they compute."""
+        for one in asked:
+            for _ in range(copies):
+                send(self.rig, one)
+        play(self.rig, [Turn(turns)])
 
-        @rule(asked=sends(), count=st.integers(2, 5))
-        def burst_arrives(self, asked: Send, count: int) -> None:
-            """The same prompt several times at once: rows of one step share what they compute."""
-            for _ in range(count):
-                send(self.rig, asked)
+    @rule(launches=st.integers(0, 3), results=st.integers(0, 3), turns=st.integers(0, 9))
+    def engine_works(self, launches: int, results: int, turns: int) -> None:
+        """Steps are launched ahead, results arrive late, and then it goes on as usual."""
+        play(self.rig, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
 
-        @rule()
-        @precondition(lambda self: self.rig.can_launch)
-        def step_is_launched(self) -> None:
-            """The engine has room for one more step."""
-            self.rig.launch()
+    @rule(
+        which=st.integers(0, 7),
+        how=st.sampled_from(("client leaves", "client leaves", "row fails", "row fails", "all")),
+    )
+    @precondition(lambda self: self.rig.ledger.live)
+    def something_ends(self, which: int, how: str) -> None:
+        """A request is aborted wherever it stands, or the worker cannot go on with it; rarely, all are aborted."""
+        play(self.rig, [FailRow(which) if how == "row fails" else Abort(None if how == "all leave" else which)])
 
-        @rule()
-        @precondition(lambda self: self.rig.in_flight)
-        def result_arrives(self) -> None:
-            """The oldest step is answered."""
-            self.rig.deliver()
+    @rule(running=st.booleans(), turns=st.integers(0, 3))
+    def cache_is_reset(self, running: bool, turns: int) -> None:
+        """An operator forgets the prefix cache."""
+        play(self.rig, [Turn(turns), Reset(running)])
 
-        @rule(times=st.integers(1, 8))
-        def engine_turns(self, times: int) -> None:
-            """Work as usual."""
-            for _ in range(times):
-                self.rig.turn()
+    @rule(seconds=st.sampled_from((0.01, 60.0)))
+    def time_passes(self, seconds: float) -> None:
+        """The clock moves."""
+        play(self.rig, [Tick(seconds), Turn(1)])
 
-        @rule(which=st.integers(0, 7))
-        @precondition(lambda self: self.rig.ledger.live)
-        def client_leaves(self, which: int) -> None:
-            """One request is aborted, wherever it stands."""
-            live = self.rig.ledger.live
-            self.rig.abort([live[which % len(live)].handle, 999_999])
+    def teardown(self) -> None:
+        """Run to the end, unless a rule has failed already: one error is enough."""
+        if hasattr(self, "rig") and sys.exc_info()[0] is None:
+            self.rig.drain()
 
-        @rule()
-        def everybody_leaves(self) -> None:
-            """All requests are aborted."""
-            self.rig.abort(None)
 
-        @rule(running=st.booleans())
-        def cache_is_reset(self, running: bool) -> None:
-            """An operator forgets the prefix cache."""
-            self.rig.reset_prefix_cache(reset_running_requests=running)
-
-        @rule(which=st.integers(0, 7))
-        @precondition(lambda self: self.rig.ledger.live)
-        def row_fails(self, which: int) -> None:
-            """The worker cannot go on with one request."""
-            live = self.rig.ledger.live
-            self.rig.fail(live[which % len(live)])
-
-        @rule(seconds=st.sampled_from((0.01, 60.0)))
-        def time_passes(self, seconds: float) -> None:
-            """The clock moves."""
-            self.rig.clock.advance(seconds)
-
-        def teardown(self) -> None:
-            if hasattr(self, "rig"):
-                self.rig.drain()
-
-    return SchedulerMachine
+def machine_for(make_rig: Callable[[RigSpec], Rig], spec: RigSpec) -> type[SchedulerMachine]:
+    """A machine class whose engines are made by `make_rig`."""
+    return type("SchedulerMachine", (SchedulerMachine,), {"make_rig": staticmethod(make_rig), "spec": spec})

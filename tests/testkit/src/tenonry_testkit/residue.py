@@ -72,7 +72,7 @@ class ResidueWatch:
                 gc.collect()
             time.sleep(pause)
             pause = min(0.1, 2 * pause)
-        return sorted(thing for thing in left if not self._is_foreign(thing))
+        return sorted(left)
 
     def forgive(self, things: Iterable[Thing]) -> None:
         """Kill the processes among them and remove the files, so that the next test starts clean; allow the rest."""
@@ -86,7 +86,10 @@ class ResidueWatch:
 
     def _left(self) -> set[Thing]:
         allowed = set().union(*self._allowed.values())
-        return {thing for thing in self.now() - allowed if not _descends_from(thing, allowed)}
+        left = {thing for thing in self.now() - allowed if not _descends_from(thing, allowed)}
+        foreign = {thing for thing in left if self._is_foreign(thing)}
+        self.allow(None, foreign)
+        return left - foreign
 
     def _is_foreign(self, thing: Thing) -> bool:
         """Somebody else's: the machine is shared, and these have no owner that could be asked."""

@@ -156,7 +156,7 @@ class Rig:
             with self.guard():
                 self.scheduler.add_request(entry.request)
         except RequestError as error:
-            entry.finished = FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error))
+            self.ledger.end(entry, FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error)))
             self.validator.ended(entry.handle)
         else:
             self.watch.arrived(entry)

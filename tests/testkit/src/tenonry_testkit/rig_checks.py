@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 def check_counts(rig: Rig) -> None:
     """What the scheduler says of itself must fit the ledger, at any moment. Raises RuleBroken."""
-    live = len(rig.ledger.live)
+    live = rig.ledger.num_live
     scheduler = rig.scheduler
     unfinished, busy = scheduler.has_unfinished_requests(), scheduler.has_requests()
     expect(unfinished == bool(live), COUNTS, f"has_unfinished_requests() is {unfinished} with {live} unfinished")

@@ -104,7 +104,7 @@ def statistics_hold(rig: Rig, ops: Sequence[Op]) -> None:
     for op in ops:
         play(rig, [op])
         stats = rig.scheduler.make_stats()
-        live = len(rig.ledger.live)
+        live = rig.ledger.num_live
         total = stats.num_running + stats.num_waiting
         expect(total == live, COUNTS, f"{stats.num_running} running + {stats.num_waiting} waiting, {live} unfinished")
         share = 0.0 <= stats.kv_cache_usage <= 1.0

@@ -40,7 +40,7 @@ def a_stream_goes_by(make_rig: MakeRig, depth: int, patient: Send, hasty: list[S
     bound, number = rig.spec.max_num_seqs, 0
     starvation_free = rig.scheduler.starvation_free
     while waiting.is_live and number < 40 * bound:
-        while len(rig.ledger.live) < 3 * bound:
+        while rig.ledger.num_live < 3 * bound:
             send(rig, hasty[number % len(hasty)])
             number += 1
         rig.turn()
