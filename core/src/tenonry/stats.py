@@ -91,6 +91,10 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     data_parallel_size: int
     pipeline_parallel_size: int
     kv_connector: str | None
+    kv_cache_dtype: str = "auto"
+    enable_expert_parallel: bool = False
+    all2all_backend: str | None = None
+    disable_custom_all_reduce: bool = False
     context: str = "library"
 
 

@@ -77,6 +77,7 @@ def usage_record(config: EngineConfig, model: ModelInfo, block_size: int, contex
         data_parallel_size=config.data_parallel_size,
         pipeline_parallel_size=config.pipeline_parallel_size,
         kv_connector=config.kv_connector.name if config.kv_connector else None,
+        kv_cache_dtype=model.dtype if config.dtype == "auto" else config.dtype,
         context=context,
     )
 

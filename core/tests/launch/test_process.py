@@ -1,0 +1,98 @@
+"""The launcher `process`: engines as children, started together or not at all (PM-6 to PM-8)."""
+
+from __future__ import annotations
+
+import gc
+import signal
+from collections.abc import Iterator
+
+import psutil
+import pytest
+from kernel_roles import eventually, is_gone
+
+from tenonry import supervise
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import EngineSpec, LauncherContext
+from tenonry.launch import process
+from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
+
+CONTEXT = LauncherContext(EngineConfig(model="m"), "/nowhere")
+
+
+def spec(index: int, file: str = "", **environment: str) -> EngineSpec:
+    return EngineSpec(
+        engine_index=index, local_rank=index, handshake_address="ipc:///nowhere", config_text=file, plan_text="",
+        model_text="", environment=environment,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessLauncher]:
+    """Its children sleep instead of being engines."""
+    monkeypatch.setattr(process, "ENGINE_ROLE", "kernel_launch_roles:sleep")
+    made = ProcessLauncher(CONTEXT)
+    yield made
+    made.shutdown(0.2)
+
+
+def test_engines_run_what_an_engine_process_runs():
+    assert ENGINE_ROLE == "tenonry.engine.proc:run_engine"
+
+
+def test_one_child_per_engine_with_its_name_and_environment(launcher, tmp_path):
+    files = {index: tmp_path / str(index) for index in (0, 3)}
+    launcher.start([spec(index, str(file), TENONRY_TEST=f"of {index}") for index, file in files.items()])
+    pids = launcher.pids()
+    assert list(pids) == ["engine 0", "engine 3"]
+    for index, file in files.items():
+        eventually(lambda file=file, index=index: file.exists() and file.read_text("utf-8") == f"of {index}")
+        title = " ".join(psutil.Process(pids[f"engine {index}"]).cmdline())
+        assert title.startswith(f"tenonry: engine {index}")
+
+
+def test_if_one_cannot_be_started_the_others_are_stopped(launcher, monkeypatch):
+    """PM-7."""
+    start, started = supervise.start_child, []
+
+    def second_fails(name: str, *args: object, **options: object) -> object:
+        if started:
+            raise LaunchError(f"{name} cannot be started: no memory")
+        started.append(start(name, *args, **options))  # type: ignore[arg-type]
+        return started[0]
+
+    monkeypatch.setattr(supervise, "start_child", second_fails)
+    with pytest.raises(LaunchError, match="engine 1 cannot be started: no memory"):
+        launcher.start([spec(0), spec(1)])
+    assert started[0].exit_code == -signal.SIGTERM
+    assert launcher.pids() == {}
+
+
+def test_who_ended_and_how(launcher):
+    """PM-8."""
+    heard: list[tuple[str, int, int]] = []
+    launcher.on_exit(lambda *news: heard.append(news))
+    launcher.start([spec(0), spec(1)])
+    pid = launcher.pids()["engine 1"]
+    psutil.Process(pid).kill()
+    eventually(lambda: heard == [("engine 1", pid, -signal.SIGKILL)])
+    assert launcher.finished() == {"engine 1": -signal.SIGKILL}
+    assert list(launcher.pids()) == ["engine 0"]
+
+
+def test_shutdown_may_be_called_again(launcher):
+    launcher.start([spec(0)])
+    for _ in range(2):
+        launcher.shutdown()
+    assert launcher.finished() == {"engine 0": -signal.SIGTERM}
+
+
+def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
+    """PM-4."""
+    monkeypatch.setattr(process, "ENGINE_ROLE", "kernel_launch_roles:sleep")
+    launcher = ProcessLauncher(CONTEXT)
+    launcher.start([spec(0)])
+    pid = launcher.pids()["engine 0"]
+    del launcher
+    gc.collect()
+    eventually(lambda: is_gone(pid))
