@@ -125,13 +125,12 @@ def test_a_missing_model_is_a_model_error(tmp_path):
         TorchWorker(worker_tools.context(tmp_path / "none")).load()
 
 
-def test_threads_are_set_when_asked(folder):
-    before = torch.get_num_threads()
-    try:
-        TorchWorker(worker_tools.context(folder, options=TorchOptions(num_threads=2))).load()
-        assert torch.get_num_threads() == 2
-    finally:
-        torch.set_num_threads(before)
+def test_threads_are_set_when_asked(folder, monkeypatch):
+    asked = []
+    monkeypatch.setattr(torch, "set_num_threads", asked.append)
+    TorchWorker(worker_tools.context(folder, options=TorchOptions(num_threads=3))).load()
+    TorchWorker(worker_tools.context(folder)).load()
+    assert asked == [3]
 
 
 def test_memory_is_what_the_control_group_leaves(tmp_path):

@@ -162,7 +162,7 @@ def schedule(world, steps):
 
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-@settings(deadline=None, max_examples=5)
+@settings(deadline=None, max_examples=3)
 @given(seed=st.integers(0, 2**31))
 def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
     schedule(World(backend, SHAPES[shape], seed), 30)

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_worker_torch.sampler import choose
-from tenonry_worker_torch.sampler.choose import draw, greedy, truncated_weights
+from tenonry_worker_torch.sampler.choose import draw, greedy, largest, truncated_weights
 from tenonry_worker_torch.sampler.randomness import uniforms
 
 
@@ -43,6 +43,15 @@ def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
     assert torch.equal(wide, narrow)
     assert (wide > 0).sum(-1).tolist()[1:] == [500, 4]
     assert 440 <= int((wide[0] > 0).sum()) <= 450
+
+
+@settings(deadline=None, max_examples=40)
+@given(seed=st.integers(0, 10_000), vocab=st.sampled_from([1, 63, 64, 1000, 4096, 5001]), share=st.floats(0, 1))
+def test_the_largest_are_found_through_chunks(seed, vocab, share):
+    """Rounded values, so that ties fall on borders of chunks too."""
+    values = torch.randn(3, vocab, generator=torch.Generator().manual_seed(seed)).mul(4).round().div(4).exp()
+    count = max(1, int(share * min(vocab, 40)))
+    assert torch.equal(largest(values, count), values.sort(-1, descending=True).values[:, :count])
 
 
 def test_ties_stay_together_so_the_order_of_sorting_cannot_matter():

@@ -201,6 +201,36 @@ def test_tokens_do_not_depend_on_who_else_is_in_the_batch():
     assert together.sample(logits[order], order).token_ids.tolist() == [tokens[row] for row in order]
 
 
+@pytest.mark.parametrize("rows_per_tile", [1, 2, 3, 100])
+def test_tiles_change_nothing(rows_per_tile, monkeypatch):
+    """Tokens, failures and logprobs of a mixed batch, however many rows are worked on at once."""
+    logits = torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(4))
+    logits[6, 3] = float("nan")
+    bench = Bench()
+    for row in range(ROWS):
+        random = row % 3 > 0
+        bench.enter(
+            row,
+            SamplingParams(
+                temperature=0.7 * random, seed=row, top_p=0.8, logprobs=row if row % 2 else None,
+                presence_penalty=0.5 * (row == 5), frequency_penalty=0.2 * (row == 4),
+            ),
+            output=range(row),
+        )  # fmt: skip
+    whole = bench.sample(logits, range(ROWS))
+    monkeypatch.setattr("tenonry_worker_torch.sampler.sampler.TILE_ELEMENTS", rows_per_tile * VOCAB)
+    fresh = Bench()
+    for row, (sampling, prompt, _, stop, bad) in bench.rows.items():
+        fresh.enter(row, sampling, prompt, range(row), stop, bad)
+    tiled = fresh.sample(logits, range(ROWS))
+    assert tiled.token_ids.tolist() == whole.token_ids.tolist()
+    assert tiled.failure.tolist() == whole.failure.tolist() == [0] * 6 + [RowFailure.NUMERICAL, 0]
+    assert tiled.logprob_lines.tolist() == whole.logprob_lines.tolist() == [1, 3, 5, 7]
+    for line, row in enumerate(tiled.logprob_lines):
+        for got, wanted in zip(tiled.logprobs.numpy(), whole.logprobs.numpy(), strict=True):
+            np.testing.assert_array_equal(np.ravel(got[line])[: row + 1], np.ravel(wanted[line])[: row + 1])
+
+
 def test_the_distribution_is_the_wanted_one():
     """Ten thousand positions of one request against its probabilities: chi-squared with 19 degrees of freedom."""
     logits = torch.linspace(-1, 2, 20)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 
-PIECE = 256  # positions of a prompt whose float32 logits are held at once
+PIECE_ELEMENTS = 1 << 21  # logits of a prompt's positions that are held in float32 at once
 
 
 class Logprobs:
@@ -51,9 +51,22 @@ def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logpr
 
 def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
     """As `logprobs_of`, in pieces: a prompt has many positions."""
-    parts = [logprobs_of(logits[i : i + PIECE], chosen[i : i + PIECE], count) for i in range(0, logits.shape[0], PIECE)]
+    piece = max(1, PIECE_ELEMENTS // logits.shape[1])
+    return concatenated(
+        [logprobs_of(logits[i : i + piece], chosen[i : i + piece], count) for i in range(0, logits.shape[0], piece)]
+    )
+
+
+def concatenated(parts: list[Logprobs]) -> Logprobs:
+    """Positions one after another; those with fewer tokens are filled up with their chosen one."""
+    width = max(part.token_ids.shape[1] for part in parts)
     return Logprobs(
-        torch.cat([part.token_ids for part in parts]),
-        torch.cat([part.logprobs for part in parts]),
+        torch.cat([_widened(part.token_ids, width) for part in parts]),
+        torch.cat([_widened(part.logprobs, width) for part in parts]),
         torch.cat([part.rank for part in parts]),
     )
+
+
+def _widened(table: torch.Tensor, width: int) -> torch.Tensor:
+    missing = width - table.shape[1]
+    return torch.cat([table, table[:, :1].expand(-1, missing)], 1) if missing else table

@@ -1,7 +1,7 @@
 """Presence, frequency and repetition penalties. Worker process.
 
 Presence and frequency count output tokens (OpenAI); repetition looks at prompt and output (CTRL, arXiv:1909.05858,
-section 4.1). Counts are dense tables for the rows that ask for a penalty, and for no others.
+section 4.1). Counts are kept for the rows that ask for a penalty, and for no others.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def grown(table: torch.Tensor, lines: int) -> torch.Tensor:
 
 
 class Penalties(LogitsProcessor):
-    """Tables by line: `_counts` i32 (output tokens), `_in_prompt` bool."""
+    """`_counts` i32 by line: output tokens. Only logits of tokens that a row has seen are touched."""
 
     name: ClassVar[str] = "penalties"
 
@@ -60,7 +60,6 @@ class Penalties(LogitsProcessor):
         super().__init__(context)
         self._tables = RowTables(context.max_num_seqs)
         self._counts = torch.zeros(0, context.vocab_size, dtype=torch.int32, device=context.device)
-        self._in_prompt = torch.zeros(0, context.vocab_size, dtype=torch.bool, device=context.device)
         self._amounts = np.zeros((context.max_num_seqs, 3), np.float32)  # presence, frequency, repetition
 
     def enter(self, new: NewRow) -> bool:
@@ -71,28 +70,28 @@ class Penalties(LogitsProcessor):
         self._amounts[new.row] = amounts
         line = self._tables.take(new.row)
         self._counts = grown(self._counts, self._tables.num_lines)
-        self._in_prompt = grown(self._in_prompt, self._tables.num_lines)
-        ids = torch.as_tensor(np.array(new.token_ids, np.int64), device=self.context.device)
-        prompt = len(new.token_ids) - new.num_output
-        self._in_prompt[line] = False
-        self._in_prompt[line, ids[:prompt]] = True
-        self._counts[line] = torch.bincount(ids[prompt:], minlength=self.context.vocab_size).to(torch.int32)
+        output = np.array(new.token_ids[len(new.token_ids) - new.num_output :], np.int64)
+        ids = torch.as_tensor(output, device=self.context.device)
+        self._counts[line] = torch.bincount(ids, minlength=self.context.vocab_size).to(torch.int32)
         return True
 
     def leave(self, row: int) -> None:
         self._tables.give_back(row)
 
     def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
-        lines = torch.as_tensor(self._tables.line[step.row], device=logits.device)
-        presence, frequency, repetition = (
-            torch.as_tensor(self._amounts[step.row, kind], device=logits.device)[:, None] for kind in range(3)
-        )
-        counts = self._counts[lines]
-        seen = counts > 0
-        repeated = seen | self._in_prompt[lines]
-        scale = torch.where(logits > 0, 1.0 / repetition, repetition)
-        logits.mul_(torch.where(repeated, scale, 1.0))
-        logits.sub_(frequency * counts).sub_(presence * seen)
+        def put(array: NDArray[np.generic]) -> torch.Tensor:
+            return torch.as_tensor(array, device=logits.device)
+
+        length = step.length.astype(np.int64)
+        places = np.repeat(np.arange(len(length)), length)  # one entry per token of each row, repeats included
+        columns = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
+        tokens = self.context.history[put(step.row[places].astype(np.int64)), put(columns)].long()
+        counts = self._counts[put(self._tables.line[step.row[places]]), tokens]
+        presence, frequency, repetition = put(self._amounts[step.row[places]]).unbind(1)
+        old = logits[put(places), tokens]
+        new = old * torch.where(old > 0, 1.0 / repetition, repetition)
+        new = new - frequency * counts - presence * (counts > 0)
+        logits.index_put_((put(places), tokens), new)  # repeats of a token write the same value
 
     def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
         lines = torch.as_tensor(self._tables.line[row], device=token_ids.device)

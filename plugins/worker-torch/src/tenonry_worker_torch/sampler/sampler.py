@@ -11,7 +11,7 @@ from tenonry.step import RowFailure
 from tenonry_worker_torch.sampler.bad_words import BadWords
 from tenonry_worker_torch.sampler.choose import draw, greedy, truncated_weights
 from tenonry_worker_torch.sampler.columns import SamplingColumns
-from tenonry_worker_torch.sampler.logprobs import Logprobs, logprobs_of
+from tenonry_worker_torch.sampler.logprobs import Logprobs, concatenated, logprobs_of
 from tenonry_worker_torch.sampler.penalties import Penalties
 from tenonry_worker_torch.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
 from tenonry_worker_torch.sampler.randomness import uniforms
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import NewRow
 
+TILE_ELEMENTS = 1 << 19  # logits worked on at once on the CPU: 2 MiB in float32
 # In the order in which they change the logits.
 BUILT_IN: tuple[type[LogitsProcessor], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
 
@@ -70,47 +71,80 @@ class Sampler:
             self.columns.is_processed[row] = False
 
     def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
-        """`logits` [N, V] as the model gave them; they may be overwritten."""
-        columns = self.columns
-        if columns.is_plain[step.row].all():
-            ids, is_nan = greedy(logits)
-            return Sampled(ids, is_nan.to(torch.int32) * RowFailure.NUMERICAL)
-        raw = logits.float()
-        is_nan = raw.amax(-1).isnan()  # the maximum is NaN if any element is
-        wanted = columns.logprobs[step.row]
-        values = self._processed(raw, step)
-        sampled = self._choose(values, step, is_nan)
-        if (wanted >= 0).any():
-            lines = np.flatnonzero(wanted >= 0)
-            places = torch.as_tensor(lines, device=raw.device)
-            sampled.logprob_lines = lines
-            sampled.logprobs = logprobs_of(logits[places], sampled.token_ids[places], int(wanted.max()))
-        if columns.is_processed[step.row].any():
+        """`logits` [N, V] as the model gave them."""
+        plain = self.columns.is_plain[step.row]
+        if plain.all():
+            return _greedy(logits)
+        if not plain.any():
+            sampled = self._in_tiles(logits, step, np.arange(len(step.row)))
+        else:
+            sampled = self._apart(logits, step, plain)
+        if self.columns.is_processed[step.row].any():
             self._accept(step, sampled.token_ids)
         return sampled
 
-    def _processed(self, raw: torch.Tensor, step: SampleStep) -> torch.Tensor:
-        """The logits after all processors, in a tensor of their own wherever something changes."""
+    def _apart(self, logits: torch.Tensor, step: SampleStep, plain: NDArray[np.bool_]) -> Sampled:
+        """Plain rows by argmax, the others with all that they want."""
+        easy, hard = (np.flatnonzero(which) for which in (plain, ~plain))
+        first = _greedy(logits[torch.as_tensor(easy, device=logits.device)])
+        places = torch.as_tensor(hard, device=logits.device)
+        second = self._in_tiles(logits[places], step.select(~plain), hard)
+        order = torch.as_tensor(np.argsort(np.concatenate([easy, hard]), kind="stable"), device=logits.device)
+        sampled = Sampled(
+            torch.cat([first.token_ids, second.token_ids])[order], torch.cat([first.failure, second.failure])[order]
+        )
+        sampled.logprobs, sampled.logprob_lines = second.logprobs, second.logprob_lines
+        return sampled
+
+    def _in_tiles(self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]) -> Sampled:
+        """Rows that are not plain; `lines` are their places in the step. On the CPU a few at a time: a tile of float32
+        logits stays in the cache, and all of them at once would not.
+        """
+        rows = len(step.row)
+        tile = rows if logits.device.type != "cpu" else max(1, TILE_ELEMENTS // logits.shape[1])
+        parts = []
+        for begin in range(0, rows, tile):
+            span = slice(begin, begin + tile)
+            part = SampleStep(step.row[span], step.num_output[span], step.length[span])
+            parts.append(self._tile(logits[span], part, lines[span]))
+        return parts[0] if len(parts) == 1 else joined(parts)
+
+    def _tile(self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]) -> Sampled:
+        raw = logits.float()
+        is_nan = raw.amax(-1).isnan()  # the maximum is NaN if any element is
+        wanted = self.columns.logprobs[step.row]
+        asks = wanted >= 0
+        values = self._processed(raw, step, is_shared=raw is logits or bool(asks.any()))
+        sampled = self._choose(values, step, is_nan)
+        if asks.any():
+            places = torch.as_tensor(np.flatnonzero(asks), device=raw.device)
+            mine = raw if asks.all() else raw[places]
+            sampled.logprob_lines = lines[asks]
+            sampled.logprobs = logprobs_of(mine, sampled.token_ids[places], int(wanted.max()))
+        return sampled
+
+    def _processed(self, raw: torch.Tensor, step: SampleStep, *, is_shared: bool) -> torch.Tensor:
+        """The logits after all processors, in a tensor of their own if others still need the raw ones."""
         if not self.columns.is_processed[step.row].any():
             return raw
-        values = raw.clone()
+        values = raw.clone() if is_shared else raw
         for processor in self.processors:
             active = processor.active[step.row]
             if active.all():
                 processor.apply(values, step)
             elif active.any():
-                lines = torch.as_tensor(np.flatnonzero(active), device=values.device)
-                part = values[lines]
+                places = torch.as_tensor(np.flatnonzero(active), device=values.device)
+                part = values[places]
                 processor.apply(part, step.select(active))
-                values[lines] = part
+                values[places] = part
         return values
 
     def _accept(self, step: SampleStep, token_ids: torch.Tensor) -> None:
         for processor in self.processors:
             active = processor.active[step.row]
             if active.any():
-                lines = torch.as_tensor(np.flatnonzero(active), device=token_ids.device)
-                processor.accept(step.row[active], token_ids[lines])
+                places = torch.as_tensor(np.flatnonzero(active), device=token_ids.device)
+                processor.accept(step.row[active], token_ids[places])
 
     def _choose(self, values: torch.Tensor, step: SampleStep, is_nan: torch.Tensor) -> Sampled:
         ids, _ = greedy(values)
@@ -119,10 +153,10 @@ class Sampler:
         failure = torch.where(is_nan | torch.isposinf(best), RowFailure.NUMERICAL, failure).to(torch.int32)
         random = ~self.columns.is_greedy[step.row]
         if random.any():
-            lines = torch.as_tensor(np.flatnonzero(random), device=values.device)
-            part = values if len(lines) == len(ids) else values[lines]
+            places = torch.as_tensor(np.flatnonzero(random), device=values.device)
+            part = values if random.all() else values[places]
             drawn = self._draw(part, step.select(random))
-            ids = ids.index_copy(0, lines, torch.where(failure[lines] == 0, drawn, ids[lines]))
+            ids = ids.index_copy(0, places, torch.where(failure[places] == 0, drawn, ids[places]))
         return Sampled(ids, failure)
 
     def _draw(self, values: torch.Tensor, step: SampleStep) -> torch.Tensor:
@@ -135,5 +169,19 @@ class Sampler:
         weights = truncated_weights(
             scaled, put(columns.top_k[rows].astype(np.int64)), put(columns.top_p[rows]), put(columns.min_p[rows])
         )
-        weights = torch.nan_to_num(weights, nan=0.0)  # rows that fail; their token is never used
         return draw(weights, put(uniforms(columns.seed[rows], step.num_output)))
+
+
+def _greedy(logits: torch.Tensor) -> Sampled:
+    ids, is_nan = greedy(logits)
+    return Sampled(ids, is_nan.to(torch.int32) * RowFailure.NUMERICAL)
+
+
+def joined(parts: list[Sampled]) -> Sampled:
+    """Several samplings, one after another, as one."""
+    whole = Sampled(torch.cat([part.token_ids for part in parts]), torch.cat([part.failure for part in parts]))
+    asked = [part for part in parts if part.logprobs is not None and part.logprob_lines is not None]
+    if asked:
+        whole.logprob_lines = np.concatenate([part.logprob_lines for part in asked])
+        whole.logprobs = concatenated([part.logprobs for part in asked])
+    return whole
