@@ -185,22 +185,26 @@ class StepBuilder:
         start = match.num_computed
         rows.num_computed[row] = start
         count = self._fit(request.num_tokens - start, num_tokens)
-        one = np.array([row])
-        if count <= 0 or blocks.grow(one, np.array([request.num_tokens], np.int32)) is None:
+        if count <= 0 or blocks.grow(np.array([row]), np.array([request.num_tokens], np.int32)) is None:
             scheduler.undo_start(request, row)
             self.full = True
             return False
         self._enter(request, row, start)
-        samples = start + count == request.num_tokens
-        rows.num_computed[row] = start + count
-        rows.scheduled_in[row] = self._step_id
-        if samples:
-            rows.pending[row] += 1
-            rows.num_tokens[row] += 1
-        self._started.append((row, count, int(request.token_ids[start]), samples))
-        blocks.register(one, np.array([start + count], np.int32))
-        self.tokens_left -= count
+        self._commit_one(request, row, start, count)
         return True
+
+    def _commit_one(self, request: Request, row: int, start: int, count: int) -> None:
+        """What `_commit` does, for one row that just started: no arrays of one."""
+        columns, end = self._rows, start + count
+        samples = end == request.num_tokens
+        columns.num_computed[row] = end
+        columns.scheduled_in[row] = self._step_id
+        if samples:
+            columns.pending[row] += 1
+            columns.num_tokens[row] += 1
+        self._started.append((row, count, int(request.token_ids[start]), samples))
+        self._blocks.register(np.array([row]), np.array([end], np.int32))
+        self.tokens_left -= count
 
     def _enter(self, request: Request, row: int, num_computed: int) -> None:
         """The request starts: tell its client, and the workers, with all blocks that the row has now."""
