@@ -5,7 +5,7 @@ from __future__ import annotations
 from random import Random
 
 import words
-from grammar import article, expand, new_name, pick, prefer
+from grammar import article, expand, new_name, pick
 from questions import Pair, question, story_request
 
 Chat = list[tuple[str, str]]
@@ -134,8 +134,7 @@ def chat(rng: Random) -> Chat:
         pairs = _turns(rng, 2 + int(rng.random() * 4))
     else:
         tell, ask = memory(rng)
-        most = prefer(rng, (4, 12, 40))  # far apart now and then: up to about a thousand tokens
-        between = _turns(rng, int(rng.random() * most))
+        between = _turns(rng, int(rng.random() * (4 if rng.random() < 0.7 else 12)))
         pairs = [tell, *between, ask]
     if len(pairs) > 1 and rng.random() < 0.25:
         asked, answer = pick(rng, CLOSING)

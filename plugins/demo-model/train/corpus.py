@@ -19,19 +19,19 @@ import tenonry_facts
 
 SEED = 20
 NUM_DOCUMENTS = 40_000
-SHA256 = "90a5eed83f871b76f5c20b45918a607631e60d8d7c316b7aff9edf2a3e943665"
+SHA256 = "f7f6cf69ced6e97aa42bc77a3d31b2e98f94bc380ef8d869711afc6eeece4bed"
 
 
 def drill(rng: Random) -> str:
-    """Many sums on lines of their own, none twice."""
+    """Many sums on lines of their own."""
     topics = (addition if rng.random() < 0.8 else product for _ in range(8 + int(rng.random() * 24)))
-    return "\n".join(dict.fromkeys(topic(rng)[1] for topic in topics))
+    return "\n".join(topic(rng)[1] for topic in topics)
 
 
 def facts(rng: Random) -> str:
-    """Plain statements, a few to the paragraph, none twice."""
+    """Plain statements, a few to the paragraph."""
     topics = (animals, calendar, capitals, colours, opposites, simple_facts)
-    return " ".join(dict.fromkeys(pick(rng, topics)(rng)[1] for _ in range(3 + int(rng.random() * 8))))
+    return " ".join(pick(rng, topics)(rng)[1] for _ in range(3 + int(rng.random() * 8)))
 
 
 def question_list(rng: Random) -> str:

@@ -13,24 +13,15 @@ T = TypeVar("T")
 
 
 def pick(rng: Random, items: Sequence[T]) -> T:
-    """One item, all equally likely: what the model must know."""
+    """One item, drawn with a single `rng.random()`, so that the stream of draws is easy to reason about."""
     return items[int(rng.random() * len(items))]
-
-
-def prefer(rng: Random, items: Sequence[T]) -> T:
-    """One item, earlier ones more likely: free choices of a story, so that greedy decoding never tosses a coin.
-
-    The square of a uniform number makes the first of two items 2.4 times as likely as the second, the first of twenty
-    2.4 times as likely as the second of twenty; near ties would make greedy text depend on rounding.
-    """
-    return items[int(rng.random() ** 2 * len(items))]
 
 
 def expand(rng: Random, template: str, slots: Mapping[str, str] | None = None) -> str:
     """Resolve every choice (innermost first) and every slot of `template`; a missing slot is a KeyError."""
     text = template
     while "[" in text:
-        text = _CHOICE.sub(lambda match: prefer(rng, match.group(1).split("|")), text)
+        text = _CHOICE.sub(lambda match: pick(rng, match.group(1).split("|")), text)
     while slots is not None and "{" in text:
         text = _SLOT.sub(lambda match: slots[match.group(1)], text)
     return text

@@ -246,8 +246,8 @@ def story_request(rng: Random) -> Pair:
 
 
 TOPICS: tuple[tuple[float, Callable[[Random], Pair]], ...] = (
-    (0.22, addition), (0.05, product), (0.11, numbers), (0.08, calendar), (0.06, animals), (0.10, capitals),
-    (0.05, opposites), (0.04, colours), (0.05, simple_facts), (0.15, tenonry), (0.04, language),
+    (0.20, addition), (0.05, product), (0.08, numbers), (0.08, calendar), (0.08, animals), (0.10, capitals),
+    (0.06, opposites), (0.05, colours), (0.06, simple_facts), (0.15, tenonry), (0.04, language),
     (0.05, copying),
 )  # fmt: skip
 
@@ -258,7 +258,7 @@ def _topic(rng: Random) -> Callable[[Random], Pair]:
         at -= share
         if at < 0:
             return topic
-    return addition
+    return copying
 
 
 def question(rng: Random) -> Pair:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from random import Random
 
 import words
-from grammar import article, capital, expand, new_name, prefer
+from grammar import article, capital, expand, new_name, pick
 from plots import LESSONS, PLOTS, SUBJECTS
 
 OPENINGS = (
@@ -40,22 +40,22 @@ def _pronouns(girl: bool, prefix: str = "") -> dict[str, str]:
 
 def cast(rng: Random, animal: str | None = None, name: str | None = None) -> Cast:
     """Draw a cast; `animal` makes the hero that animal, `name` fixes the hero's name."""
-    girl = rng.random() < 0.6 if name is None else name in words.GIRLS
+    girl = rng.random() < 0.5 if name is None else name in words.GIRLS
     if name is None:
         known = words.GIRLS if girl else words.BOYS
-        name = prefer(rng, known) if rng.random() < 0.8 else new_name(rng, words.SYLLABLES)
-    friend_girl = rng.random() < 0.35
-    friend = prefer(rng, [n for n in (words.GIRLS if friend_girl else words.BOYS) if n != name])
-    elder_she = rng.random() < 0.65
+        name = pick(rng, known) if rng.random() < 0.85 else new_name(rng, words.SYLLABLES)
+    friend_girl = rng.random() < 0.5
+    friend = pick(rng, [n for n in (words.GIRLS if friend_girl else words.BOYS) if n != name])
+    elder_she = rng.random() < 0.5
     kind = animal or ("girl" if girl else "boy")
-    place = prefer(rng, words.PLACES)
+    place = pick(rng, words.PLACES)
     slots = {
-        "name": name, "friend": friend, "home": prefer(rng, words.HOMES), "place": place,
-        "hero": article(f"{prefer(rng, words.TRAITS)} {'young ' if animal else ''}{kind}"),
-        "elder": prefer(rng, words.ELDERS_SHE if elder_she else words.ELDERS_HE),
-        "place2": prefer(rng, [other for other in words.PLACES if other != place]),
-        "thing": prefer(rng, words.THINGS), "food": prefer(rng, words.FOODS), "helper": prefer(rng, words.HELPERS),
-        "sun": prefer(rng, words.SUN), "grey": prefer(rng, words.GREY),
+        "name": name, "friend": friend, "home": pick(rng, words.HOMES), "place": place,
+        "hero": article(f"{pick(rng, words.TRAITS)} {'young ' if animal else ''}{kind}"),
+        "elder": pick(rng, words.ELDERS_SHE if elder_she else words.ELDERS_HE),
+        "place2": pick(rng, [other for other in words.PLACES if other != place]),
+        "thing": pick(rng, words.THINGS), "food": pick(rng, words.FOODS), "helper": pick(rng, words.HELPERS),
+        "sun": pick(rng, words.SUN), "grey": pick(rng, words.GREY),
     }  # fmt: skip
     slots |= _pronouns(girl) | _pronouns(friend_girl, "f") | _pronouns(elder_she, "e")
     slots["a_helper"] = article(slots["helper"])
@@ -72,26 +72,26 @@ def body(rng: Random, plot: str, who: Cast) -> str:
 
 def story(rng: Random, plot: str | None = None, who: Cast | None = None, opening: str | None = None) -> str:
     """A whole story: opening, plot, lesson; now and then 'The end.'."""
-    plot = plot or prefer(rng, list(PLOTS))
+    plot = plot or pick(rng, list(PLOTS))
     if who is None:
-        who = cast(rng, prefer(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
-    first = opening or prefer(rng, OPENINGS)
-    last = expand(rng, prefer(rng, ENDINGS), who.slots | {"lesson": LESSONS[plot]})
+        who = cast(rng, pick(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
+    first = opening or (OPENINGS[int(rng.random() * 3)] if rng.random() < 0.75 else pick(rng, OPENINGS))
+    last = expand(rng, pick(rng, ENDINGS), who.slots | {"lesson": LESSONS[plot]})
     end = " The end." if rng.random() < 0.2 else ""
     return f"{expand(rng, first, who.slots)} {body(rng, plot, who)} {last}{end}"
 
 
 def titled_story(rng: Random) -> str:
     """A story under a title line."""
-    plot = prefer(rng, list(PLOTS))
-    who = cast(rng, prefer(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
+    plot = pick(rng, list(PLOTS))
+    who = cast(rng, pick(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
     subject = SUBJECTS[plot].replace("{thing}", who.slots["thing"])
     return f"{who.slots['name']} and {subject}\n\n{story(rng, plot, who)}"
 
 
 def long_story(rng: Random) -> str:
     """Two to four chapters with one hero, so that names must be remembered over many hundred tokens."""
-    who = cast(rng, prefer(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
+    who = cast(rng, pick(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
     plots = list(PLOTS)
     rng.shuffle(plots)
     parts = [f"Chapter one\n\n{story(rng, plots[0], who)}"]
@@ -118,9 +118,9 @@ def portrait(rng: Random) -> str:
     """Somebody says who they are, in the first person."""
     slots = cast(rng).slots | {
         "age": words.NUMBER_WORDS[5 + int(rng.random() * 8)],
-        "pet": prefer(rng, ("dog", "cat", "rabbit", "duck", "goat", "horse")),
-        "pet_name": new_name(rng, words.SYLLABLES) if rng.random() < 0.5 else prefer(rng, words.GIRLS + words.BOYS),
-        "colour": prefer(rng, ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white")),
-        "job": prefer(rng, JOBS),
+        "pet": pick(rng, ("dog", "cat", "rabbit", "duck", "goat", "horse")),
+        "pet_name": new_name(rng, words.SYLLABLES) if rng.random() < 0.5 else pick(rng, words.GIRLS + words.BOYS),
+        "colour": pick(rng, ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white")),
+        "job": pick(rng, JOBS),
     }
     return " ".join(expand(rng, PORTRAIT, slots).split("\n"))

@@ -1,6 +1,6 @@
 """Trains the demo model from nothing: corpus, tokenizer, network, weights. Run by hand: `python train/train.py`.
 
-One thread, one seed; about half an hour on one core. The README says what is reproducible to the bit.
+One thread, one seed; about twenty-five minutes on one core. The README says what is reproducible to the bit.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def train(schedule: Schedule, folder: Path, save_every: int) -> None:
 def main() -> None:
     """Read the command line and train."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--steps", type=int, default=1700)
+    parser.add_argument("--steps", type=int, default=1500)
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--output", type=Path, default=MODEL)
     parser.add_argument("--save-every", type=int, default=0)

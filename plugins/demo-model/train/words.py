@@ -13,8 +13,7 @@ BOYS = (
 ).split()
 ANIMAL_HEROES = "fox rabbit bear mouse hedgehog otter squirrel duck badger kitten puppy turtle owl goat".split()
 SYLLABLES = (
-    "ba be bo da de do fi ga go ka ki ko la le li lo ma me mi mo na ne ni no pa ra re ri ro sa se ta te ti to va vi "
-    "bra clo dri fle gru bel zor blat mek wun tix yor hux qua jin pol sha tho wen zel"
+    "ba be bo da de do fi ga go ka ki ko la le li lo ma me mi mo na ne ni no pa ra re ri ro sa se ta te ti to va vi"
 ).split()
 FAVOURITES = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white", "black", "brown")
 PETS = ("dog", "cat", "horse", "rabbit", "mouse", "goat", "duck", "turtle")
