@@ -11,7 +11,7 @@ import pytest
 from kernel_engine import Inbox, expected, make_core, request
 from kernel_parts import CALLS, SCHEDULER_METHODS
 
-from tenonry.engine.core import STATS_INTERVAL_S, EngineCore
+from tenonry.engine.core import STALL_S, STATS_INTERVAL_S, EngineCore
 from tenonry.errors import ContractViolation, PluginFault
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
@@ -330,6 +330,29 @@ def drive(core: EngineCore) -> None:
     for _ in range(3):
         core.has_work()
         core.attach_stats(core.step()[0], idle=True)
+
+
+class TestStall:
+    """A scheduler that runs nothing must not look like a hang of the engine."""
+
+    def stalled(self, clock: VirtualClock, seconds: float) -> Any:
+        core = make_core(clock=clock, **moody(scheduler={"idle": True}))
+        core.add_request(request(1))
+        for _ in range(5):
+            assert core.step() == ({}, False)
+            clock.advance(seconds / 4)
+        return core
+
+    def test_it_is_said_once(self, caplog):
+        core = self.stalled(VirtualClock(), STALL_S * 3)
+        text = "scheduler 'kernel_parts:MoodyScheduler' has scheduled nothing for 10 s; 0 requests run, 1 wait"
+        assert caplog.text.count(text) == 1
+        core.step()
+        assert caplog.text.count(text) == 1
+
+    def test_a_short_wait_is_none(self, caplog):
+        self.stalled(VirtualClock(), STALL_S)
+        assert "has scheduled nothing" not in caplog.text
 
 
 class TestHeldNews:

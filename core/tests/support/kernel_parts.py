@@ -13,6 +13,7 @@ from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, MemoryReport
+from tenonry.scheduling import StepBuilder
 from tenonry.step import SchedulerOutput
 from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, ReferenceScheduler
 from tenonry_testkit.fakes.executor import InstantOptions
@@ -48,6 +49,7 @@ class SchedulerOptions(PluginOptions):
     fail: str = ""
     refuse: str = ""
     rows: int = 0  # schedule this many rows that do not exist
+    idle: bool = False  # schedule nothing, ever
 
 
 SCHEDULER_METHODS = (
@@ -72,6 +74,10 @@ class MoodyScheduler(ReferenceScheduler):
         if request.request_id == self.options.refuse:
             raise RequestError("this one never", "prompt")
         super().add_request(request)
+
+    def choose(self, step: StepBuilder) -> None:
+        if not self.options.idle:
+            super().choose(step)
 
     def schedule(self) -> SchedulerOutput:
         output = super().schedule()

@@ -7,6 +7,7 @@ an executor that takes several steps at once, filling its queue comes before col
 from __future__ import annotations
 
 import logging
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -26,6 +27,7 @@ from tenonry.step import SchedulerOutput, StepFuture
 logger = logging.getLogger(__name__)
 News = dict[int, EngineCoreOutputs]
 STATS_INTERVAL_S = 0.2
+STALL_S = 10.0
 
 
 class EngineCore:
@@ -55,6 +57,7 @@ class EngineCore:
         self._arrivals = 0
         self._live: set[int] = set()  # handles that have not ended
         self._fault: TenonryError | None = None  # what ended this engine
+        self._idle_since: float | None = None
         self._stats_due = 0.0
         self._stats_dirty = False
 
@@ -134,8 +137,23 @@ class EngineCore:
         if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
             return {}, True
         if not self._in_flight:
+            self._note_stall()
             return {}, False
+        self._idle_since = None
         return self._collect(), True
+
+    def _note_stall(self) -> None:
+        """Nobody would see why nothing happens: say once that requests wait and the scheduler runs none."""
+        now = self.clock()
+        if self._idle_since is None or not self._ask("has_unfinished_requests"):
+            self._idle_since = now
+        elif now - self._idle_since > STALL_S:
+            self._idle_since = math.inf
+            counts = self.request_counts()
+            logger.warning(
+                "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait",
+                self.plan.get("scheduler").name, STALL_S, *counts,
+            )  # fmt: skip
 
     def _launch(self) -> bool:
         output: SchedulerOutput = self._ask("schedule")
