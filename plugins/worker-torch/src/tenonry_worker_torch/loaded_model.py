@@ -60,13 +60,11 @@ def build(
         raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
     model = LoadedModel(module, backend_class(found.specs, module.dtype, module.device), buffers, found, max_model_len)
     run = PackedRun(model.backend, model.layers, buffers)
-    architecture = type(module).__name__
-    if not skip_check:
-        check_model(run.logits(model.forward, found.prompts), found.logits, architecture)
     if fuse:
         _make_fast(model, found, run, max_model_len)
-        if not skip_check:
-            check_model(run.logits(model.forward, found.prompts), found.logits, architecture)
+    if not skip_check:
+        check_model(run.logits(model.forward, found.prompts), found.logits, type(module).__name__)
+    run.release()
     return model
 
 

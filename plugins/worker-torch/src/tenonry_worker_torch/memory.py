@@ -41,11 +41,11 @@ def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> in
     whole, rest = divmod(num_tokens, model.max_model_len)
     lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
     prompts = [torch.zeros(length, dtype=torch.long, device=model.device) for length in lengths]
-    PackedRun(model.backend, model.layers, model.buffers).last_logits(model.forward, prompts)
+    run = PackedRun(model.backend, model.layers, model.buffers)
+    run.last_logits(model.forward, prompts)
     torch.cuda.synchronize(model.device)
     needed = torch.cuda.max_memory_allocated(model.device) - before
-    for layer in model.layers.values():
-        layer.kv_cache = []
+    run.release()
     torch.cuda.empty_cache()
     free, total = torch.cuda.mem_get_info(model.device)
     return max(0, int(total * utilization) - (total - free) - needed)

@@ -56,6 +56,11 @@ class PackedRun:
         ends = np.cumsum([len(prompt) for prompt in prompts]) - 1
         return self._run(forward, prompts, torch.as_tensor(ends, device=prompts[0].device))
 
+    def release(self) -> None:
+        """Let go of the small cache."""
+        for layer in self.layers.values():
+            layer.kv_cache = []
+
     def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
         bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])

@@ -1,0 +1,86 @@
+from __future__ import annotations
+
+import numpy as np
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry.step import RowFailure
+from tenonry_worker_torch.loading.self_check import PackedRun
+from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.results import DeviceFuture, StepResult
+from tenonry_worker_torch.sampler.logprobs import Logprobs
+from tenonry_worker_torch.sampler.sampler import Sampled
+
+
+class Event:
+    """A CUDA event that passes when it is waited for."""
+
+    passed = False
+
+    def record(self):
+        self.passed = False
+
+    def query(self):
+        return self.passed
+
+    def synchronize(self):
+        self.passed = True
+
+
+def sampled(failure=(0, 0, 0)):
+    made = Sampled(torch.tensor([5, 6, 7]), torch.tensor(failure, dtype=torch.int32))
+    made.logprobs = Logprobs(
+        torch.tensor([[5, 1], [7, 2]]), torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]), torch.tensor([1, 9])
+    )
+    made.logprob_lines = np.array([0, 2])
+    return made
+
+
+def test_a_future_is_done_when_its_event_has_passed(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    rows = np.array([4, 2, 9], np.int32)
+    future = DeviceFuture(StepResult(3, rows, sampled(), [], lambda _rows: None))
+    assert not future.done()
+    output = future.result()
+    assert future.done()
+    assert output is future.result()
+    assert (output.step_id, output.row.tolist(), output.token_ids.tolist()) == (3, [4, 2, 9], [5, 6, 7])
+    assert output.logprobs.row.tolist() == [4, 9]
+
+
+def test_failed_rows_are_taken_out_and_reported_once():
+    seen = []
+    rows = np.array([4, 2, 9], np.int32)
+    result = StepResult(3, rows, sampled((RowFailure.NUMERICAL, RowFailure.SAMPLING, 0)), [], seen.append)
+    output = result.output()
+    assert output.row.tolist() == [9]
+    assert output.offsets.tolist() == [0, 1]
+    assert output.failed_row.tolist() == [4, 2]
+    assert output.failed_code.tolist() == [RowFailure.NUMERICAL, RowFailure.SAMPLING]
+    assert output.logprobs.row.tolist() == [9]
+    assert output.logprobs.rank.tolist() == [9]
+    assert [rows.tolist() for rows in seen] == [[4]]
+
+
+def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
+    """As on CUDA: a launch returns a future, and the next step is launched before it is asked."""
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(ModelRunner, "execute", lambda self, output: DeviceFuture(self._run(output)))
+    runner = worker_tools.runner(worker_tools.loaded(worker_families.build("llama"), backend="sdpa"))
+    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, depth=2).run(requests)
+    assert [request.output for request in requests] == worker_tools.generated("llama")
+
+
+def test_the_largest_step_is_run_in_sequences_that_the_model_can_take():
+    """What sizes the cache on a device: many prompts at once, logits of the last positions only."""
+    model = worker_tools.loaded(worker_families.build("llama"))
+    prompts = [torch.tensor(prompt) for prompt in worker_tools.prompts()]
+    run = PackedRun(model.backend, model.layers, model.buffers)
+    whole = run.logits(model.forward, prompts)
+    last = run.last_logits(model.forward, prompts)
+    torch.testing.assert_close(last, torch.stack([logits[-1] for logits in whole]))
+    run.release()
+    assert not any(layer.kv_cache for layer in model.layers.values())
