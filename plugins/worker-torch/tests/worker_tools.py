@@ -54,5 +54,5 @@ def runner(model, *, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size
 
 def context(folder, *, max_model_len=64, options=None, **config):
     info = ModelInfo(name="test", path=str(folder), architecture="Test", max_model_len=max_model_len, vocab_size=96)
-    config = EngineConfig(model=str(folder), **({"max_num_seqs": 8} | config))
+    config = EngineConfig(model=str(folder), **({"max_num_seqs": 8, "device": "cpu"} | config))
     return WorkerContext(config, info, max_model_len=max_model_len, options=options or TorchOptions())
