@@ -115,22 +115,21 @@ class CpuBackend(SdpaBackend):
         if group.slots is not None:
             query = query.new_zeros(count, *query.shape[1:]).index_copy_(0, group.slots, query)
         key, value = group.placement.slab.tensors[number][:, :count].unbind()
-        mask = group.mask_for(spec.window)
         query = query.reshape(count, spec.num_kv_heads, spec.group_size, spec.key_size)
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
-            shown = slice(group.longest)
-            key, value, mask = key[:, :, shown], value[:, :, shown], mask[:, None, :, shown]
-            out = self._fused(spec, query, key, value, mask)
+            shown = group.longest
+            out = self._fused(spec, query, key.narrow(2, 0, shown), value.narrow(2, 0, shown), group)
         else:
-            out = _products(spec, query, key, value, mask)
+            out = _products(spec, query, key, value, group.mask_for(spec.window))
         out = out.reshape(count, spec.num_heads, spec.value_size)
         return out if group.slots is None else out.index_select(0, group.slots)
 
     def _fused(
-        self, spec: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+        self, spec: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: SlabGroup
     ) -> torch.Tensor:
         if len(query) == 1 and not spec.softcap and not spec.window:  # one row hides nothing of what is shown
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
+        mask = group.mask_for(spec.window)[:, None, :, : group.longest]
         return self.decode_attention(query, key, value, mask, spec)
 
 
