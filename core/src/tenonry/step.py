@@ -160,17 +160,20 @@ class StepInputs:
 
     def __init__(self, state: BatchState, output: SchedulerOutput) -> None:
         self.row, self.num_tokens, self.samples = output.row, output.num_tokens, output.samples
-        self.start = state.num_computed[output.row]
+        row = output.row.astype(np.intp)  # numpy converts any other integer type on every use
+        self.start = state.num_computed[row]
         self.seq_lens = self.start + output.num_tokens
-        self.query_start_loc = np.zeros(len(output.row) + 1, np.int32)
-        np.cumsum(output.num_tokens, out=self.query_start_loc[1:])
-        if self.query_start_loc[-1] == len(output.row):  # every row computes exactly one token
+        if output.total_tokens == len(row):  # every row computes exactly one token
+            self.query_start_loc = np.arange(len(row) + 1, dtype=np.int32)
             self.positions, self.token_row = self.start, output.row
+            self.token_ids = state.token_ids[row, self.start]
         else:
+            self.query_start_loc = np.zeros(len(row) + 1, np.int32)
+            np.cumsum(output.num_tokens, out=self.query_start_loc[1:])
             shift = np.repeat(self.start - self.query_start_loc[:-1], output.num_tokens)
             self.positions = np.arange(self.query_start_loc[-1], dtype=np.int32) + shift
             self.token_row = np.repeat(output.row, output.num_tokens)
-        self.token_ids = state.token_ids[self.token_row, self.positions]
+            self.token_ids = state.token_ids[self.token_row, self.positions]
 
 
 class BatchState:
@@ -201,14 +204,16 @@ class BatchState:
             self._enter(new)
         if len(output.new_block_row):
             self._extend(output.new_block_row, output.new_block_group, output.new_block_id)
-        known = output.next_token >= 0
-        if known.any():
-            rows = output.row[known]
+        row = output.row.astype(np.intp)
+        known = (output.next_token >= 0).nonzero()[0]
+        if len(known):
+            rows = row[known]
             self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
         inputs = StepInputs(self, output)
-        self.num_computed[output.row] = inputs.seq_lens
-        self.token_ids[output.row[output.samples], inputs.seq_lens[output.samples]] = KNOWN_TO_WORKER
-        self.num_output[output.row] += output.samples
+        self.num_computed[row] = inputs.seq_lens
+        sampling = row[output.samples]
+        self.token_ids[sampling, inputs.seq_lens[output.samples]] = KNOWN_TO_WORKER
+        self.num_output[sampling] += 1
         return inputs
 
     def record_sampled(self, rows: I32, token_ids: I32) -> None:
@@ -236,9 +241,16 @@ class BatchState:
         """Append block `ids[i]` to `rows[i]`; the blocks of one row are neighbours, in order."""
         if len(rows) == 0:
             return
-        counts = self.num_blocks[group]
-        starts = np.flatnonzero(np.r_[True, rows[1:] != rows[:-1]])
-        lengths = np.diff(np.r_[starts, len(rows)])
+        counts, rows = self.num_blocks[group], rows.astype(np.intp)
+        first = np.ones(len(rows), np.bool_)
+        np.not_equal(rows[1:], rows[:-1], out=first[1:])
+        starts = first.nonzero()[0]
+        if len(starts) == len(rows):  # one block each, the usual case
+            place = counts[rows]
+            table[rows, place] = ids
+            counts[rows] = place + 1
+            return
+        lengths = np.diff(starts, append=len(rows))
         place = np.arange(len(rows)) - np.repeat(starts, lengths)
         table[rows, counts[rows] + place] = ids
         counts[rows[starts]] += lengths.astype(np.int32)
