@@ -266,7 +266,7 @@ class TestLifetime:
         stop_children(children)
 
     PARENT = """
-import sys, threading, time
+import os, sys, threading, time
 from tenonry.supervise import Supervisor
 supervisor = Supervisor()
 start = lambda: supervisor.start("one", "kernel_roles:{role}", {{"file": sys.argv[1]}})
@@ -280,7 +280,8 @@ else:
     def parent(self, file: Path, then: str, *, thread: bool = False, role: str = "sleep") -> subprocess.Popen[bytes]:
         source = self.PARENT.format(then=then, thread=thread, role=role)
         path = os.pathsep.join(sys.path)
-        return subprocess.Popen([sys.executable, "-c", source, str(file)], env={**os.environ, "PYTHONPATH": path})
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.Popen([sys.executable, "-c", source, str(file)], env=environment, stdout=subprocess.PIPE)
 
     @pytest.mark.parametrize("thread", [False, True], ids=["death signal", "lifeline alone"])
     def test_a_child_ends_with_a_parent_that_is_killed(self, file, thread):
@@ -289,6 +290,20 @@ else:
             pid = said(file)["pid"]
             parent.kill()
         eventually(lambda: is_gone(pid), seconds=5)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal")
+    def test_a_fork_of_the_parent_does_not_keep_a_child_alive(self, file):
+        """Fault 30: user code that forks holds the lifeline open, too."""
+        then = "fork = os.fork() or time.sleep(600)\nprint(fork, flush=True)\ntime.sleep(600)"
+        with self.parent(file, then) as parent:
+            pid = said(file)["pid"]
+            assert parent.stdout is not None
+            fork = psutil.Process(int(parent.stdout.readline()))
+            parent.kill()
+            try:
+                eventually(lambda: is_gone(pid), seconds=5)
+            finally:
+                fork.kill()
 
     def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
         with self.parent(file, "time.sleep(600)", role="stubborn") as parent:
