@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
@@ -80,8 +80,3 @@ def usage_record(config: EngineConfig, model: ModelInfo, block_size: int, contex
         kv_cache_dtype=model.dtype if config.dtype == "auto" else config.dtype,
         context=context,
     )
-
-
-def default_sampling(model: ModelInfo) -> dict[str, Any]:
-    """Sampling fields that the model's authors recommend, for callers that give none."""
-    return dict(model.default_sampling)

@@ -6,7 +6,6 @@ import logging
 import queue
 import threading
 import time
-from collections.abc import Callable
 from typing import Any
 
 from tenonry.config import EngineConfig
@@ -135,6 +134,3 @@ class StatManager:
             except queue.Full:
                 break
         thread.join(timeout)
-
-
-Recorder = Callable[[StatRecord], None]
