@@ -28,6 +28,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("-tp",),
     "pipeline_parallel_size": ("-pp",),
     "data_parallel_size": ("-dp",),
+    "data_parallel_size_local": ("-dpl",),
+    "data_parallel_rank": ("-dpn",),
+    "data_parallel_start_rank": ("-dpr",),
+    "data_parallel_address": ("-dpa",),
+    "data_parallel_rpc_port": ("-dpp",),
     "scheduler": ("--scheduler-cls",),
     "executor": ("--distributed-executor-backend",),
 }
@@ -36,7 +41,11 @@ GROUPS: dict[str, tuple[str, ...]] = {
         "executor", "scheduler", "scheduling_policy", "worker", "launcher", "io_processor", "kv_connector",
         "stat_loggers", "attention_backend",
     ),
-    "parallelism": ("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"),
+    "parallelism": (
+        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
+        "data_parallel_start_rank", "data_parallel_rank", "data_parallel_address", "data_parallel_rpc_port",
+        "data_parallel_sync_steps", "load_balancing", "auth_key_file",
+    ),
 }  # fmt: skip
 WITH_OPTIONS = ("executor", "scheduler", "scheduling_policy", "worker", "io_processor", "kv_connector", "launcher")
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin

@@ -18,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from tenonry.errors import ConfigError
 
 ENV_PREFIX = "TENONRY_"
+RANK_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
 
@@ -113,9 +114,23 @@ class EngineConfig(BaseModel):
     tensor_parallel_size: int = Field(1, description="Ranks that share each layer.", ge=1, le=1024)
     pipeline_parallel_size: int = Field(1, description="Ranks that share the stack of layers.", ge=1, le=1024)
     data_parallel_size: int = Field(1, description="Independent copies of the engine.", ge=1, le=65536)
+    data_parallel_size_local: int | None = Field(
+        None, description="Engines started on this node; all of them by default.", ge=0, le=65536
+    )
+    data_parallel_start_rank: int = Field(0, description="First engine of this node (--headless).", ge=0, le=65535)
+    data_parallel_rank: int | None = Field(
+        None, description="This server runs the one engine of this rank; a balancer in front chooses.", ge=0, le=65535
+    )
+    data_parallel_address: str = Field("127.0.0.1", description="Address of the first node, for engines on others.")
+    data_parallel_rpc_port: int = Field(0, description="Its port for them; 0 takes a free one.", ge=0, le=65535)
+    data_parallel_sync_steps: int = Field(32, description="Steps between two looks at who has work.", ge=1, le=65536)
+    load_balancing: Literal["affinity", "least-loaded", "round-robin"] = Field(
+        "affinity", description="How a request finds its engine."
+    )
+    auth_key_file: str | None = Field(None, description="File with the keys that nodes of one instance share.")
 
     # the plugins
-    executor: PluginChoice = _plugin("uni", "Where the ranks of one engine run.")
+    executor: PluginChoice = _plugin("uni", "Where the ranks of one engine run; mp for more than one rank.")
     scheduler: PluginChoice = _plugin("batching", "What runs next.")
     scheduling_policy: PluginChoice = _plugin("fcfs", "Order, admission and victims of the batching scheduler.")
     worker: PluginChoice = _plugin("torch", "What one rank runs.")
@@ -131,6 +146,7 @@ class EngineConfig(BaseModel):
         30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400
     )
     start_timeout: float = Field(600.0, description="Seconds until an engine must be ready.", gt=0, le=86400)
+    step_timeout: float = Field(300.0, description="Seconds after which a step counts as hung.", gt=0, le=86400)
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
 
@@ -148,6 +164,8 @@ class EngineConfig(BaseModel):
                     values[name] = _read_int(name, value)
                 elif name in {"stat_loggers", "served_model_name"}:
                     values[name] = tuple(part.strip() for part in value.split(","))
+        if "executor" not in values and any(values.get(n, 1) not in (1, "1") for n in RANK_SIZES):
+            values["executor"] = "mp"
         if isinstance(values.get("stat_loggers"), dict):
             values["stat_loggers"] = (values["stat_loggers"],)
         return values

@@ -36,6 +36,18 @@ class CurveKeys(NamedTuple):
     def generate() -> CurveKeys:
         return CurveKeys(*zmq.curve_keypair(), *zmq.curve_keypair())
 
+    def encode(self) -> str:
+        """The keys as text, for a child of ours or a key file. A secret."""
+        return " ".join(key.decode() for key in self)
+
+    @staticmethod
+    def decode(text: str) -> CurveKeys:
+        """The keys that `encode` wrote. Raises ConfigError for anything else."""
+        keys = text.split()
+        if len(keys) != 4 or any(len(key) != 40 for key in keys):
+            raise ConfigError("this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)")
+        return CurveKeys(*(key.encode() for key in keys))
+
 
 class RunDirectory:
     """A private folder (0700) for the sockets of one run; removed by `close`, at collection or at exit."""

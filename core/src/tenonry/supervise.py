@@ -28,10 +28,11 @@ ExitCallback = Callable[[str, int, int], None]
 
 
 class Child:
-    """A child process. `exit_code` is None while it runs, negative for a signal."""
+    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end is asked for."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
         self.name, self.process = name, process
+        self.started, self.stopping = time.monotonic(), False
         self._lifeline = lifeline
 
     @property
@@ -162,6 +163,15 @@ class Supervisor:
         """Process ids of children that run."""
         return {child.name: child.pid for child in self._children if child.exit_code is None}
 
+    def stop_some(self, names: Iterable[str], timeout: float = STOP_TIMEOUT_S) -> None:
+        """Stop some children for good and forget them; no callback hears of it."""
+        wanted = set(names)
+        leaving = [child for child in self._children if child.name in wanted]
+        for child in leaving:
+            child.stopping = True
+            self._children.remove(child)  # in place: the finalizer holds this list
+        stop_children(leaving, timeout)
+
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop all children; see `stop_children`. Idempotent."""
         self._stopping.set()
@@ -176,7 +186,7 @@ def _stop_quietly(children: list[Child], stopping: threading.Event) -> None:
 
 def _watch(child: Child, callbacks: list[ExitCallback], stopping: threading.Event) -> None:
     code = child.process.wait()
-    if not stopping.is_set():
+    if not (stopping.is_set() or child.stopping):
         for callback in list(callbacks):
             callback(child.name, child.pid, code)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from pydantic import BaseModel
 
@@ -46,10 +46,11 @@ class Executor(Plugin, ABC):
     `execute_model` once per step in step order, `shutdown` last and once, also after a failed start.
 
     `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
-    scheduled again before its sampled token is known. `capabilities`: what `call` supports, as its workers declare.
+    scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
+    `capabilities`: what `call` supports, as its workers declare.
     """
 
-    feeds_back_tokens: ClassVar[bool] = True
+    feeds_back_tokens: bool = True
 
     def __init__(self, context: ExecutorContext) -> None:
         self.context = context

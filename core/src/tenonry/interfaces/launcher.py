@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -19,7 +19,8 @@ SUPPORTED = frozenset({1})
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One engine to start: its index, and all that its process needs, as text.
 
-    `environment` is added to the child's; device visibility is set there.
+    `environment` is added to the child's; device visibility is set there. `curve_keys` is the text of the run's keys
+    (`CurveKeys.encode`) when the addresses are TCP; it is a secret.
     """
 
     engine_index: int
@@ -31,6 +32,7 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     epoch: int = 0
     local: bool = True
     environment: Mapping[str, str] = {}
+    curve_keys: str = ""
 
 
 @dataclass(slots=True)
@@ -43,14 +45,30 @@ class LauncherContext:
 
 
 class Launcher(Plugin, ABC):
-    """Starts engine processes and owns them. No child outlives the process that launched it."""
+    """Starts engine processes and owns them. No child outlives the process that launched it.
+
+    Engines are named `engine N`. Methods may be called from any thread, one at a time.
+    """
 
     def __init__(self, context: LauncherContext) -> None:
         self.context = context
 
+    def host(self) -> str | None:
+        """The address of this node where its engines can reach us, over TCP with CURVE; None when all are on this node
+        and files can be their sockets. Asked once, before the first `start`.
+        """
+        return None
+
     @abstractmethod
     def start(self, engines: list[EngineSpec]) -> None:
-        """Start every engine; if one cannot be started the others are stopped. Returns before they are ready."""
+        """Start engines; if one cannot be started the others of the list are stopped. Returns before they are ready.
+
+        Called again, with engines of other indexes, when the instance grows.
+        """
+
+    @abstractmethod
+    def stop(self, names: Sequence[str], timeout: float = 5.0) -> None:
+        """Stop some engines for good, as `shutdown` does; no callback hears of it. Unknown names are ignored."""
 
     @abstractmethod
     def finished(self) -> dict[str, int]:

@@ -27,7 +27,8 @@ class WorkerContext:
     """All that a worker may know; it reads nothing from the environment.
 
     `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
-    `rendezvous` says where the ranks meet ("" for one rank). `kv_connector` is the plan's entry of the KV connector,
+    `rendezvous` is the URL where the ranks meet: `file://…` on one node, `tcp://host:port` across nodes, "" for one
+    rank and for the rank that opens one (`open_rendezvous`). `kv_connector` is the plan's entry of the KV connector,
     whose worker half this rank builds, or None.
     """
 
@@ -74,6 +75,15 @@ class Worker(Plugin, ABC):
     def steps_in_flight(self) -> int:
         """Asked after `load`."""
         return 1
+
+    def open_rendezvous(self, host: str) -> str:
+        """Rank 0, before `load`, when ranks are on several nodes: bind a free port of `host`, return `tcp://host:port`.
+
+        The other ranks are then built with that as their `rendezvous`. Raises Unsupported if there is no such thing.
+        """
+        from tenonry.errors import Unsupported
+
+        raise Unsupported(f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only")
 
     @abstractmethod
     def load(self) -> None:

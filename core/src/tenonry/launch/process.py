@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import msgspec
 
@@ -20,17 +20,17 @@ class ProcessLauncher(Launcher):
         self._supervisor = Supervisor()
 
     def start(self, engines: list[EngineSpec]) -> None:
+        names = [f"engine {spec.engine_index}" for spec in engines]
         try:
-            for spec in engines:
-                self._supervisor.start(
-                    f"engine {spec.engine_index}",
-                    ENGINE_ROLE,
-                    {"spec": msgspec.json.encode(spec).decode()},
-                    environment=spec.environment,
-                )
+            for name, spec in zip(names, engines, strict=True):
+                payload = {"spec": msgspec.json.encode(spec).decode()}
+                self._supervisor.start(name, ENGINE_ROLE, payload, environment=spec.environment)
         except BaseException:
-            self.shutdown()
+            self.stop(names)
             raise
+
+    def stop(self, names: Sequence[str], timeout: float = STOP_TIMEOUT_S) -> None:
+        self._supervisor.stop_some(names, timeout)
 
     def finished(self) -> dict[str, int]:
         return self._supervisor.finished()
