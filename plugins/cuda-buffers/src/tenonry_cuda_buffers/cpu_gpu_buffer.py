@@ -1,0 +1,72 @@
+"""A tensor on the CPU with its twin on a device, and the copies between them. Worker process.
+
+All copies are asked for without waiting. From pinned memory such a copy runs beside the host; from pageable memory, and
+between CPU tensors, it is done on return.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+
+class CpuGpuBuffer:
+    """`cpu` and `gpu`, both zeroed, of shape `size` and one dtype; `np`: the memory of `cpu` as a numpy array.
+
+    `pin_memory` makes the CPU's side page-locked, which needs a CUDA device. With `with_numpy=False` there is no `np`.
+    Raises ValueError for bfloat16 with numpy, which has no such type.
+    """
+
+    cpu: torch.Tensor
+    gpu: torch.Tensor
+    np: NDArray[Any]
+
+    def __init__(
+        self,
+        *size: int,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        pin_memory: bool,
+        with_numpy: bool = True,
+    ) -> None:
+        if with_numpy and dtype == torch.bfloat16:
+            raise ValueError(
+                "dtype=torch.bfloat16 has no numpy type to view it with; pass with_numpy=False and write to .cpu"
+            )
+        self.cpu = torch.zeros(*size, dtype=dtype, device="cpu", pin_memory=pin_memory)
+        self.gpu = torch.zeros_like(self.cpu, device=device)
+        if with_numpy:
+            self.np = self.cpu.numpy()
+
+    def copy_to_gpu(self, n: int | None = None) -> torch.Tensor:
+        """Start copying all, or the first `n` along dimension 0; returns the destination.
+
+        What the current stream runs next sees the copy; `cpu` may be written again only once the copy has run.
+        """
+        return _copy(self.cpu, self.gpu, n)
+
+    def copy_to_cpu(self, n: int | None = None) -> torch.Tensor:
+        """As `copy_to_gpu`, the other way. The caller synchronises (an event, or the stream) before it reads."""
+        return _copy(self.gpu, self.cpu, n)
+
+
+def _copy(src: torch.Tensor, dst: torch.Tensor, n: int | None) -> torch.Tensor:
+    return dst.copy_(src, non_blocking=True) if n is None else copy_slice(src, dst, n)
+
+
+def copy_slice(src: torch.Tensor, dst: torch.Tensor, length: int) -> torch.Tensor:
+    """Start copying `src[:length]` into `dst[:length]`, which is returned."""
+    return dst[:length].copy_(src[:length], non_blocking=True)
+
+
+def tensor_data(tensor: torch.Tensor) -> memoryview:
+    """The tensor's bytes in row-major order, as a view of unsigned bytes.
+
+    It shares the memory of a contiguous CPU tensor; anything else is copied into one first, waiting for the device.
+    """
+    data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    return data

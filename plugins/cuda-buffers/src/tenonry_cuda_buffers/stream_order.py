@@ -1,0 +1,61 @@
+"""In which order copies and kernels run on a device. Worker process.
+
+Copies have a stream of their own, so that the inputs of one step travel while the one before it computes. Three rules
+keep that right: a kernel that reads an input waits for its copy; a copy into memory that an earlier step read waits for
+that step's kernels; and the host writes into pinned memory again only when the copies out of it have run.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+
+class InOrder:
+    """A device that does one thing after another: the CPU."""
+
+    def begin_step(self, lane: int) -> None:
+        """The memory of `lane` is about to be written."""
+
+    def end_step(self, lane: int) -> None:
+        """All kernels that read the memory of `lane` were launched."""
+
+    def copying(self) -> AbstractContextManager[object]:
+        """Where copies are launched from."""
+        return nullcontext()
+
+    def copied(self) -> None:
+        """A copy was launched; a kernel that reads what it brings comes next."""
+
+    def allocated(self) -> None:
+        """Device memory was allocated and zeroed by a kernel; copies into it come next."""
+
+
+class StreamOrder(InOrder):
+    """One stream for copies beside the current one. `lanes`: how many sets of memory take turns."""
+
+    def __init__(self, device: torch.device, lanes: int) -> None:
+        self._device = device
+        self._copies = torch.cuda.Stream(device)
+        self._sent = [torch.cuda.Event() for _ in range(lanes)]
+        self._read = [torch.cuda.Event() for _ in range(lanes)]
+        self._arrived = torch.cuda.Event()  # recorded again and again: each wait means the record before it
+
+    def begin_step(self, lane: int) -> None:
+        self._sent[lane].synchronize()
+        self._copies.wait_event(self._read[lane])
+
+    def end_step(self, lane: int) -> None:
+        self._sent[lane].record(self._copies)
+        self._read[lane].record(torch.cuda.current_stream(self._device))
+
+    def copying(self) -> AbstractContextManager[object]:
+        return torch.cuda.stream(self._copies)
+
+    def copied(self) -> None:
+        self._arrived.record(self._copies)
+        torch.cuda.current_stream(self._device).wait_event(self._arrived)
+
+    def allocated(self) -> None:
+        self._copies.wait_stream(torch.cuda.current_stream(self._device))
