@@ -15,6 +15,7 @@ SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",
     "plugins": "List installed plugins, or show one.",
+    "ps": "List the processes of running instances.",
     "completion": "Print a shell completion script.",
 }
 USAGE = "usage: tenonry [--version] [--help] VERB …"
