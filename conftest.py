@@ -1,6 +1,8 @@
-"""Settings for every test here: no deadlines for hypothesis, no `gpu` tests without a CUDA device."""
+"""Settings for every test: no deadlines for hypothesis, Ctrl-C means Ctrl-C, no `gpu` tests without a CUDA device."""
 
 from __future__ import annotations
+
+import signal
 
 import hypothesis
 import pytest
@@ -8,6 +10,9 @@ import pytest
 # How long an example takes says something about the machine, which may be busy, and nothing about the code.
 hypothesis.settings.register_profile("tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
 hypothesis.settings.load_profile("tenonry")
+
+# A shell starts what it runs in the background with SIGINT ignored, and children inherit that; ours are interrupted.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -126,9 +126,78 @@ class EngineZmqAddresses(msgspec.Struct, kw_only=True):
 
     inputs: list[str]
     outputs: list[str]
-    coordinator_input: str | None = None
-    coordinator_output: str | None = None
+    coordinator_input: str | None = None  # where engines hear orders
+    coordinator_output: str | None = None  # where they report
     frontend_stats_publish_address: str | None = None
+
+
+class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What front ends know of one engine that is ready. `epoch` is the one its messages carry."""
+
+    index: int
+    epoch: int
+    num_gpu_blocks: int
+    block_size: int
+    max_model_len: int
+    resolved: dict[str, str] = {}
+
+
+class EngineLoad(msgspec.Struct, array_like=True, tag=True):
+    """Engine to coordinator: its queues, when they changed, and as the first word of all."""
+
+    engine_index: int
+    num_running: int = 0
+    num_waiting: int = 0
+
+
+class EngineGone(msgspec.Struct, array_like=True, tag=True):
+    """Launching side to coordinator: count on this engine no more."""
+
+    engine_index: int
+
+
+class WaveStart(msgspec.Struct, array_like=True, tag=True):
+    """Whoever has work for engines that pause: step, all of you but `exclude_index`, in `wave`."""
+
+    wave: int
+    exclude_index: int = -1
+
+
+class WaveSync(msgspec.Struct, array_like=True, tag=True):
+    """Engine to coordinator: have I unfinished requests at this step of this wave?"""
+
+    engine_index: int
+    wave: int
+    step: int
+    unfinished: bool
+
+
+class WaveVerdict(msgspec.Struct, array_like=True, tag=True):
+    """Coordinator to engines, once all have said WaveSync: has anybody?"""
+
+    wave: int
+    step: int
+    unfinished: bool
+
+
+class LoadTable(msgspec.Struct, array_like=True):
+    """Coordinator to front ends: [engine index, running, waiting] of each engine; the wave, and whether it runs."""
+
+    loads: list[tuple[int, int, int]] = []
+    wave: int = 0
+    is_running: bool = False
+
+
+class CoordinatorReady(msgspec.Struct, kw_only=True, tag="COORDINATOR"):
+    """Coordinator to launching side: where its sockets are bound."""
+
+    reports: str  # PULL: EngineLoad, EngineGone, WaveStart, WaveSync
+    orders: str  # PUB: WaveStart, WaveVerdict
+    loads: str  # PUB: LoadTable
+
+
+CoordinatorInput = EngineLoad | EngineGone | WaveStart | WaveSync
+CoordinatorOrder = WaveStart | WaveVerdict
 
 
 class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):

@@ -13,6 +13,7 @@ import shutil
 import tempfile
 import uuid
 import weakref
+from pathlib import Path
 from socket import inet_aton
 from typing import NamedTuple
 
@@ -47,6 +48,17 @@ class CurveKeys(NamedTuple):
         if len(keys) != 4 or any(len(key) != 40 for key in keys):
             raise ConfigError("this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)")
         return CurveKeys(*(key.encode() for key in keys))
+
+
+def read_keys(path: str) -> CurveKeys:
+    """The keys of a key file. Raises ConfigError when it cannot be read, or when others can."""
+    try:
+        file = Path(path)
+        if file.stat().st_mode & 0o077:
+            raise ConfigError(f"auth_key_file={path} can be read by others; make it private: chmod 600 {path}")
+        return CurveKeys.decode(file.read_text("ascii"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"auth_key_file={path} cannot be read: {error}") from None
 
 
 class RunDirectory:
@@ -104,8 +116,12 @@ def make_socket(
     identity: bytes | None = None,
     linger_ms: int = 0,
     curve: CurveKeys | None = None,
+    only_connected: bool = False,
 ) -> zmq.Socket[bytes]:
-    """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError)."""
+    """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError).
+
+    `only_connected`: nothing is kept for a peer that is not there; sending raises zmq.Again instead.
+    """
     is_tcp = address.startswith(TCP)
     if is_tcp and curve is None:
         raise ConfigError(f"{address}: a TCP socket needs CURVE keys")
@@ -115,6 +131,7 @@ def make_socket(
     socket.ipv6 = is_tcp and "[" in address
     socket.linger = linger_ms
     socket.set_hwm(0)
+    socket.immediate = only_connected
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:

@@ -57,8 +57,12 @@ def start_child(
     *,
     environment: Mapping[str, str] | None = None,
     pass_fds: Iterable[int] = (),
+    removes: str = "",
 ) -> Child:
-    """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError."""
+    """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError.
+
+    `removes` is a folder that the child removes if it finds itself without its parent.
+    """
     read_end, write_end = os.pipe()
     message = {
         "name": name,
@@ -66,7 +70,9 @@ def start_child(
         "payload": dict(payload),
         "sys_path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be zip files or missing
         "lifeline": read_end,
-        "parent": os.getpid() if threading.current_thread() is threading.main_thread() else 0,
+        # the kernel's signal leaves no time to remove anything, and follows the thread that starts the child
+        "parent": os.getpid() if threading.current_thread() is threading.main_thread() and not removes else 0,
+        "removes": removes,
     }
     command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
     try:

@@ -43,7 +43,7 @@ def threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def counts_are(served: Served, expected: list[int]) -> None:
     """The engine's [running, waiting], within a few steps."""
     for _ in range(300):
-        if await served.engine._call("request_counts") == expected:
+        if await served.engine._call("request_counts") == [expected]:
             return
         await asyncio.sleep(0.01)
     raise AssertionError(await served.engine._call("request_counts"))
@@ -256,7 +256,12 @@ class TestRefusals:
             ([1], {"request_id": "x" * 300}, RequestError, "request_id has more than"),
             ([1], {"kv_transfer_params": {"x": object()}}, RequestError, "request .* cannot be sent: object"),
             ([1], {"kv_transfer_params": {"x": 2**70}}, RequestError, "cannot be sent"),
-            ([1], {"data_parallel_rank": 5}, EngineGenerateError, "data_parallel_rank=5, but this is engine 0"),
+            (
+                [1],
+                {"data_parallel_rank": 5},
+                RequestError,
+                "data_parallel_rank=5: there is no such engine; there are 0",
+            ),
             ([1], {"priority": "high"}, EngineGenerateError, "a frame cannot be decoded: Expected `int`, got `str`"),
         ],
     )
@@ -450,7 +455,7 @@ class TestCalls:
     def test_an_argument_that_cannot_be_sent_fails_here(self, served):
         with pytest.raises(TypeError, match="object cannot be sent"):
             served.run(served.engine.collective_rpc("echo", [object()]))
-        assert served.engine._client._calls == {}
+        assert served.engine._client.engines[0].calls == {}
 
     def test_many_calls_at_once_get_their_own_answers(self, served):
         async def main() -> list[Any]:
@@ -465,7 +470,7 @@ class TestCalls:
         assert not engine.is_stopped
         assert list(engine.engine_pids) == ["engine 0"]
         assert engine.info.max_model_len == LENGTH
-        assert engine.info.num_gpu_blocks == engine._client.ready.num_gpu_blocks
+        assert engine.info.num_gpu_blocks == engine._engines.fleet.engines[0].num_gpu_blocks > 0
         assert engine.info.served_model_name == "fake"
         assert {record.kind for record in engine.info.plugins} >= {
             "executor",

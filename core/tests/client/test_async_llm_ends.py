@@ -353,7 +353,7 @@ class TestStart:
             ({"launcher": "ray"}, PluginNotFound, "pip install tenonry-executor-ray"),
             ({"model": "unknown"}, ModelError, "model 'unknown' was found by no plugin"),
             ({"max_model_len": 5000}, ConfigError, "max_model_len=5000 is above the 2048 tokens"),
-            ({"data_parallel_size": 2}, ConfigError, "this release runs one engine"),
+            ({"data_parallel_size": 2, "data_parallel_size_local": 1}, ConfigError, "tenonry keys FILE"),
             ({"num_gpu_blocks_override": 1, "block_size": 4}, LaunchError, "max_model_len=512 does not fit"),
             ({"stat_loggers": ["kernel_parts:Nothing"]}, TenonryError, "has no 'Nothing'"),
         ],
@@ -484,6 +484,6 @@ def test_nothing_is_taken_for_news_that_is_not(serve):
 def test_news_of_an_engine_of_the_past_is_dropped_and_counted(serve):
     served = serve()
     client = served.engine._client
-    client._send(RequestType.UTILITY, client._encoder.encode([1, "ping"])[0])
-    client._epoch += 1
+    client._send(client.engines[0], RequestType.UTILITY, client._encoder.encode([1, "ping"])[0])
+    client.engines[0].epoch += 1
     eventually(lambda: client.receive() is None and client.frames_dropped == 1)

@@ -38,7 +38,8 @@ class TestAllowList:
 
     def test_it_is_what_it_is(self):
         assert sorted(METHODS) == [
-            "add_lora", "capabilities", "check_health", "collective_rpc", "execute_dummy_batch", "is_sleeping",
+            "add_lora", "attach_client", "capabilities", "check_health", "collective_rpc", "detach_client",
+            "execute_dummy_batch", "is_sleeping",
             "list_loras", "pin_lora", "ping", "profile", "remove_lora", "request_counts", "reset_mm_cache",
             "reset_prefix_cache", "save_sharded_state", "save_tensorized_model", "sleep", "wake_up",
         ]  # fmt: skip

@@ -74,7 +74,7 @@ class FrontEnd:
             self.dealers[index].send(raw)
 
     def run(self, timeout: float = 5.0, **ended: int) -> None:
-        self.shake.run(Launcher(**ended), timeout)  # type: ignore[arg-type]
+        self.shake.run(Launcher(**ended).finished, timeout)
 
     def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
         with pytest.raises(LaunchError, match=text):
@@ -172,7 +172,7 @@ class TestWhatGoesWrong:
                 return self.ended
 
         with pytest.raises(LaunchError, match="no weights in /x"):
-            one.shake.run(Dying(), 5.0)  # type: ignore[arg-type]
+            one.shake.run(Dying().finished, 5.0)
 
     def test_an_unknown_identity(self, front_end):
         """HS-14."""

@@ -9,18 +9,17 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from tenonry.client.core_client import CoreClient
 from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.engines import Engines
 from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import build_front_end, engine_info
+from tenonry.client.parts import build_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
 from tenonry.errors import (
-    ConfigError,
     EngineDeadError,
     EngineGenerateError,
     RequestError,
@@ -50,13 +49,12 @@ class AsyncLLM(EngineCalls):
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
     ) -> None:
-        if config.data_parallel_size != 1:
-            raise ConfigError(f"data_parallel_size={config.data_parallel_size}: this release runs one engine; use 1")
         if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
             config = config.model_copy(update={"log_stats": True})
         self.config = config
         self._closed = False
         self._handler: OutputHandler | None = None
+        self._scaling = asyncio.Lock()
         parts = build_front_end(config, launcher=True)
         self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
         io = parts.io_processor
@@ -64,21 +62,19 @@ class AsyncLLM(EngineCalls):
         self._post_process = io.post_process if io is not None and looks_at_outputs else None
         self._stats = StatManager(config, parts.plan, stat_loggers)
         reference = weakref.ref(self)
-        self._client = CoreClient(config, parts.model, parts.plan, lambda reason: _report_death(reference, reason))
-        ready = self._client.ready
-        limits = RequestLimits(ready.max_model_len, parts.model.vocab_size)
-        self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
-        self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
-        self._gate = Gate(config, self._outputs, self._stats)
-        self.info = engine_info(
-            config, parts.model, parts.plan, num_gpu_blocks=ready.num_gpu_blocks, block_size=ready.block_size,
-            max_model_len=ready.max_model_len, context=context,
-        )  # fmt: skip
-        logger.info("plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in self.info.plugins))
-        for kind, found in ready.resolved.items():
-            logger.info("engine 0 uses %s %s", kind, found)
-        self._stats.initialized(self.info)
+        self._engines = Engines(
+            config, parts.model, parts.plan, lambda *death: _report_death(reference, *death), context
+        )
         try:
+            self._engines.start()
+            self._client, self.info = self._engines.client, self._engines.info
+            limits = RequestLimits(self.info.max_model_len, parts.model.vocab_size)
+            self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
+            self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
+            self._gate = Gate(config, self._outputs, self._stats)
+            plugins = ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in self.info.plugins)
+            logger.info("plugins: %s", plugins)
+            self._stats.initialized(self.info)
             parts.manager.call("tenonry_engine_ready", info=self.info)
         except BaseException:
             self.shutdown()
@@ -143,8 +139,7 @@ class AsyncLLM(EngineCalls):
         self._check_alive()
         stream = self._outputs.add(processed, requests)
         try:
-            for request in requests:
-                self._client.add_request(request)
+            self._client.add_requests(requests)
         except BaseException:
             self._abort([request_id])
             raise
@@ -218,9 +213,9 @@ class AsyncLLM(EngineCalls):
         self._closed = True
         if self._handler is not None:
             self._handler.stop(EngineDeadError("the engine was shut down"))
-        client, stats, io = (getattr(self, name, None) for name in ("_client", "_stats", "io_processor"))
-        if client is not None:
-            client.close(timeout)
+        engines, stats, io = (getattr(self, name, None) for name in ("_engines", "_stats", "io_processor"))
+        if engines is not None:
+            engines.shutdown(timeout)
         if stats is not None:
             stats.shutdown()
         if io is not None:
@@ -256,13 +251,34 @@ class AsyncLLM(EngineCalls):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
-        return self._client.engine_pids
+        return {name: pid for name, pid in self._engines.fleet.pids().items() if name.startswith("engine ")}
 
     # ------------------------------------------------------------------ calls to the engine
-    async def _call(self, method: str, *args: Any) -> Any:
+    async def _call(self, method: str, *args: Any) -> list[Any]:
         self._check_alive()
         self._start_handler()
         return await self._client.call(method, *args)
+
+    # ------------------------------------------------------------------ more engines, or fewer
+    async def scale(self, size: int, drain_timeout: float = 300.0) -> None:
+        """Go on with `size` engines. New ones join; ones that leave finish their requests first.
+
+        Raises TimeoutError, and keeps them, if they still have requests after `drain_timeout` seconds. The same size
+        changes nothing.
+        """
+        self._check_alive()
+        self._start_handler()
+        async with self._scaling:
+            await self._engines.scale(size, drain_timeout)
+            self.info = self._engines.info
+            self._stats.initialized(self.info)
+
+    scale_elastic_ep = scale
+
+    async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
+        """Until no engine has work. Raises TimeoutError after `drain_timeout` seconds."""
+        if not await self._wait_until_empty(drain_timeout):
+            raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
 
     def _tell_loggers(self, method: str, *args: Any) -> None:
         self._stats.submit(method, *args)
@@ -287,12 +303,12 @@ class AsyncLLM(EngineCalls):
         return self.io_processor.get_tokenizer()
 
 
-def _report_death(reference: weakref.ref[AsyncLLM], reason: str) -> None:
-    """Any thread: the engine ended unasked."""
+def _report_death(reference: weakref.ref[AsyncLLM], index: int, reason: str) -> None:
+    """Any thread: an engine ended unasked."""
     engine = reference()
     if engine is None:
         return
     logger.error("the engine died: %s", reason)
-    handler = engine._handler  # noqa: SLF001 - our own class
-    if handler is not None:
-        handler.stop_soon(EngineDeadError(f"the engine died: {reason}"))
+    engine._engines.client.engine_died(index, reason)  # noqa: SLF001 - our own class
+    if engine._handler is not None:  # noqa: SLF001
+        engine._handler.engine_died(index, reason)  # noqa: SLF001

@@ -1,213 +1,338 @@
-"""The front end's link to engine processes: starts them, sends requests, receives outputs, hears of deaths.
+"""The front end's link to its engines: one socket towards all of them, one back; requests, outputs, calls, deaths.
 
-Lives in the user's process; all methods but the constructor run on the event loop's thread.
+Lives in the process of a front end; all methods run on the event loop's thread, or before there is one, but for
+`engine_died`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import msgspec
 import zmq
 
+from tenonry.client.load_balancer import LoadBalancer
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError, LaunchError, RequestError, WireError
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
-from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.messages import (
+    CoordinatorReady,
     EngineCoreOutputs,
     EngineCoreRequest,
-    EngineZmqAddresses,
-    HandshakeMetadata,
-    ReadyMessage,
+    EngineFacts,
+    LoadTable,
     RequestType,
     UtilityCall,
     UtilityResult,
+    WaveStart,
 )
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import build_plugin
-from tenonry.plugin_plan import PluginPlan
 from tenonry.serial import Decoder, Encoder
-from tenonry.sockets import RunDirectory, close_all, engine_client_address, make_socket
-from tenonry.supervise import describe_exit
+from tenonry.sockets import (
+    IDENTITY_BYTES,
+    CurveKeys,
+    close_all,
+    endpoint,
+    engine_identity,
+    engine_index_of,
+    make_socket,
+)
 
 logger = logging.getLogger(__name__)
-FIRST_MESSAGE_MS = 10_000
+
+
+class EngineLink:
+    """One engine as this front end sees it. `requests`: handles that run there. `leaving`: it gets no new ones."""
+
+    __slots__ = ("calls", "dead", "epoch", "identity", "index", "leaving", "requests")
+
+    def __init__(self, facts: EngineFacts) -> None:
+        self.index, self.epoch, self.identity = facts.index, facts.epoch, engine_identity(facts.index)
+        self.requests: set[int] = set()
+        self.calls: dict[int, asyncio.Future[Any]] = {}
+        self.leaving = self.dead = False
 
 
 class CoreClient:
-    """One engine process and the sockets to it.
+    """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that says it dies.
 
-    The constructor blocks until the engine is ready, and leaves nothing behind when it raises. `on_death(reason)` is
-    called once, from any thread, when the engine ends unasked. `frames_dropped` counts what could not be decoded or
-    was of another epoch.
+    `frames_dropped` counts what could not be decoded or was of another epoch. `dead`: why there is no engine left.
     """
 
     def __init__(
-        self, config: EngineConfig, model: ModelInfo, plan: PluginPlan, on_death: Callable[[str], None]
+        self, config: EngineConfig, on_death: Callable[[int, str], None], curve: CurveKeys | None = None, index: int = 0
     ) -> None:
-        self._on_death, self._epoch, self.frames_dropped = on_death, 1, 0
+        self._on_death, self._curve, self.frames_dropped = on_death, curve, 0
         self.dead: str | None = None
+        self.engines: dict[int, EngineLink] = {}
+        self._by_handle: dict[int, EngineLink] = {}
+        self._heard: dict[zmq.Socket[bytes], set[int]] = {}
+        self._pinned = config.data_parallel_rank
+        self._balancer = LoadBalancer(config.load_balancing, config.seed + index)
         self._closing = False
-        self._calls: dict[int, asyncio.Future[Any]] = {}
         self._call_ids = itertools.count(1)
         self._encoder = Encoder()
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
-        self._run = RunDirectory()
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._launcher: Launcher | None = None
-        self._engine = CoreEngine(0)
-        try:
-            self._input, self._output, addresses = self._bind()
-            self.ready = self._start(config, model, plan, addresses)
-        except BaseException:
-            self.close()
-            raise
+        self._input: zmq.Socket[bytes] | None = None
+        self._output: zmq.Socket[bytes] | None = None
+        self._coordinator = CoordinatorLink(self._context, curve)
+        self.num_clients = 1
 
-    # ------------------------------------------------------------------ start
-    def _bind(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes], EngineZmqAddresses]:
-        input_address = engine_client_address(self._run, local_only=True)
-        output_address = engine_client_address(self._run, local_only=True)
-        source = make_socket(self._context, zmq.ROUTER, input_address, bind=True)
-        sink = make_socket(self._context, zmq.PULL, output_address, bind=True)
-        return source, sink, EngineZmqAddresses(inputs=[input_address], outputs=[output_address])
+    # ------------------------------------------------------------------ engines
+    def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
+        """Be found at these addresses, too; returns them as they are bound."""
+        found = []
+        for name, kind, address in (("_input", zmq.ROUTER, input_address), ("_output", zmq.PULL, output_address)):
+            socket = getattr(self, name)
+            if socket is None:
+                socket = make_socket(self._context, kind, address, bind=True, curve=self._curve)
+                setattr(self, name, socket)
+                self._heard[socket] = set()
+            else:
+                socket.bind(address)
+            found.append(endpoint(socket))
+        return found[0], found[1]
 
-    def _start(
-        self, config: EngineConfig, model: ModelInfo, plan: PluginPlan, addresses: EngineZmqAddresses
-    ) -> ReadyMessage:
-        handshake_address = self._run.address("handshake")
-        handshake_socket = make_socket(self._context, zmq.ROUTER, handshake_address, bind=True)
-        try:
-            launcher: Launcher = build_plugin(
-                plan.get("launcher"), lambda options: LauncherContext(config, self._run.path, options)
-            )
-            self._launcher = launcher
-            launcher.start([self._spec(config, model, plan, handshake_address)])
-            metadata = HandshakeMetadata(addresses=addresses, epoch=self._epoch)
-            Handshake(handshake_socket, [self._engine], metadata, plan).run(launcher, config.start_timeout)
-        finally:
-            handshake_socket.close()
-        launcher.on_exit(self._on_exit)
-        for name, code in launcher.finished().items():  # it may have ended before anybody listened
-            self._on_exit(name, 0, code)
-        for socket in (self._input, self._output):  # the engine says one empty word on each: then they are connected
-            if not socket.poll(FIRST_MESSAGE_MS):
-                raise LaunchError(f"engine {self._engine.index} is ready but did not connect its sockets")
-            socket.recv_multipart()
-        self._run.close()  # nobody else connects: from here on there is no file that a crash could leave behind
-        assert self._engine.ready is not None  # noqa: S101 - the handshake ended
-        return self._engine.ready
+    def add_engines(self, facts: Iterable[EngineFacts], coordinator: CoordinatorReady | None = None) -> None:
+        """Engines that are ready; requests may go to them from now on."""
+        for one in facts:
+            self.engines[one.index] = EngineLink(one)
+        if coordinator is not None:
+            self._coordinator.connect(coordinator)
 
-    def _spec(self, config: EngineConfig, model: ModelInfo, plan: PluginPlan, handshake_address: str) -> EngineSpec:
-        return EngineSpec(
-            engine_index=self._engine.index,
-            local_rank=0,
-            handshake_address=handshake_address,
-            config_text=config.model_dump_json(),
-            plan_text=plan.encode(),
-            model_text=msgspec.json.encode(model).decode(),
-            epoch=self._epoch,
-        )
+    def unheard(self) -> set[int]:
+        """Engines that have not connected both sockets yet. Each says one word on each when it does; `receive` hears
+        the one on the way back.
+        """
+        source, sink = self._sockets()
+        while source.poll(0):
+            self._heard[source].add(engine_index_of(source.recv_multipart()[0]))
+        return set(self.engines) - (self._heard[source] & self._heard[sink])
 
-    def _on_exit(self, name: str, pid: int, code: int) -> None:
-        """A watcher's thread: the engine is gone."""
-        if not self._closing and self.dead is None:
-            self.dead = f"{name} (pid {pid}) ended with {describe_exit(code)}"
-            self._on_death(self.dead)
+    def _sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+        if self._input is None or self._output is None:
+            raise EngineDeadError("the engines are not connected")
+        return self._input, self._output
 
-    @property
-    def engine_pids(self) -> dict[str, int]:
-        return self._launcher.pids() if self._launcher is not None else {}
+    def retire(self, indexes: Iterable[int], leaving: bool = True) -> None:
+        """Engines that get no new requests; with `leaving=False`, that do again."""
+        for index in indexes:
+            if index in self.engines:
+                self.engines[index].leaving = leaving
 
-    # ------------------------------------------------------------------ to the engine
-    def add_request(self, request: EngineCoreRequest) -> None:
-        """Send a request. Raises EngineDeadError, or RequestError for a field that no message can carry."""
-        request.epoch = self._epoch
-        try:
-            frames = self._encoder.encode(request)
-        except (TypeError, ValueError, OverflowError) as error:
-            raise RequestError(f"request {request.request_id} cannot be sent: {error}") from error
-        self._send(RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+    def engine_died(self, index: int, reason: str) -> None:
+        """From any thread: nothing goes there from now on. `remove_engine` follows."""
+        link = self.engines.get(index)
+        if link is not None:
+            link.leaving = link.dead = True
+            if all(other.dead for other in list(self.engines.values())):
+                self.dead = reason
 
-    def abort_requests(self, handles: Sequence[int]) -> None:
-        """Tell the engine to end requests; a dead engine has ended them already."""
-        if handles and self.dead is None and not self._closing:
-            self._send(RequestType.ABORT, *self._encoder.encode(handles))
+    def num_requests(self, index: int) -> int:
+        """Our requests that an engine still has; none if it is gone."""
+        return len(self.engines[index].requests) if index in self.engines else 0
 
-    async def call(self, method: str, *args: Any) -> Any:
-        """Call a method of the engine's allow-list. Raises EngineGenerateError (its own words) or EngineDeadError."""
+    def remove_engine(self, index: int, reason: str) -> list[int]:
+        """Forget an engine; returns the handles that ran there. Calls that wait for it fail."""
+        link = self.engines.pop(index, None)
+        if link is None:
+            return []
+        for heard in self._heard.values():
+            heard.discard(index)
+        for future in link.calls.values():
+            if not future.done():
+                future.set_exception(EngineDeadError(reason))
+        for handle in link.requests:
+            self._by_handle.pop(handle, None)
+        return sorted(link.requests)
+
+    def load(self, index: int) -> int:
+        """Requests of an engine: as published, or our own times the number of front ends, whichever is more."""
+        return max(len(self.engines[index].requests) * self.num_clients, self._coordinator.loads.get(index, 0))
+
+    # ------------------------------------------------------------------ to the engines
+    def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
+        """Send the completions of one request, all to one engine, which shares their prompt.
+
+        Raises EngineDeadError, or RequestError for a field that no message can carry and an engine that is not there.
+        """
+        self._check_alive()
+        self._coordinator.refresh()
+        link = self._choose(requests[0])
+        for request in requests:
+            request.epoch, request.current_wave = link.epoch, self._coordinator.wave
+            try:
+                frames = self._encoder.encode(request)
+            except (TypeError, ValueError, OverflowError) as error:
+                raise RequestError(f"request {request.request_id} cannot be sent: {error}") from error
+            self._by_handle[request.handle] = link
+            link.requests.add(request.handle)
+            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+        self._coordinator.wake(link.index)
+
+    def _choose(self, request: EngineCoreRequest) -> EngineLink:
+        rank = request.data_parallel_rank
+        if rank is not None:
+            if rank not in self.engines or self.engines[rank].leaving:
+                known = ", ".join(map(str, sorted(self.engines)))
+                raise RequestError(
+                    f"data_parallel_rank={rank}: there is no such engine; there are {known}", "data_parallel_rank"
+                )
+            return self.engines[rank]
+        able = [index for index, link in self.engines.items() if not link.leaving]
+        return self.engines[self._balancer.pick(request, able, self.load)]
+
+    def abort_requests(self, handles: Iterable[int]) -> None:
+        """Tell engines to end requests; a dead engine has ended them already."""
+        by_engine: dict[EngineLink, list[int]] = {}
+        for handle in handles:
+            link = self._by_handle.pop(handle, None)
+            if link is not None:
+                link.requests.discard(handle)
+                by_engine.setdefault(link, []).append(handle)
+        if self.dead is None and not self._closing:
+            for link, theirs in by_engine.items():
+                self._send(link, RequestType.ABORT, *self._encoder.encode(theirs))
+
+    async def call(self, method: str, *args: Any, only: int | None = None) -> list[Any]:
+        """Call a method of the allow-list on every engine, or on one; the results in the engines' order.
+
+        Raises EngineGenerateError (the engine's own words) or EngineDeadError.
+        """
+        self._check_alive()
+        links = [self.engines[index] for index in sorted(self.engines) if only in (None, index)]
+        return list(await asyncio.gather(*(self._call(link, method, args) for link in links)))
+
+    async def _call(self, link: EngineLink, method: str, args: Sequence[Any]) -> Any:
         call_id = next(self._call_ids)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._calls[call_id] = future
+        link.calls[call_id] = future
         try:
-            self._send(RequestType.UTILITY, *self._encoder.encode(UtilityCall(call_id, method, list(args))))
+            self._send(link, RequestType.UTILITY, *self._encoder.encode(UtilityCall(call_id, method, list(args))))
             return await future
         finally:
-            self._calls.pop(call_id, None)
+            link.calls.pop(call_id, None)
 
-    def _send(self, kind: RequestType, *frames: Any) -> None:
+    def _check_alive(self) -> None:
         if self.dead is not None or self._closing:
             raise EngineDeadError(f"the engine is gone: {self.dead or 'it was shut down'}")
-        try:
-            self._input.send_multipart([self._engine.identity, kind.value, *frames], zmq.NOBLOCK, copy=len(frames) < 4)
-        except zmq.ZMQError as error:
-            raise EngineDeadError(f"the engine cannot be reached: {error.strerror}") from error
 
-    # ------------------------------------------------------------------ from the engine
+    def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
+        self._check_alive()
+        try:
+            self._sockets()[0].send_multipart([link.identity, kind.value, *frames], zmq.NOBLOCK, copy=len(frames) < 4)
+        except zmq.ZMQError as error:
+            raise EngineDeadError(f"engine {link.index} cannot be reached: {error.strerror}") from error
+
+    # ------------------------------------------------------------------ from the engines
     @property
     def output_fd(self) -> int:
         """Readable when `receive` may have something (edge-triggered: drain it)."""
-        return int(self._output.getsockopt(zmq.FD))
+        return int(self._sockets()[1].getsockopt(zmq.FD))
 
     def receive(self) -> EngineCoreOutputs | None:
         """The next outputs, or None when there are none now. Bad frames and late ones are dropped and counted."""
         while True:
             try:
-                frames = self._output.recv_multipart(zmq.NOBLOCK)
+                frames = self._output.recv_multipart(zmq.NOBLOCK)  # type: ignore[union-attr]  # the hot path
             except zmq.Again:
                 return None
-            try:
-                outputs = self._decoder.decode(frames)
-            except WireError as error:
-                self.frames_dropped += 1
-                logger.warning("dropped a frame on the output socket: %s", error)
-                continue
-            if outputs.epoch != self._epoch:
-                self.frames_dropped += 1
-                continue
-            if outputs.utility is not None:
-                self._answer(outputs.utility)
-            if outputs.dead is not None and self.dead is None and not self._closing:
-                self.dead = f"engine {outputs.engine_index} stopped: {outputs.dead}"
-                self._on_death(self.dead)
-            return outputs
+            outputs = self._decode(frames)
+            if outputs is not None:
+                return outputs
 
-    def _answer(self, result: UtilityResult) -> None:
-        future = self._calls.get(result.call_id)
-        if future is None or future.done():
-            return
-        if result.failure is not None:
-            future.set_exception(EngineGenerateError(result.failure))
-        else:
-            future.set_result(result.result)
+    def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
+        if len(frames[0]) == IDENTITY_BYTES:  # the first word of an engine
+            self._heard[self._sockets()[1]].add(engine_index_of(frames[0]))
+            return None
+        try:
+            outputs = self._decoder.decode(frames)
+        except WireError as error:
+            self.frames_dropped += 1
+            logger.warning("dropped a frame on the output socket: %s", error)
+            return None
+        link = self.engines.get(outputs.engine_index)
+        if link is None or outputs.epoch != link.epoch:
+            self.frames_dropped += 1
+            return None
+        for finished in outputs.finished:
+            if self._by_handle.pop(finished.handle, None) is not None:
+                link.requests.discard(finished.handle)
+        if outputs.utility is not None:
+            _answer(link, outputs.utility)
+        if outputs.dead is not None and not self._closing:
+            self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
+        return outputs
+
+    def coordinator_died(self) -> None:
+        """What it published is worth nothing any more."""
+        self._coordinator.close()
 
     def fail_calls(self, error: Exception) -> None:
         """Every call that waits for an answer raises."""
-        for future in list(self._calls.values()):
-            if not future.done():
-                future.set_exception(error)
+        for link in self.engines.values():
+            for future in list(link.calls.values()):
+                if not future.done():
+                    future.set_exception(error)
 
-    def close(self, timeout: float = 5.0) -> None:
-        """Stop the engine and remove the sockets. Idempotent."""
-        if self._closing:
-            return
+    def close(self) -> None:
+        """Remove the sockets. Idempotent."""
         self._closing = True
-        if self._launcher is not None:
-            self._launcher.shutdown(timeout)
-        close_all(getattr(self, "_input", None), getattr(self, "_output", None))
+        close_all(self._input, self._output)
+        self._coordinator.close()
         self._context.destroy(linger=0)
-        self._run.close()
+
+
+def _answer(link: EngineLink, result: UtilityResult) -> None:
+    future = link.calls.get(result.call_id)
+    if future is None or future.done():
+        return
+    if result.failure is not None:
+        future.set_exception(EngineGenerateError(result.failure))
+    else:
+        future.set_result(result.result)
+
+
+class CoordinatorLink:
+    """What the coordinator publishes, as last heard, and the way to wake engines that pause. Idle without one."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], curve: CurveKeys | None) -> None:
+        self._context, self._curve = context, curve
+        self._table: zmq.Socket[bytes] | None = None
+        self._reports: zmq.Socket[bytes] | None = None
+        self._decoder = msgspec.msgpack.Decoder(LoadTable)
+        self.loads: dict[int, int] = {}
+        self.wave, self._is_running = 0, False
+
+    def connect(self, coordinator: CoordinatorReady) -> None:
+        """Once; engines that join later report to the same coordinator."""
+        if self._table is None:
+            self._table = make_socket(self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve)
+            self._table.subscribe(b"")
+            self._reports = make_socket(
+                self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, only_connected=True
+            )
+
+    def refresh(self) -> None:
+        """Read what was published meanwhile; called per request, so that nothing has to wake up for it."""
+        if self._table is None:
+            return
+        while self._table.poll(0):
+            table = self._decoder.decode(self._table.recv())
+            self.loads = {index: running + waiting for index, running, waiting in table.loads}
+            self.wave, self._is_running = max(self.wave, table.wave), table.is_running
+
+    def wake(self, chosen: int) -> None:
+        """A request went to `chosen`; the others have to step with it, if they pause."""
+        if self._reports is not None and not self._is_running:
+            with contextlib.suppress(zmq.Again):  # it is gone; the engines' owner knows
+                self._reports.send(msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK)
+
+    def close(self) -> None:
+        """Idempotent."""
+        close_all(self._table, self._reports)
+        self._table, self._reports, self.loads = None, None, {}

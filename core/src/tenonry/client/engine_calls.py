@@ -15,8 +15,8 @@ class EngineCalls(ABC):
     """Mixed into AsyncLLM."""
 
     @abstractmethod
-    async def _call(self, method: str, *args: Any) -> Any:
-        """Call a method of the engine's allow-list."""
+    async def _call(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of the engines' allow-list; one result per engine."""
 
     @abstractmethod
     def _tell_loggers(self, method: str, *args: Any) -> None:
@@ -24,7 +24,7 @@ class EngineCalls(ABC):
 
     async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         """Forget cached KV blocks; True if all were forgotten."""
-        return bool(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
+        return all(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
 
     async def reset_mm_cache(self) -> None:
         """Forget processed multimodal inputs."""
@@ -36,20 +36,21 @@ class EngineCalls(ABC):
         args: Sequence[Any] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
     ) -> list[Any]:
-        """Call a method of the workers' allow-list on every rank; one result per rank."""
-        return list(await self._call("collective_rpc", method, list(args), timeout))
+        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
+        results = await self._call("collective_rpc", method, list(args), timeout)
+        return [result for engine in results for result in engine]
 
     async def add_lora(self, name: str, path: str) -> bool:
-        return bool(await self._call("add_lora", name, path))
+        return all(await self._call("add_lora", name, path))
 
     async def remove_lora(self, name: str) -> bool:
-        return bool(await self._call("remove_lora", name))
+        return all(await self._call("remove_lora", name))
 
     async def list_loras(self) -> list[str]:
-        return list(await self._call("list_loras"))
+        return list((await self._call("list_loras"))[0])
 
     async def pin_lora(self, name: str) -> bool:
-        return bool(await self._call("pin_lora", name))
+        return all(await self._call("pin_lora", name))
 
     async def start_profile(self) -> None:
         await self._call("profile", True)
@@ -67,7 +68,7 @@ class EngineCalls(ABC):
         self._tell_loggers("record_sleep_state", False, 0)
 
     async def is_sleeping(self) -> bool:
-        return bool(await self._call("is_sleeping"))
+        return all(await self._call("is_sleeping"))
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
         """What requests may ask for."""

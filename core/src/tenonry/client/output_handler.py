@@ -97,18 +97,23 @@ class OutputHandler:
             )
             self._stats.record(record)
 
-    def stop_soon(self, error: Exception) -> None:
-        """As `stop`, from any thread, once what the engine still managed to say has arrived."""
+    def engine_died(self, index: int, reason: str) -> None:
+        """From any thread: end the requests of an engine, once what it still managed to say has arrived."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self.loop.call_later, LAST_WORDS_S, self._drain_and_stop, error)
+            self.loop.call_soon_threadsafe(self.loop.call_later, LAST_WORDS_S, self._bury, index, reason)
 
-    def _drain_and_stop(self, error: Exception) -> None:
+    def _bury(self, index: int, reason: str) -> None:
         if not self.stopped:
             with contextlib.suppress(Exception):
                 while (outputs := self._client.receive()) is not None:
                     self._outputs.absorb(outputs)
                 self._outputs.flush()
-        self.stop(error)
+        lost = self._client.remove_engine(index, reason)
+        if self._client.dead is not None:
+            self.stop(EngineDeadError(f"the engine died: {reason}"))
+            return
+        others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
+        self._client.abort_requests(others)
 
     def stop(self, error: Exception) -> None:
         """Listen no more; every open request ends with `error`. Idempotent, from any thread.

@@ -103,6 +103,17 @@ class OutputProcessor:
             stream.fail(error)
             self._forget(stream)
 
+    def fail(self, handles: Iterable[int], error: Exception) -> list[int]:
+        """The streams of these handles end with `error`; returns the handles of theirs that engines still run."""
+        lost = set(handles)
+        streams = {self._completions[handle].stream for handle in lost if handle in self._completions}
+        others = []
+        for stream in streams:
+            others += [c.handle for c in stream.completions if not c.engine_done and c.handle not in lost]
+            stream.fail(error)
+            self._forget(stream)
+        return others
+
     def _forget(self, stream: Stream) -> None:
         self._streams.pop(stream.request_id, None)
         for completion in stream.completions:

@@ -107,6 +107,12 @@ class EngineCore:
         self._stats_dirty = True
         return news
 
+    def abort_client(self, client: int) -> None:
+        """End all requests of a front end."""
+        theirs = [handle for handle in self._live if handle >> CLIENT_SHIFT == client]
+        if theirs:
+            self.abort_requests(theirs)
+
     def _ended(self, handle: int) -> None:
         self._live.discard(handle)
         if self.validator is not None:

@@ -6,7 +6,6 @@ bytes, so nothing here waits for a peer, no lock is shared, and no second Python
 
 from __future__ import annotations
 
-import contextlib
 import gc
 import logging
 import os
@@ -21,13 +20,13 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore, News
+from tenonry.engine.ports import OUTPUT_LINGER_MS, ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.errors import LaunchError, TenonryError, WireError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
-    EngineZmqAddresses,
     FailedMessage,
     FinishedOutput,
     HandshakeMetadata,
@@ -41,12 +40,11 @@ from tenonry.outputs import FinishReason
 from tenonry.plugin_plan import PluginPlan
 from tenonry.request import CLIENT_SHIFT
 from tenonry.serial import Decoder, Encoder
-from tenonry.sockets import engine_identity, make_socket
+from tenonry.sockets import CurveKeys, engine_identity, make_socket
 
 logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_MINS = 5
 HANDSHAKE_LINGER_MS = 5000
-OUTPUT_LINGER_MS = 4000
 IDLE_POLL_MS = 1000
 STALLED_POLL_MS = 1
 HANDLE_BYTES = 8
@@ -59,7 +57,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        loop = EngineLoop(context, spec, metadata)
+        loop = make_loop(context, spec, metadata)
     except Exception as error:
         logger.exception("engine %d could not be built", spec.engine_index)
         handshake.failed(error)
@@ -67,6 +65,20 @@ def run_engine(payload: Mapping[str, str]) -> int:
         return 1
     handshake.ready(loop.core)
     return loop.run()
+
+
+def curve_of(spec: EngineSpec) -> CurveKeys | None:
+    """The keys of the run, if it crosses nodes."""
+    return CurveKeys.decode(spec.curve_keys) if spec.curve_keys else None
+
+
+def make_loop(context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> EngineLoop:
+    """The loop of an engine that stands alone, or of one among several with a coordinator."""
+    if metadata.addresses.coordinator_input is None:
+        return EngineLoop(context, spec, metadata)
+    from tenonry.engine.data_parallel import DataParallelLoop
+
+    return DataParallelLoop(context, spec, metadata)
 
 
 class EngineHandshake:
@@ -81,6 +93,7 @@ class EngineHandshake:
             bind=False,
             identity=engine_identity(spec.engine_index),
             linger_ms=HANDSHAKE_LINGER_MS,
+            curve=curve_of(spec),
         )
 
     def hello(self) -> HandshakeMetadata:
@@ -121,42 +134,23 @@ class EngineLoop:
         self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
         self._failure: str | None = None
         self._stop_at: float | None = None  # set by the first SIGTERM: when running requests are aborted
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_write, False)
-        os.set_blocking(self._wake_read, False)
-        self.config = EngineConfig.model_validate_json(spec.config_text)
+        size = metadata.parallel_config.get("data_parallel_size", 1)
+        self.config = EngineConfig.model_validate_json(spec.config_text).model_copy(update={"data_parallel_size": size})
+        self._ports = ClientPorts(context, spec.engine_index, curve_of(spec))
         model = msgspec.json.decode(spec.model_text, type=ModelInfo)
         plan = PluginPlan.decode(spec.plan_text)
         self.core = EngineCore(
             self.config, model, plan, engine_index=spec.engine_index, on_failure=self._on_executor_failure
         )
-        self._utilities = EngineUtilities(self.core)
-        self._connect(metadata.addresses)
+        self._utilities = EngineUtilities(self.core, self._ports)
+        self._ports.attach_all(metadata.addresses)
         self._add_decoder: Decoder[EngineCoreRequest] = Decoder(EngineCoreRequest)
         self._call_decoder: Decoder[UtilityCall] = Decoder(UtilityCall)
         self._abort_decoder: Decoder[list[int]] = Decoder(list[int])
         self._encoder = Encoder()
         self.frames_dropped = 0
-        signal.set_wakeup_fd(self._wake_write, warn_on_full_buffer=False)
+        signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_terminate)  # before READY: from then on an end has to be orderly
-
-    def _connect(self, addresses: EngineZmqAddresses) -> None:
-        identity = engine_identity(self._index)
-        self._inputs = [
-            make_socket(self._context, zmq.DEALER, address, bind=False, identity=identity)
-            for address in addresses.inputs
-        ]
-        self._outputs = [
-            make_socket(self._context, zmq.PUSH, address, bind=False, linger_ms=OUTPUT_LINGER_MS)
-            for address in addresses.outputs
-        ]
-        self._poller = zmq.Poller()
-        for source in self._inputs:
-            source.send(b"")  # lets the front end's ROUTER address this engine
-            self._poller.register(source, zmq.POLLIN)
-        for sink in self._outputs:
-            sink.send(b"")
-        self._poller.register(self._wake_read, zmq.POLLIN)
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
@@ -184,11 +178,12 @@ class EngineLoop:
             self._drain()
             news, worked = core.step()
             if not worked:
-                self._wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
+                self._ports.wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
             core.attach_stats(news, idle=not core.has_work())
             self._send(news)
+            self._stepped()
         elif self._stop_at is None:
-            self._wait(IDLE_POLL_MS)
+            self._ports.wait(IDLE_POLL_MS)
             self._drain()
         if self._failure is not None:
             raise RuntimeError(self._failure)
@@ -201,23 +196,16 @@ class EngineLoop:
                 return False
         return True
 
-    def _wait(self, timeout_ms: int) -> None:
-        for source, _ in self._poller.poll(timeout_ms):
-            if source == self._wake_read:
-                os.read(self._wake_read, 4096)
-
     def _drain(self) -> None:
-        for client, source in enumerate(self._inputs):
-            while source.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-                self._receive(client, source.recv_multipart())
+        for client, frames in self._ports.receive():
+            self._receive(client, frames)
 
     def _send(self, news: News) -> None:
         for client, outputs in news.items():
             outputs.engine_index, outputs.epoch = self._index, self._epoch
             if outputs.scheduler_stats is not None:
                 outputs.scheduler_stats.frames_dropped, self.frames_dropped = self.frames_dropped, 0
-            frames = self._encoder.encode(outputs)
-            self._outputs[client].send_multipart(frames, copy=len(frames) == 1)
+            self._ports.send(client, self._encoder.encode(outputs))
 
     # ------------------------------------------------------------------ input
     def _receive(self, client: int, frames: list[bytes]) -> None:
@@ -258,15 +246,22 @@ class EngineLoop:
         refused = self.core.add_request(request)
         if refused is not None:
             self._send({client: EngineCoreOutputs(finished=[refused])})
+        else:
+            self._accepted(request)
 
     def _refuse(self, client: int, handle: int, reason: str) -> None:
         self._send({client: EngineCoreOutputs(finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)])})
 
+    def _accepted(self, request: EngineCoreRequest) -> None:
+        """A request was queued. One engine alone has nothing to do about it, nor after a step."""
+
+    def _stepped(self) -> None:
+        """A step was turned."""
+
     # ------------------------------------------------------------------ ends
     def _on_executor_failure(self, reason: str) -> None:
         self._failure = reason
-        with contextlib.suppress(BlockingIOError):  # it is full: the loop will wake up
-            os.write(self._wake_write, b"!")
+        self._ports.wake()
 
     def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
         """The first one starts to drain; after the second nobody waits for running requests."""
@@ -278,4 +273,4 @@ class EngineLoop:
         self._send(self.core.abort_requests(None))
 
     def _say_dead(self, reason: str) -> None:
-        self._send({client: EngineCoreOutputs(dead=reason) for client in range(len(self._outputs))})
+        self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})

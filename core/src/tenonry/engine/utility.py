@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 
 from tenonry.engine.core import EngineCore
+from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
 from tenonry.messages import UtilityCall, UtilityResult
 from tenonry.serial import to_plain
@@ -17,11 +18,23 @@ from tenonry.serial import to_plain
 class EngineUtilities:
     """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
 
-    def __init__(self, core: EngineCore) -> None:
-        self._core = core
+    def __init__(self, core: EngineCore, ports: ClientPorts | None = None) -> None:
+        self._core, self._ports = core, ports
 
     def ping(self) -> bool:
         return True
+
+    def attach_client(self, client: int, input_address: str, output_address: str) -> None:
+        """Serve a new front end, in the place of the one that had its index: what that one asked for is aborted."""
+        self.detach_client(client)
+        if self._ports is not None:
+            self._ports.attach(client, input_address, output_address)
+
+    def detach_client(self, client: int) -> None:
+        """A front end is gone, and with it everybody who waits for its requests."""
+        self._core.abort_client(client)
+        if self._ports is not None:
+            self._ports.detach(client)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         done = self._core.reset_prefix_cache(reset_running_requests)

@@ -37,10 +37,9 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 @dataclass(slots=True)
 class LauncherContext:
-    """All that a launcher may know. `run_dir` is a private folder (0700) for sockets and files of this run."""
+    """All that a launcher may know."""
 
     config: EngineConfig
-    run_dir: str
     options: BaseModel = NO_OPTIONS
 
 

@@ -1,7 +1,7 @@
 """What `python -m tenonry.launch.child` runs: reads its role from standard input, ties its life to the parent's, goes.
 
 The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
-descriptor that closes when the parent ends), parent (its pid, or 0).
+descriptor that closes when the parent ends), parent (its pid, or 0), removes (a folder, or nothing).
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import importlib
 import json
 import logging
 import os
+import shutil
 import signal
 import sys
 import threading
@@ -29,7 +30,7 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
-    _tie_to_parent(message["lifeline"], message["parent"])
+    _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
     known = set(sys.path)
     sys.path.extend(entry for entry in message["sys_path"] if entry not in known)
 
@@ -44,20 +45,22 @@ def main() -> int:
     return status
 
 
-def _tie_to_parent(lifeline: int, parent: int) -> None:
+def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:
     """End when the parent does: the kernel's signal where it is exact, and the end of the lifeline in any case."""
     if parent and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(EXIT_PARENT_DIED)
-    threading.Thread(target=_end_with, args=(lifeline,), name="lifeline", daemon=True).start()
+    threading.Thread(target=_end_with, args=(lifeline, removes), name="lifeline", daemon=True).start()
 
 
-def _end_with(lifeline: int) -> None:
+def _end_with(lifeline: int, removes: str) -> None:
     with contextlib.suppress(OSError):
         while os.read(lifeline, 1):
             pass
+    if removes:
+        shutil.rmtree(removes, ignore_errors=True)
     os._exit(EXIT_PARENT_DIED)
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import enum
 import logging
 import time
+from collections.abc import Callable, Mapping
 
 import msgspec
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.interfaces.launcher import Launcher
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineHandshakeMessage,
@@ -58,15 +58,17 @@ class Handshake:
         self._versions = plan.versions()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
-    def run(self, launcher: Launcher, timeout: float) -> None:
-        """Until all are READY. Raises when a child exits, a message is out of order, or `timeout` seconds pass."""
+    def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> None:
+        """Until all are READY. Raises when a message is out of order, `timeout` seconds pass, or a process ended:
+        `finished()` maps the names of those to their exit codes.
+        """
         deadline = time.monotonic() + timeout
         report = time.monotonic() + REPORT_EVERY_S
         while pending := [engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY]:
             if self._socket.poll(POLL_MS):
                 self._receive()
                 continue
-            self._check_children(launcher)
+            self._check_children(finished)
             now = time.monotonic()
             if now > deadline:
                 waiting = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
@@ -77,10 +79,10 @@ class Handshake:
                 report = now + REPORT_EVERY_S
                 logger.info("waiting for %s", ", ".join(f"engine {e.index} ({e.state.value})" for e in pending))
 
-    def _check_children(self, launcher: Launcher) -> None:
-        finished = launcher.finished()
-        if finished and not self._socket.poll(POLL_MS):  # a last message of the dead one says more than its exit code
-            exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in finished.items())
+    def _check_children(self, finished: Callable[[], Mapping[str, int]]) -> None:
+        ended = finished()
+        if ended and not self._socket.poll(POLL_MS):  # a last message of the dead one says more than its exit code
+            exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
             raise LaunchError(f"an engine ended before it was ready ({exits}); its own log lines say why")
 
     def _receive(self) -> None:

@@ -1,0 +1,144 @@
+"""The engines of a front end that owns them: the fleet and the link to it, kept in step. Front end."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Sequence
+
+from tenonry.client.core_client import CoreClient
+from tenonry.client.parts import engine_info
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.launch.fleet import EngineFleet
+from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import RunDirectory
+from tenonry.stats import EngineInfo
+
+logger = logging.getLogger(__name__)
+CONNECT_TIMEOUT_S = 10.0
+POLL_S = 0.005
+DRAIN_POLL_S = 0.02
+MAX_ENGINES = 1024
+
+
+class Engines:
+    """Fleet and client of one front end. `on_death(engine index, reason)`, from any thread: an engine ended unasked.
+
+    `info` are the facts of the engines that run; replaced as a whole when their number changes.
+    """
+
+    info: EngineInfo
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        plan: PluginPlan,
+        on_death: Callable[[int, str], None],
+        context: str,
+    ) -> None:
+        self._config, self._model, self._plan, self._context = config, model, plan, context
+        self.fleet = EngineFleet(config, model, plan, on_death)
+        self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
+
+    def start(self) -> None:
+        """Start all engines; returns when they can be used. Raises LaunchError or ConfigError."""
+        config = self._config
+        ranks = range(config.data_parallel_size)
+        if config.data_parallel_rank is not None:
+            ranks = range(config.data_parallel_rank, config.data_parallel_rank + 1)
+        self._launch(ranks)
+        self.client.retire(ranks, leaving=False)
+        self._learn()
+        for facts in self.fleet.engines.values():
+            for kind, found in facts.resolved.items():
+                logger.info("engine %d uses %s %s", facts.index, kind, found)
+
+    def _launch(self, indexes: Sequence[int]) -> None:
+        meeting = self.fleet.meeting()
+        try:
+            self._join(self.fleet.start(indexes, self._bind(meeting)))
+            deadline = time.monotonic() + CONNECT_TIMEOUT_S
+            while self._is_connecting(deadline):
+                self.client.receive()  # nothing but the engines' first words can come yet
+                time.sleep(POLL_S)
+        finally:
+            meeting.close()
+
+    async def scale(self, size: int, drain_timeout: float) -> None:
+        """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
+
+        Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
+        """
+        running = sorted(self.client.engines)
+        if not 1 <= size <= MAX_ENGINES:
+            raise ConfigError(f"{size} engines: at least 1 and at most {MAX_ENGINES} are possible")
+        if size == len(running):
+            logger.info("%d engines run already", size)
+            return
+        if self._model.needs_lockstep:
+            raise ConfigError(f"the engines of {self._model.name} step together; their number is fixed while they run")
+        if size > len(running):
+            await self._grow([index for index in range(MAX_ENGINES) if index not in running][: size - len(running)])
+        else:
+            await self._shrink(running[size:], drain_timeout)
+        self._learn()
+
+    async def _grow(self, indexes: Sequence[int]) -> None:
+        meeting = self.fleet.meeting()
+        try:
+            facts = await asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting))
+            self._join(facts)
+            deadline = time.monotonic() + CONNECT_TIMEOUT_S
+            while self._is_connecting(deadline):  # noqa: ASYNC110 - sockets raise no event for it
+                await asyncio.sleep(POLL_S)
+            self.client.retire(indexes, leaving=False)
+        finally:
+            meeting.close()
+
+    async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
+        self.client.retire(indexes)
+        deadline = time.monotonic() + drain_timeout
+        while open_requests := sum(self.client.num_requests(index) for index in indexes):
+            if time.monotonic() > deadline:
+                self.client.retire(indexes, leaving=False)
+                left = f"{open_requests} requests still run on engines {indexes}"
+                raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
+            await asyncio.sleep(DRAIN_POLL_S)
+        for index in indexes:  # one that died meanwhile is gone already
+            self.client.remove_engine(index, "it was scaled away")
+        await asyncio.to_thread(self.fleet.stop, indexes)
+
+    def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
+        source, sink = self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))
+        return EngineZmqAddresses(inputs=[source], outputs=[sink])
+
+    def _join(self, facts: Sequence[EngineFacts]) -> None:
+        self.client.add_engines(facts, self.fleet.coordinator)
+        self.client.retire([one.index for one in facts])  # until they are connected
+
+    def _is_connecting(self, deadline: float) -> bool:
+        missing = self.client.unheard()
+        if missing and time.monotonic() > deadline:
+            raise LaunchError(f"engines {sorted(missing)} are ready but did not connect their sockets")
+        return bool(missing)
+
+    def _learn(self) -> None:
+        facts = list(self.fleet.engines.values())
+        self.info = engine_info(
+            self._config, self._model, self._plan,
+            num_gpu_blocks=sum(one.num_gpu_blocks for one in facts),
+            block_size=facts[0].block_size,
+            max_model_len=facts[0].max_model_len,
+            engine_indexes=tuple(sorted(self.fleet.engines)),
+            context=self._context,
+        )  # fmt: skip
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop the engines and close the sockets. Idempotent."""
+        self.fleet.shutdown(timeout)
+        self.client.close()

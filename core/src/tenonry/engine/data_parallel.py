@@ -1,0 +1,123 @@
+"""The loop of one engine among several: reports its load, and with lockstep steps in waves. Engine process.
+
+In a *wave* all engines step, those without work on dummy steps, because the model's expert layers span their ranks.
+Every `data_parallel_sync_steps` steps each asks the coordinator whether anybody has work and waits for the answer, so
+that all stop at the same step.
+"""
+
+from __future__ import annotations
+
+import time
+
+import msgspec
+import zmq
+
+from tenonry.engine.core import News
+from tenonry.engine.proc import EngineLoop, curve_of
+from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.messages import (
+    CoordinatorOrder,
+    EngineCoreRequest,
+    EngineLoad,
+    HandshakeMetadata,
+    WaveStart,
+    WaveSync,
+    WaveVerdict,
+)
+from tenonry.sockets import make_socket
+
+REPORT_EVERY_S = 0.05
+ANSWER_POLL_MS = 100
+CONNECT_TIMEOUT_MS = 10_000
+
+
+class DataParallelLoop(EngineLoop):
+    """Adds the coordinator's sockets to the loop."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
+        super().__init__(context, spec, metadata)
+        addresses, curve = metadata.addresses, curve_of(spec)
+        self._lockstep = bool(metadata.parallel_config.get("lockstep"))
+        self._sync_steps = self.config.data_parallel_sync_steps
+        self._wave, self._is_running, self._step = 0, False, 0
+        self._last_counts, self._report_due = (0, 0), 0.0
+        self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
+        self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
+        self._orders.subscribe(b"")
+        self._reports = make_socket(
+            context, zmq.PUSH, addresses.coordinator_output or "", bind=False, curve=curve, only_connected=True
+        )
+        self._ports.listen(self._orders)
+        if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
+            raise LaunchError("the coordinator cannot be reached")
+        self._report(EngineLoad(self._index))
+
+    def _turn(self) -> bool:
+        if self._lockstep and self._is_running and not self.core.has_work():
+            self._drain()
+            if self._stop_at is None and not self.core.has_work():
+                self.core.call_workers("execute_dummy_batch")
+                self._after_step()
+                return True
+        return super()._turn()
+
+    def _drain(self) -> None:
+        while self._orders.poll(0):
+            self._obey(self._orders.recv())
+        super()._drain()
+
+    def _obey(self, frame: bytes) -> None:
+        order = self._order_decoder.decode(frame)
+        if isinstance(order, WaveStart) and order.exclude_index != self._index and order.wave >= self._wave:
+            self._wave, self._is_running = order.wave, True
+
+    def _accepted(self, request: EngineCoreRequest) -> None:
+        """A request came in: it may know of a newer wave, or its front end may have missed that ours is newer."""
+        if not self._lockstep:
+            return
+        if request.current_wave > self._wave:
+            self._wave = request.current_wave
+        elif not self._is_running:
+            self._report(WaveStart(self._wave, self._index))
+        self._is_running = True
+
+    def _send(self, news: News) -> None:
+        super()._send(news)
+        self._report_load()
+
+    def _stepped(self) -> None:
+        if self._lockstep and self._is_running:
+            self._after_step()
+
+    def _after_step(self) -> None:
+        """Count a step of the wave; at every nth one ask whether anybody has work."""
+        self._step += 1
+        if self._step % self._sync_steps:
+            return
+        self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
+        if not self._verdict().unfinished:
+            self._wave, self._is_running, self._step = self._wave + 1, False, 0
+
+    def _verdict(self) -> WaveVerdict:
+        """The coordinator's answer. Waiting for it, an engine hears of its own end only."""
+        while self._failure is None and self._stop_at is None:
+            if self._orders.poll(ANSWER_POLL_MS):
+                order = self._order_decoder.decode(self._orders.recv())
+                if isinstance(order, WaveVerdict) and order.wave == self._wave:
+                    return order
+        return WaveVerdict(self._wave, self._step, unfinished=True)
+
+    def _report_load(self) -> None:
+        """When it changed, and at most every 50 ms while there is work."""
+        counts = self.core.request_counts()
+        now = time.monotonic()
+        if counts != self._last_counts and (now >= self._report_due or not any(counts)):
+            self._last_counts, self._report_due = counts, now + REPORT_EVERY_S
+            self._report(EngineLoad(self._index, *counts))
+
+    def _report(self, message: msgspec.Struct) -> None:
+        try:
+            self._reports.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
+        except zmq.Again:  # the coordinator is gone; whoever started it knows
+            return

@@ -1,0 +1,85 @@
+"""An engine's sockets to its front ends: one in and one out per client. Engine process, its one thread."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import zmq
+
+from tenonry.messages import EngineZmqAddresses
+from tenonry.sockets import CurveKeys, close_all, engine_identity, make_socket
+
+OUTPUT_LINGER_MS = 4000
+
+
+class ClientPorts:
+    """Clients by index. `wake` makes a `wait` return, from any thread or signal handler."""
+
+    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, curve: CurveKeys | None) -> None:
+        self._context, self._identity, self._curve = context, engine_identity(engine_index), curve
+        self._inputs: dict[int, zmq.Socket[bytes]] = {}
+        self._outputs: dict[int, zmq.Socket[bytes]] = {}
+        self._poller = zmq.Poller()
+        self._wake_read, self.wake_fd = os.pipe()
+        for end in (self._wake_read, self.wake_fd):
+            os.set_blocking(end, False)
+        self._poller.register(self._wake_read, zmq.POLLIN)
+
+    def attach_all(self, addresses: EngineZmqAddresses) -> None:
+        for client, pair in enumerate(zip(addresses.inputs, addresses.outputs, strict=True)):
+            self.attach(client, *pair)
+
+    def attach(self, client: int, input_address: str, output_address: str) -> None:
+        """Connect to a client, in the place of whoever had its index. The first word on each socket is ours."""
+        self.detach(client)
+        source = make_socket(
+            self._context, zmq.DEALER, input_address, bind=False, identity=self._identity, curve=self._curve
+        )
+        sink = make_socket(
+            self._context, zmq.PUSH, output_address, bind=False, linger_ms=OUTPUT_LINGER_MS, curve=self._curve
+        )
+        self._inputs[client], self._outputs[client] = source, sink
+        self._poller.register(source, zmq.POLLIN)
+        source.send(b"")  # lets the front end's ROUTER address this engine
+        sink.send(self._identity)
+
+    def detach(self, client: int) -> None:
+        """Close the sockets to a client that is gone; unknown ones are fine."""
+        source, sink = self._inputs.pop(client, None), self._outputs.pop(client, None)
+        if source is not None:
+            self._poller.unregister(source)
+        close_all(source, sink)
+
+    @property
+    def clients(self) -> Sequence[int]:
+        return list(self._outputs)
+
+    def listen(self, socket: zmq.Socket[bytes]) -> None:
+        """`wait` returns for this socket, too."""
+        self._poller.register(socket, zmq.POLLIN)
+
+    def wait(self, timeout_ms: int) -> None:
+        """Until there is something to receive, `wake`, or the timeout."""
+        for source, _ in self._poller.poll(timeout_ms):
+            if source == self._wake_read:
+                os.read(self._wake_read, 4096)
+
+    def wake(self) -> None:
+        try:
+            os.write(self.wake_fd, b"!")
+        except BlockingIOError:  # it is full: whoever waits will wake up
+            return
+
+    def receive(self) -> Iterator[tuple[int, list[bytes]]]:
+        """All messages that are there, as (client, frames)."""
+        for client, source in list(self._inputs.items()):
+            while not source.closed and source.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+                yield client, source.recv_multipart()
+
+    def send(self, client: int, frames: list[Any]) -> None:
+        """Outputs for a client; one that was detached meanwhile needs none."""
+        sink = self._outputs.get(client)
+        if sink is not None:
+            sink.send_multipart(frames, copy=len(frames) == 1)

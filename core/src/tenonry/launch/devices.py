@@ -1,0 +1,40 @@
+"""Which GPUs an engine of a data-parallel instance sees. Front end or supervisor, before the engine starts."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
+
+VARIABLE = "CUDA_VISIBLE_DEVICES"
+
+
+def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
+    """The variables for the engine of `local_rank` on this node: GPUs [rank × ranks per engine, … + ranks per engine).
+
+    Empty where there is nothing to share out: one engine, a CPU, no GPU. Raises LaunchError when there are too few.
+    """
+    if config.data_parallel_size == 1 or config.device == "cpu":
+        return {}
+    visible = visible_devices()
+    if not visible and config.device == "auto":
+        return {}
+    first, last = local_rank * config.world_size, (local_rank + 1) * config.world_size
+    if last > len(visible):
+        wanted = f"GPU {first}" if last == first + 1 else f"GPUs {first} to {last - 1}"
+        raise LaunchError(
+            f"the engine of local rank {local_rank} needs {wanted}, but this node has {len(visible)} "
+            f"({VARIABLE}={os.environ.get(VARIABLE, 'unset')}); lower data_parallel_size or tensor_parallel_size"
+        )
+    return {VARIABLE: ",".join(visible[first:last])}
+
+
+def visible_devices() -> list[str]:
+    """GPUs that this process may use, by number or name; nothing is imported or initialised for it."""
+    chosen = os.environ.get(VARIABLE)
+    if chosen is not None:
+        return [part.strip() for part in chosen.split(",") if part.strip()]
+    found = [path.name.removeprefix("nvidia") for path in Path("/dev").glob("nvidia[0-9]*")]
+    return sorted(found, key=int)

@@ -1,0 +1,248 @@
+"""The engines of one instance: launched, shaken hands with, watched, added and removed. Front end or supervisor.
+
+Sockets meet in *rounds*: each start has a folder of its own for them, which is removed once all are connected, so that
+a crash leaves no file behind.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+
+import msgspec
+import zmq
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.launch.devices import device_environment
+from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_manager import build_plugin
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import (
+    CurveKeys,
+    RunDirectory,
+    close_all,
+    endpoint,
+    engine_client_address,
+    make_socket,
+    read_keys,
+)
+from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
+
+logger = logging.getLogger(__name__)
+COORDINATOR = "coordinator"
+COORDINATOR_POLL_MS = 100
+COORDINATOR_ROLE = "tenonry.engine.coordinator:run_coordinator"
+DeathCallback = Callable[[int, str], None]
+
+
+class EngineFleet:
+    """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends unasked, from
+    any thread; `COORDINATOR` stands for the coordinator.
+
+    `engines` are those that are ready; `dead` those that ended unasked, with the reason. `coordinated`: run a
+    coordinator, which several front ends and models that need lockstep have to have.
+    """
+
+    COORDINATOR = -1
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        model: ModelInfo,
+        plan: PluginPlan,
+        on_death: DeathCallback,
+        *,
+        coordinated: bool = False,
+    ) -> None:
+        self._config, self._model, self._plan, self._on_death = config, model, plan, on_death
+        self.engines: dict[int, EngineFacts] = {}
+        self.dead: dict[int, str] = {}
+        self.coordinator: CoordinatorReady | None = None
+        self._epoch, self._closing, self._lock = 0, False, threading.Lock()
+        self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
+        self._helpers = Supervisor()
+        self._helpers.on_exit(self._on_exit)
+        self._launcher.on_exit(self._on_exit)
+        local = config.data_parallel_size_local
+        self.is_local = self._launcher.host() is None and (local is None or local >= config.data_parallel_size)
+        self._host = self._launcher.host() or config.data_parallel_address
+        self.curve = None if self.is_local else _keys(config)
+        self._coordinated = coordinated or model.needs_lockstep
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+
+    # ------------------------------------------------------------------ rounds
+    def meeting(self) -> RunDirectory:
+        """A folder for the sockets of one round; close it once all are connected."""
+        return RunDirectory()
+
+    def address(self, meeting: RunDirectory, port: int = 0) -> str:
+        """Where a socket may bind: a new file of the meeting, or any free TCP port of this node."""
+        return engine_client_address(meeting, local_only=self.is_local, host=self._host, port=port)
+
+    def start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
+        """Start engines, which connect to `addresses`, and return when they are ready.
+
+        Raises LaunchError or ConfigError.
+        """
+        meeting = self.meeting()
+        address = self.address(meeting, self._config.data_parallel_rpc_port)
+        socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
+        names = [f"engine {index}" for index in indexes]
+        try:
+            self._epoch += 1
+            self._launcher.stop(
+                [name for index, name in zip(indexes, names, strict=True) if self.dead.pop(index, None)]
+            )
+            local = self._config.data_parallel_size_local
+            engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
+            specs = [self._spec(engine, endpoint(socket)) for engine in engines if engine.local]
+            if self._coordinated and self.coordinator is None:
+                self.coordinator = self._start_coordinator(socket)
+            self._launcher.start(specs)
+            self._run_handshake(socket, engines, addresses)
+            facts = [self._facts(engine) for engine in engines]
+            self._check_alike(facts)
+        except BaseException:
+            self._launcher.stop(names)
+            raise
+        finally:
+            close_all(socket)
+            meeting.close()
+        self.engines |= {one.index: one for one in facts}
+        for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
+            self._on_exit(name, 0, code)
+        return facts
+
+    def _run_handshake(
+        self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
+    ) -> None:
+        if self.coordinator is not None:
+            addresses = msgspec.structs.replace(
+                addresses,
+                coordinator_input=self.coordinator.orders,
+                coordinator_output=self.coordinator.reports,
+                frontend_stats_publish_address=self.coordinator.loads,
+            )
+        size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
+        metadata = HandshakeMetadata(
+            addresses=addresses,
+            parallel_config={"data_parallel_size": size, "lockstep": int(self._model.needs_lockstep)},
+            epoch=self._epoch,
+        )
+        Handshake(socket, engines, metadata, self._plan).run(lambda: self._ended(engines), self._config.start_timeout)
+
+    def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
+        """Processes that a start waits for and that are gone."""
+        names = {f"engine {engine.index}" for engine in engines}
+        return {name: code for name, code in self.finished().items() if name in names or name == COORDINATOR}
+
+    def _start_coordinator(self, socket: zmq.Socket[bytes]) -> CoordinatorReady:
+        """Its sockets are found by engines that come later, too: their folder is removed when it ends."""
+        self._coordinator_meeting = self.meeting()
+        curve_keys = "" if self.curve is None else self.curve.encode()
+        address = self.address(self._coordinator_meeting)
+        payload = {"address": address, "handshake_address": endpoint(socket), "curve_keys": curve_keys}
+        self._helpers.start(COORDINATOR, COORDINATOR_ROLE, payload, removes=self._coordinator_meeting.path)
+        deadline = time.monotonic() + self._config.start_timeout
+        while not socket.poll(COORDINATOR_POLL_MS):
+            if self._helpers.finished() or time.monotonic() > deadline:
+                raise LaunchError("the coordinator did not start; its own log lines say why")
+        return msgspec.msgpack.decode(socket.recv_multipart()[1], type=CoordinatorReady)
+
+    def _spec(self, engine: CoreEngine, handshake_address: str) -> EngineSpec:
+        local_rank = engine.index - self._config.data_parallel_start_rank
+        return EngineSpec(
+            engine_index=engine.index,
+            local_rank=local_rank,
+            handshake_address=handshake_address,
+            config_text=self._config.model_dump_json(),
+            plan_text=self._plan.encode(),
+            model_text=msgspec.json.encode(self._model).decode(),
+            epoch=self._epoch,
+            local=engine.local,
+            environment=device_environment(self._config, local_rank) if self._launcher.host() is None else {},
+            curve_keys="" if self.curve is None else self.curve.encode(),
+        )
+
+    def _facts(self, engine: CoreEngine) -> EngineFacts:
+        ready = engine.ready
+        assert ready is not None  # noqa: S101 - the handshake ended
+        return EngineFacts(
+            index=engine.index,
+            epoch=self._epoch,
+            num_gpu_blocks=ready.num_gpu_blocks,
+            block_size=ready.block_size,
+            max_model_len=ready.max_model_len,
+            resolved=ready.resolved,
+        )
+
+    def _check_alike(self, facts: Iterable[EngineFacts]) -> None:
+        """A request must fit any engine alike."""
+        everybody = [*self.engines.values(), *facts]
+        first = everybody[0]
+        for other in everybody[1:]:
+            for name in ("block_size", "max_model_len"):
+                one, two = getattr(first, name), getattr(other, name)
+                if one != two:
+                    raise ConfigError(
+                        f"engine {first.index} has {name} {one}, engine {other.index} has {two}; give --"
+                        f"{name.replace('_', '-')} {min(one, two)} to all"
+                    )
+
+    # ------------------------------------------------------------------ ends
+    def finished(self) -> dict[str, int]:
+        """Processes that ended: name → exit code (negative: the signal)."""
+        return {**self._launcher.finished(), **self._helpers.finished()}
+
+    def pids(self) -> dict[str, int]:
+        """Processes that run: name → process id."""
+        return {**self._launcher.pids(), **self._helpers.pids()}
+
+    def _on_exit(self, name: str, pid: int, code: int) -> None:
+        """A watcher's thread: a process is gone."""
+        index = int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
+        self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
+
+    def lost(self, index: int, reason: str) -> None:
+        """An engine is gone; the first reason counts. From any thread."""
+        with self._lock:
+            known = index in self.engines or (index == self.COORDINATOR and self.coordinator is not None)
+            if self._closing or index in self.dead or not known:
+                return
+            self.dead[index] = reason
+        self.engines.pop(index, None)
+        self._on_death(index, reason)
+
+    def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
+        """Stop engines that nobody needs any more."""
+        leaving = list(indexes)
+        for index in leaving:
+            self.engines.pop(index, None)
+        self._launcher.stop([f"engine {index}" for index in leaving], timeout)
+
+    def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
+        """Stop everything. Idempotent."""
+        if self._closing:
+            return
+        self._closing = True
+        self._launcher.shutdown(timeout)
+        self._helpers.stop(timeout)
+        self._context.destroy(linger=0)
+
+
+def _keys(config: EngineConfig) -> CurveKeys:
+    """Those of the key file, which nodes share; else new ones, which a launcher hands to its engines."""
+    if config.auth_key_file is not None:
+        return read_keys(config.auth_key_file)
+    if config.launcher.name == "process":
+        raise ConfigError(
+            "engines on other nodes need keys that all nodes know: write them with `tenonry keys FILE`, copy the file, "
+            "and give --auth-key-file FILE on every node"
+        )
+    return CurveKeys.generate()

@@ -1,0 +1,153 @@
+"""Several engines behind one front end: real processes, real signals (DP-1 to DP-11, AF-18, AF-19, AF-23)."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from typing import Any
+
+import pytest
+from kernel_roles import eventually
+from kernel_served import Served, collect, params, served_config, tokens
+
+from tenonry.errors import ConfigError, EngineDeadError, RequestError
+from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry_testkit.fakes import RecordingStatLogger
+
+pytestmark = pytest.mark.timeout(60)
+
+
+async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:
+    return await asyncio.gather(
+        *(collect(served.engine, [i + 1, 5], params(max_tokens=20), f"r{i}", **fields) for i in range(count))
+    )
+
+
+def expected(count: int) -> list[list[int]]:
+    return [tokens([i + 1, 5], params(max_tokens=20)) for i in range(count)]
+
+
+class TestTwoEngines:
+    def test_both_work_and_answer_as_one_would(self, serve):
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(data_parallel_size=2, observers={"rec": logger})
+        assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1"]
+        assert served.engine.info.engine_indexes == (0, 1)
+        assert served.run(many(served, 64)) == expected(64)
+        eventually(lambda: {record.engine_index for record in logger.records} == {0, 1})
+
+    def test_a_pinned_request_goes_where_it_says(self, serve):
+        served = serve(data_parallel_size=2)
+        assert served.run(many(served, 8, data_parallel_rank=1)) == expected(8)
+        with pytest.raises(RequestError, match="data_parallel_rank=2: there is no such engine; there are 0, 1"):
+            served.run(many(served, 1, data_parallel_rank=2))
+
+    def test_blocks_are_summed(self, serve):
+        """HS-16."""
+        one, two = serve(), serve(data_parallel_size=2)
+        assert two.engine.info.num_gpu_blocks == 2 * one.engine.info.num_gpu_blocks
+
+    def test_calls_reach_every_engine(self, serve):
+        served = serve(data_parallel_size=2)
+        assert served.run(served.engine.collective_rpc("echo", [7])) == [[0, 7], [0, 7]]
+        assert served.run(served.engine.reset_prefix_cache())
+
+
+class TestDeath:
+    def test_one_of_two_takes_only_its_own_requests(self, serve):
+        served = serve(data_parallel_size=2)
+
+        async def main() -> list[Any]:
+            long = params(max_tokens=400)
+            jobs = [
+                asyncio.ensure_future(collect(served.engine, [i + 1], long, f"r{i}", data_parallel_rank=i % 2))
+                for i in range(8)
+            ]
+            await asyncio.sleep(0.3)
+            os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
+            async with asyncio.timeout(20):
+                results: list[Any] = await asyncio.gather(*jobs, return_exceptions=True)
+            return [*results, await collect(served.engine, [9], params(), "after")]
+
+        *results, after = served.run(main())
+        assert results[0::2] == [tokens([i + 1], params(max_tokens=400)) for i in range(0, 8, 2)]
+        for error in results[1::2]:
+            assert isinstance(error, EngineDeadError)
+            assert "engine 1" in str(error)
+            assert "SIGKILL" in str(error)
+        assert after == tokens([9], params())
+        assert not served.engine.errored
+
+    def test_the_last_one_ends_everything(self, serve):
+        served = serve(data_parallel_size=2)
+        for pid in served.engine.engine_pids.values():
+            os.kill(pid, signal.SIGKILL)
+        eventually(lambda: served.engine.errored)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            served.run(many(served, 1))
+
+
+class TestScale:
+    def test_up_and_down_under_load_loses_nothing(self, serve):
+        """One engine, three, two; every request is answered and the logger hears of every engine (Q11)."""
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(observers={"rec": logger})
+
+        async def main() -> list[list[int]]:
+            done: list[list[int]] = []
+            stop = asyncio.Event()
+
+            async def client(number: int) -> None:
+                turn = 0
+                while not stop.is_set():
+                    turn += 1
+                    done.append(
+                        await collect(served.engine, [number + 1, 5], params(max_tokens=20), f"{number}.{turn}")
+                    )
+
+            jobs = [asyncio.ensure_future(client(number)) for number in range(12)]
+            await asyncio.sleep(0.3)
+            await served.engine.scale(3)
+            assert served.engine.info.engine_indexes == (0, 1, 2)
+            await asyncio.sleep(0.5)
+            await served.engine.scale(2)
+            await asyncio.sleep(0.3)
+            stop.set()
+            await asyncio.gather(*jobs)
+            return done
+
+        done = served.run(main())
+        assert len(done) > 36
+        assert {tuple(ids) for ids in done} == {tuple(ids) for ids in expected(12)}
+        assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1"]
+        eventually(lambda: {record.engine_index for record in logger.records} == {0, 1, 2})
+        assert [info.engine_indexes for info in logger.infos] == [(0,), (0, 1, 2), (0, 1)]
+
+    def test_the_same_size_changes_nothing(self, serve):
+        served = serve()
+        before = served.engine.engine_pids
+        served.run(served.engine.scale_elastic_ep(1))
+        assert served.engine.engine_pids == before
+
+    def test_an_engine_that_does_not_drain_stays(self, serve):
+        served = serve(data_parallel_size=2)
+
+        async def main() -> list[int]:
+            job = asyncio.ensure_future(
+                collect(served.engine, [3], params(max_tokens=300), "long", data_parallel_rank=1)
+            )
+            await asyncio.sleep(0.1)
+            with pytest.raises(
+                TimeoutError, match=r"1 requests still run on engines \[1\] after 0.05 s; nothing changed"
+            ):
+                await served.engine.scale(1, drain_timeout=0.05)
+            return await job
+
+        assert served.run(main()) == tokens([3], params(max_tokens=300))
+        assert len(served.engine.engine_pids) == 2
+
+    def test_no_engine_is_refused(self, serve):
+        served = serve()
+        with pytest.raises(ConfigError, match="0 engines: at least 1"):
+            served.run(served.engine.scale(0))
