@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import warnings
+
 import numpy as np
 import pytest
 import torch
@@ -87,30 +90,35 @@ def test_tokens_are_those_of_the_built_in_buffers(device, depth, wanted):
     assert len({tuple(step) for step in wanted}) > 1
 
 
+@contextlib.contextmanager
+def nobody_waits():
+    """CUDA itself raises at any call that waits for the device."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
+        torch.cuda.set_sync_debug_mode("error")
+    try:
+        yield
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+
 @pytest.mark.gpu
 def test_a_steady_decode_step_waits_for_nothing():
-    """CUDA itself raises at any call that waits: two steps in flight, launched and answered."""
+    """Two steps in flight, launched and answered."""
     device = torch.device("cuda")
     mine = runner(device, CudaBuffers(device, 2))
     for number in range(3):  # the allocator and the libraries have what they need
         mine.execute(decode(number) if number else prefill()).result()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
+    with nobody_waits():
         flying = [mine.execute(decode(number)) for number in (3, 4)]
         assert [len(one.result().token_ids) for one in flying] == [4, 4]
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
 
 
 @pytest.mark.gpu
 def test_the_built_in_buffers_do_wait():
-    """What the test above would say, if copies came from pageable memory."""
+    """What the test above would say if copies came from pageable memory."""
     device = torch.device("cuda")
     mine = runner(device, HostBuffers(device, 2))
     mine.execute(prefill()).result()
-    torch.cuda.set_sync_debug_mode("error")
-    try:
-        with pytest.raises(RuntimeError, match="synchronizing"):
-            mine.execute(decode(1))
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+    with nobody_waits(), pytest.raises(RuntimeError, match="synchronizing"):
+        mine.execute(decode(1))
