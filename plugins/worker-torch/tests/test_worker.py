@@ -13,6 +13,7 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.kv_cache import plan_kv_cache
 from tenonry.step import DoneFuture
 from tenonry_worker_torch.attention.base import AttentionBackend
+from tenonry_worker_torch.buffers import StepBuffers
 from tenonry_worker_torch.memory import host_memory, keep_freed_memory
 from tenonry_worker_torch.startup import resolve_class
 from tenonry_worker_torch.worker import TorchOptions, TorchWorker
@@ -92,9 +93,20 @@ def test_an_unknown_backend_lists_what_is_installed(folder):
         worker.load()
 
 
-def test_missing_cuda_buffers_come_with_the_pip_command():
+def test_missing_cuda_buffers_come_with_the_pip_command(monkeypatch):
+    monkeypatch.setattr("tenonry.plugin_discovery.installed", lambda group: [])
     with pytest.raises(PluginNotFound, match="pip install tenonry-cuda-buffers"):
-        resolve_class("buffers", "cuda", AttentionBackend, {})
+        resolve_class("buffers", "cuda", StepBuffers, {})
+
+
+def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_path, monkeypatch):
+    """They have the shape of StepBuffers and do not inherit from it."""
+    source = "class Shaped:\n    name, interface_version = 'shaped', 1\n    def begin_step(self): ...\n"
+    (tmp_path / "shaped.py").write_text(source + "    def put(self, label, array): ...\nclass Half:\n    put = None\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert resolve_class("buffers", "shaped:Shaped", StepBuffers, {}).name == "shaped"
+    with pytest.raises(PluginError, match="is no StepBuffers"):
+        resolve_class("buffers", "shaped:Half", StepBuffers, {})
 
 
 def test_a_backend_of_the_wrong_type_is_refused(folder):

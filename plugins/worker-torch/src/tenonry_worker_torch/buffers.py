@@ -17,10 +17,18 @@ if TYPE_CHECKING:
 
 
 class StepBuffers(ABC):
-    """Order of calls: constructor once, then per step `begin_step` and any number of `put`."""
+    """Order of calls: constructor once, then per step `begin_step` and any number of `put`.
+
+    Packages that do not depend on this one need not inherit: a class that has all of it is one of these.
+    """
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1
+
+    @classmethod
+    def __subclasshook__(cls, other: type) -> bool:
+        names = ("name", "interface_version", "begin_step", "put")
+        return True if cls is StepBuffers and all(hasattr(other, name) for name in names) else NotImplemented
 
     def __init__(self, device: torch.device, steps_in_flight: int) -> None:
         self.device, self.steps_in_flight = device, steps_in_flight
