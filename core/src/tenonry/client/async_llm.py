@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import logging
 import time
 import weakref
@@ -48,7 +49,9 @@ class AsyncLLM(EngineCalls):
         *,
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
+        coordinated: bool = False,
     ) -> None:
+        """`coordinated`: run a coordinator even where one front end with independent engines needs none."""
         if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
             config = config.model_copy(update={"log_stats": True})
         self.config = config
@@ -62,9 +65,8 @@ class AsyncLLM(EngineCalls):
         self._post_process = io.post_process if io is not None and looks_at_outputs else None
         self._stats = StatManager(config, parts.plan, stat_loggers)
         reference = weakref.ref(self)
-        self._engines = Engines(
-            config, parts.model, parts.plan, lambda *death: _report_death(reference, *death), context
-        )
+        on_death = functools.partial(_report_death, reference)
+        self._engines = Engines(config, parts.model, parts.plan, on_death, context, coordinated=coordinated)
         try:
             self._engines.start()
             self._client, self.info = self._engines.client, self._engines.info

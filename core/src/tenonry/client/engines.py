@@ -40,9 +40,11 @@ class Engines:
         plan: PluginPlan,
         on_death: Callable[[int, str], None],
         context: str,
+        *,
+        coordinated: bool = False,
     ) -> None:
         self._config, self._model, self._plan, self._context = config, model, plan, context
-        self.fleet = EngineFleet(config, model, plan, on_death)
+        self.fleet = EngineFleet(config, model, plan, on_death, coordinated=coordinated)
         self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
 
     def start(self) -> None:
