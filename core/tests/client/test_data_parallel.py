@@ -151,3 +151,45 @@ class TestScale:
         served = serve()
         with pytest.raises(ConfigError, match="0 engines: at least 1"):
             served.run(served.engine.scale(0))
+
+
+class TestLockstep:
+    """Models whose expert layers span engines (DP-1, DP-4 to DP-9)."""
+
+    def test_idle_engines_take_dummy_steps_while_one_has_work(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
+        assert "coordinator" in served.engine._engines.fleet.pids()
+
+        async def steps() -> list[list[int]]:
+            return await served.engine.collective_rpc("count_steps")
+
+        async def main() -> list[list[list[int]]]:
+            seen = []
+            for turn in range(3):
+                await collect(served.engine, [3], params(max_tokens=50), f"r{turn}", data_parallel_rank=turn % 2)
+                await asyncio.sleep(0.3)
+                seen.append(await steps())
+                await asyncio.sleep(0.2)
+                assert await steps() == seen[-1], "they have nothing to do, and still step"
+            return seen
+
+        for turn, (one, two) in enumerate(served.run(main())):
+            assert sum(one) == sum(two), f"turn {turn}: {one} against {two}"
+            assert min(one[1], two[1]) >= (0 if turn == 0 else 40)
+
+    def test_requests_on_both_sides(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
+        assert served.run(many(served, 24)) == expected(24)
+
+    @pytest.mark.parametrize("name", ["engine 1", "coordinator"])
+    def test_they_end_together(self, serve, name):
+        served = serve(model="fake-lockstep", data_parallel_size=2)
+        os.kill(served.engine._engines.fleet.pids()[name], signal.SIGKILL)
+        eventually(lambda: served.engine.errored)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            served.run(many(served, 1))
+
+    def test_their_number_is_fixed(self, serve):
+        served = serve(model="fake-lockstep", data_parallel_size=2)
+        with pytest.raises(ConfigError, match="step together; their number is fixed"):
+            served.run(served.engine.scale(3))

@@ -195,7 +195,7 @@ class TestCapabilities:
         ("method", "args"),
         [("sleep", [1]), ("wake_up", []), ("add_lora", ["a", "/a"]), ("remove_lora", ["a"]), ("list_loras", []),
          ("pin_lora", ["a"]), ("save_sharded_state", ["/p"]), ("save_tensorized_model", [{}]),
-         ("execute_dummy_batch", [])],
+        ],
     )  # fmt: skip
     def test_others_say_what_the_worker_declares(self, method, args, monkeypatch):
         core = make_core()
@@ -204,7 +204,7 @@ class TestCapabilities:
         answered = call(core, method, *args)
         assert answered.failure == (
             f"Unsupported: worker 'tenonry_testkit.fakes:FakeWorker' does not support '{method}'; "
-            "it declares ['profile']"
+            "it declares ['dummy_batch', 'profile']"
         )
         assert reset == []
 

@@ -144,6 +144,7 @@ class MoodyWorker(FakeWorker):
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         [
             "profile",
+            "count_steps",
             "echo",
             "too_large",
             "unknown_type",
@@ -215,6 +216,7 @@ class MoodyWorker(FakeWorker):
 
     def execute_dummy_batch(self) -> None:
         CALLS.append("dummy")
+        super().execute_dummy_batch()
 
 
 class ConnectorOptions(PluginOptions):

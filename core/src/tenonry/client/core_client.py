@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ from tenonry.sockets import (
 )
 
 logger = logging.getLogger(__name__)
+STALE_S = 15.0  # three times as long as the coordinator is ever silent
 
 
 class EngineLink:
@@ -268,10 +270,6 @@ class CoreClient:
             self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
         return outputs
 
-    def coordinator_died(self) -> None:
-        """What it published is worth nothing any more."""
-        self._coordinator.close()
-
     def fail_calls(self, error: Exception) -> None:
         """Every call that waits for an answer raises."""
         for link in self.engines.values():
@@ -306,7 +304,7 @@ class CoordinatorLink:
         self._reports: zmq.Socket[bytes] | None = None
         self._decoder = msgspec.msgpack.Decoder(LoadTable)
         self.loads: dict[int, int] = {}
-        self.wave, self._is_running = 0, False
+        self.wave, self._is_running, self._heard_at = 0, False, 0.0
 
     def connect(self, coordinator: CoordinatorReady) -> None:
         """Once; engines that join later report to the same coordinator."""
@@ -325,6 +323,9 @@ class CoordinatorLink:
             table = self._decoder.decode(self._table.recv())
             self.loads = {index: running + waiting for index, running, waiting in table.loads}
             self.wave, self._is_running = max(self.wave, table.wave), table.is_running
+            self._heard_at = time.monotonic()
+        if self.loads and time.monotonic() > self._heard_at + STALE_S:  # the coordinator is gone: better no figures
+            self.loads = {}
 
     def wake(self, chosen: int) -> None:
         """A request went to `chosen`; the others have to step with it, if they pause."""
@@ -333,6 +334,4 @@ class CoordinatorLink:
                 self._reports.send(msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK)
 
     def close(self) -> None:
-        """Idempotent."""
         close_all(self._table, self._reports)
-        self._table, self._reports, self.loads = None, None, {}

@@ -14,7 +14,7 @@ import zmq
 
 from tenonry.engine.core import News
 from tenonry.engine.proc import EngineLoop, curve_of
-from tenonry.errors import LaunchError
+from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     CoordinatorOrder,
@@ -39,6 +39,9 @@ class DataParallelLoop(EngineLoop):
         super().__init__(context, spec, metadata)
         addresses, curve = metadata.addresses, curve_of(spec)
         self._lockstep = bool(metadata.parallel_config.get("lockstep"))
+        if self._lockstep and "dummy_batch" not in self.core.executor.capabilities:
+            worker = self.core.plan.get("worker").name
+            raise ConfigError(f"the engines of this model step together, and worker '{worker}' has no dummy steps")
         self._sync_steps = self.config.data_parallel_sync_steps
         self._wave, self._is_running, self._step = 0, False, 0
         self._last_counts, self._report_due = (0, 0), 0.0

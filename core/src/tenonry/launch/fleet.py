@@ -43,7 +43,7 @@ DeathCallback = Callable[[int, str], None]
 
 class EngineFleet:
     """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends unasked, from
-    any thread; `COORDINATOR` stands for the coordinator.
+    any thread.
 
     `engines` are those that are ready; `dead` those that ended unasked, with the reason. `coordinated`: run a
     coordinator, which several front ends and models that need lockstep have to have.
@@ -210,14 +210,21 @@ class EngineFleet:
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
     def lost(self, index: int, reason: str) -> None:
-        """An engine is gone; the first reason counts. From any thread."""
+        """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""
         with self._lock:
             known = index in self.engines or (index == self.COORDINATOR and self.coordinator is not None)
             if self._closing or index in self.dead or not known:
                 return
             self.dead[index] = reason
         self.engines.pop(index, None)
-        self._on_death(index, reason)
+        if index != self.COORDINATOR:
+            self._on_death(index, reason)
+        elif not self._model.needs_lockstep:
+            self._coordinator_meeting.close()
+            logger.error("%s; requests are still served, but front ends know only of their own load", reason)
+        if self._model.needs_lockstep:
+            for other in list(self.engines):
+                self.lost(other, f"{reason}, and engine {other} steps only together with it")
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop engines that nobody needs any more."""
@@ -233,6 +240,8 @@ class EngineFleet:
         self._closing = True
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
+        if self.coordinator is not None:
+            self._coordinator_meeting.close()
         self._context.destroy(linger=0)
 
 

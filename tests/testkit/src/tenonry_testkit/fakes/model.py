@@ -1,4 +1,6 @@
-"""The facts of a model that does not exist, and a hook module that knows it by the name `fake`. Any process."""
+"""The facts of models that do not exist, and a hook module that knows them by name: `fake`, and `fake-lockstep`, whose
+data-parallel engines step together. Any process.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +11,7 @@ from tenonry.hookspecs import hookimpl
 from tenonry.model_info import ModelInfo
 
 FAKE_MODEL = "fake"
+FAKE_LOCKSTEP_MODEL = "fake-lockstep"
 
 
 def fake_model(**facts: Any) -> ModelInfo:
@@ -41,4 +44,6 @@ class FakeModelHooks:
 @hookimpl
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
     """This module itself is a hook module, too: it may be named in an entry point."""
+    if config.model == FAKE_LOCKSTEP_MODEL:
+        return fake_model(name=FAKE_LOCKSTEP_MODEL, needs_lockstep=True)
     return fake_model() if config.model == FAKE_MODEL else None

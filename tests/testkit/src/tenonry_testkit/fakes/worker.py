@@ -39,13 +39,13 @@ class FakeWorker(Worker):
     """A model without weights; see `TokenModel`.
 
     `fail_handles`: handle → RowFailure code of rows to fail; `fail_steps`: step id → exception to raise; `on_step`:
-    called with each step before it runs. `steps` counts what was executed. `contaminated`: handles of rows that failed
-    because they read what a failed row had written.
+    called with each step before it runs. `steps` and `dummy_steps` count what was executed. `contaminated`: handles of
+    rows that failed because they read what a failed row had written.
     """
 
     Options = FakeWorkerOptions
-    capabilities = frozenset({"profile"})
-    rpc_methods = frozenset({"profile", "echo"})
+    capabilities = frozenset({"profile", "dummy_batch"})
+    rpc_methods = frozenset({"profile", "echo", "execute_dummy_batch", "count_steps"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -56,7 +56,7 @@ class FakeWorker(Worker):
         self.fail_handles: dict[int, int] = {}
         self.fail_steps: dict[int, Exception] = {}
         self.on_step: Callable[[SchedulerOutput], None] | None = None
-        self.steps = 0
+        self.steps = self.dummy_steps = 0
         self.contaminated: set[int] = set()
         self.profiling = False
         self.is_shut_down = False
@@ -68,6 +68,13 @@ class FakeWorker(Worker):
         self._entered = np.zeros(size, np.int64)
         self._told: dict[int, int] = {}
         self._connector: KVConnector | None = None
+
+    def execute_dummy_batch(self) -> None:
+        self.dummy_steps += 1
+
+    def count_steps(self) -> list[int]:
+        """[steps, dummy steps] so far."""
+        return [self.steps, self.dummy_steps]
 
     # ------------------------------------------------------------------ start-up
     @property

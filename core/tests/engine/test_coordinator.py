@@ -1,0 +1,83 @@
+"""The coordinator's rules, without sockets (DP-4 to DP-10)."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tenonry.engine.coordinator import CoordinatorState
+from tenonry.messages import EngineGone, EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
+
+
+def joined(count: int) -> CoordinatorState:
+    state = CoordinatorState()
+    for index in range(count):
+        assert state.take(EngineLoad(index)) == []
+    return state
+
+
+def test_the_table_shows_what_engines_said_last():
+    state = joined(2)
+    state.take(EngineLoad(1, 3, 4))
+    assert state.changed
+    assert state.table() == LoadTable([(0, 0, 0), (1, 3, 4)], 0, False)
+    assert not state.changed
+
+
+def test_an_engine_that_left_is_not_shown():
+    state = joined(2)
+    state.take(EngineGone(0))
+    assert state.table().loads == [(1, 0, 0)]
+
+
+def test_the_first_request_wakes_the_others_and_the_second_nobody():
+    state = joined(3)
+    assert state.take(WaveStart(0, 2)) == [WaveStart(0, 2)]
+    assert state.take(WaveStart(0, 1)) == []
+    assert state.table().is_running
+
+
+def test_a_newer_wave_is_adopted():
+    state = joined(2)
+    state.take(WaveStart(0, 0))
+    assert state.take(WaveStart(4, 0)) == [WaveStart(4, 0)]
+    assert state.table().wave == 4
+
+
+def test_the_verdict_waits_for_the_last_and_is_the_or():
+    state = joined(3)
+    state.take(WaveStart(0, 0))
+    assert state.take(WaveSync(0, 0, 32, unfinished=False)) == []
+    assert state.take(WaveSync(2, 0, 32, unfinished=True)) == []
+    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [WaveVerdict(0, 32, unfinished=True)]
+    assert state.table().is_running
+
+
+def test_a_wave_ends_when_nobody_has_work():
+    state = joined(2)
+    state.take(WaveStart(0, 0))
+    state.take(WaveSync(0, 0, 32, unfinished=False))
+    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [WaveVerdict(0, 32, unfinished=False)]
+    assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
+    assert state.take(WaveStart(1, 0)) == [WaveStart(1, 0)]
+
+
+def test_nobody_waits_for_an_engine_that_is_gone():
+    state = joined(2)
+    state.take(WaveSync(0, 0, 32, unfinished=True))
+    assert state.take(EngineGone(1)) == [WaveVerdict(0, 32, unfinished=True)]
+
+
+@settings(max_examples=60)
+@given(work=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12), order=st.randoms())
+def test_one_verdict_per_round_whatever_the_order(work, order):
+    state = joined(3)
+    wave = 0
+    for step, unfinished in enumerate(work, 1):
+        state.take(WaveStart(wave, 0))
+        syncs = [WaveSync(index, wave, step, flag) for index, flag in enumerate(unfinished)]
+        order.shuffle(syncs)
+        verdicts = [verdict for sync in syncs for verdict in state.take(sync)]
+        assert verdicts == [WaveVerdict(wave, step, any(unfinished))]
+        wave += not any(unfinished)
+        assert state.wave == wave
