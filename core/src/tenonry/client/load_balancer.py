@@ -3,6 +3,8 @@
 Two random choices come within a constant of the best balance without looking at every engine (Mitzenmacher, "The power
 of two choices in randomized load balancing", 2001); two front ends that see the same numbers do not run to the same
 engine. An engine that has computed a quarter of a prompt or more is preferred, unless it is much busier than the rest.
+A beginning that many requests had, such as a system prompt, is worth a copy on every engine and pulls nobody: else one
+engine would get all conversations and have room for few of them.
 """
 
 from __future__ import annotations
@@ -20,6 +22,7 @@ CHUNK_TOKENS = 16
 MAX_CHUNKS = 1024
 REMEMBERED_CHUNKS = 1 << 17
 LEAST_SHARE = 4  # a prefix counts if it is at least 1/4 of the prompt
+COMMON = 4  # a prefix of so many requests is everybody's
 SLACK = 8  # requests by which the engine with the prefix may exceed twice the load of the others
 DIGEST_BYTES = 16
 
@@ -31,7 +34,8 @@ class LoadBalancer:
 
     def __init__(self, policy: str, seed: int = 0) -> None:
         self._policy, self._random, self._turn = policy, random.Random(seed), -1  # noqa: S311 - no secrets
-        self._owners: OrderedDict[bytes, int] = OrderedDict()  # digest of a prefix → the engine that computed it last
+        # Digest of a prefix → the engine that computed it last, and how many requests had it.
+        self._owners: OrderedDict[bytes, tuple[int, int]] = OrderedDict()
 
     def pick(self, request: EngineCoreRequest, engines: Sequence[int], load: Load) -> int:
         """One of `engines`; `load(engine)` counts its requests, waiting and running."""
@@ -54,18 +58,21 @@ class LoadBalancer:
         return one if load(one) <= load(two) else two
 
     def _owner(self, prefixes: list[bytes], num_tokens: int) -> int:
+        """Of the longest prefix that is known; -1 if it is short or common."""
         for place in range(len(prefixes), 0, -1):
             if place * CHUNK_TOKENS * LEAST_SHARE < min(num_tokens, MAX_CHUNKS * CHUNK_TOKENS):
                 break
-            owner = self._owners.get(prefixes[place - 1])
-            if owner is not None:
-                return owner
+            known = self._owners.get(prefixes[place - 1])
+            if known is not None:
+                owner, times = known
+                return owner if times < COMMON else -1
         return -1
 
     def _remember(self, prefixes: list[bytes], engine: int) -> None:
         owners = self._owners
         for digest in prefixes:
-            owners[digest] = engine
+            _, times = owners.get(digest, (engine, 0))
+            owners[digest] = (engine, times + 1)
             owners.move_to_end(digest)
         while len(owners) > REMEMBERED_CHUNKS:
             owners.popitem(last=False)
