@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+# What `tenonry[standard]` leaves out: what is for tests, and what needs Ray, which weighs more than all the rest.
+NOT_STANDARD = {"tenonry-testkit", "tenonry-executor-ray"}
 
 
 @dataclass(frozen=True)

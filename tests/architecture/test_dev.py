@@ -10,7 +10,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from house import ROOT, distributions
+from house import NOT_STANDARD, ROOT, distributions
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_closure_holds_declared_siblings_and_theirs(dev: ModuleType):
 
 def test_closure_follows_extras(dev: ModuleType):
     assert dev.closure({"tenonry": set()}) == {"tenonry": set()}
-    names = {dist.name for dist in distributions()} - {"tenonry-testkit"}
+    names = {dist.name for dist in distributions()} - NOT_STANDARD
     assert set(dev.closure({"tenonry": {"standard"}})) == names
 
 

@@ -1,0 +1,131 @@
+"""The executor `ray`: the ranks of one engine are Ray actors, on one node or several. Engine process; light module.
+
+Every rank gets every step, in order; the results come from the first rank of the last pipeline stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import EngineDeadError, LaunchError, WireError
+from tenonry.interfaces.executor import Executor, ExecutorContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.serial import Decoder, Encoder, to_plain
+from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry_executor_ray.options import RayExecutorOptions
+
+if TYPE_CHECKING:
+    from tenonry_executor_ray.ranks import Ranks
+
+HEALTH_TIMEOUT_S = 10.0
+
+
+class RayExecutor(Executor):
+    """Connects to the cluster when it starts. Raises ConfigError when the cluster has no room for the ranks."""
+
+    Options = RayExecutorOptions
+
+    def __init__(self, context: ExecutorContext) -> None:
+        super().__init__(context)
+        if context.config.pipeline_parallel_size > 1:
+            self.feeds_back_tokens = False  # the first stage never sees what the last one sampled
+        self._ranks: Ranks | None = None
+        self._steps_in_flight = 1
+        self._callback: Callable[[str], None] | None = None
+        self._encoder = Encoder()
+        self._decoder: Decoder[ModelRunnerOutput] = Decoder(ModelRunnerOutput)
+
+    @property
+    def ranks(self) -> Ranks:
+        """The ranks; RuntimeError before `start` and after `shutdown`."""
+        if self._ranks is None:
+            raise RuntimeError("the ray executor is not started")
+        return self._ranks
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        config = self.context.config
+        return max(self._steps_in_flight, config.pipeline_parallel_size) if config.async_scheduling else 1
+
+    def on_failure(self, callback: Callable[[str], None]) -> None:
+        self._callback = callback
+
+    def start(self) -> None:
+        from tenonry_executor_ray.ranks import Ranks
+
+        given = self.context.options
+        options = given if isinstance(given, RayExecutorOptions) else RayExecutorOptions()
+        self._ranks = Ranks(self.context, options, self._failed)
+        try:
+            self._steps_in_flight = self._ranks.start()
+        except TimeoutError as error:
+            raise LaunchError(f"{error}; raise --start-timeout if loading is slow") from error
+
+    def _failed(self, reason: str) -> None:
+        if self._callback is not None:
+            self._callback(reason)
+
+    def kv_cache_groups(self) -> Sequence[Sequence[KVCacheGroup]]:
+        return self.ranks.ask_all("kv_cache_groups", kind=list[KVCacheGroup])
+
+    def available_memory(self) -> Sequence[MemoryReport]:
+        return self.ranks.ask_all("available_memory", kind=MemoryReport)
+
+    def initialize(self, kv_cache: KVCacheConfig) -> None:
+        self.ranks.ask_all("initialize", kv_cache)
+
+    def execute_model(self, output: SchedulerOutput) -> StepFuture:
+        call = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
+        return RayStepFuture(self.ranks, self._decoder, call, output.step_id, self.context.config.step_timeout)
+
+    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+        """As the interface; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
+        return self.ranks.ask_all("call", (method, to_plain(list(args))), timeout)
+
+    def check_health(self) -> None:
+        """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""
+        self.ranks.ask_all("check_health", timeout=HEALTH_TIMEOUT_S)
+
+    def resolved_plugins(self) -> dict[str, str]:
+        found: dict[str, str] = self.ranks.ask_all("resolved_plugins", kind=dict[str, str])[0]
+        return found
+
+    def shutdown(self) -> None:
+        ranks, self._ranks = self._ranks, None
+        if ranks is not None:
+            ranks.close()
+
+
+class RayStepFuture:
+    """The result of one step, which the driver rank answers."""
+
+    __slots__ = ("_call", "_decoder", "_output", "_ranks", "_step_id", "_timeout")
+
+    def __init__(
+        self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int, timeout: float
+    ) -> None:
+        self._ranks, self._decoder, self._call = ranks, decoder, call
+        self._step_id, self._timeout = step_id, timeout
+        self._output: ModelRunnerOutput | None = None
+
+    def done(self) -> bool:
+        return self._output is not None or self._ranks.is_done(self._call)
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """Wait at most `timeout` seconds, by default the configured `step_timeout`. Raises EngineDeadError when a rank
+        is gone or the step was not answered in time, and what the worker raised, in its words.
+        """
+        if self._output is None:
+            timeout = self._timeout if timeout is None else timeout
+            frames = self._ranks.wait(self._call, timeout)
+            if frames is None:
+                raise EngineDeadError(
+                    f"step {self._step_id} was not answered within {timeout:g} s by {self._ranks.label()}; a rank "
+                    "hangs, or --step-timeout is too short"
+                )
+            output = self._decoder.decode(frames)
+            if output.step_id != self._step_id:
+                raise WireError(f"the answer to step {self._step_id} is one to step {output.step_id}")
+            self._output = output
+        return self._output

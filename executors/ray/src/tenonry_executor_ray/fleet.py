@@ -1,0 +1,237 @@
+"""All engines of one front end in a Ray cluster: their groups, actors and ends. Front end; imports Ray."""
+
+from __future__ import annotations
+
+import functools
+import json
+import logging
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.supervise import describe_exit
+from tenonry_executor_ray import placement
+from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
+from tenonry_executor_ray.groups import EngineGroup, EngineGroups
+from tenonry_executor_ray.options import GROUP_VARIABLE, RayLauncherOptions
+from tenonry_executor_ray.session import RaySession, bounded, first_line
+from tenonry_executor_ray.wire import NodeFacts, refuse_differences
+
+logger = logging.getLogger("tenonry.ray")
+CALLS_AT_ONCE = 8  # of one actor: `wait` occupies one for good
+WAIT_S = 0.5
+STOP_GRACE_S = 5.0
+KILLED, FAILED = -9, 1  # exit codes of an engine whose actor is gone, and of one whose end nobody saw
+
+
+class Engine:
+    """One engine: its group, its actor, and its end."""
+
+    __slots__ = ("actor", "exit_code", "facts", "group", "life", "name", "pid")
+
+    def __init__(self, name: str, group: EngineGroup) -> None:
+        self.name, self.group = name, group
+        self.actor: Any = None
+        self.facts = NodeFacts(node="an unknown node")
+        self.life: Any = None  # resolves when the engine ends, or its actor does
+        self.pid = 0
+        self.exit_code: int | None = None
+
+
+class Fleet:
+    """Starts, watches and stops engines; one thread watches them all (RA-4, Q3)."""
+
+    role = ENGINE_ROLE
+
+    def __init__(self, config: EngineConfig, options: RayLauncherOptions) -> None:
+        self._config = config
+        self._engines: dict[str, Engine] = {}
+        self._callbacks: list[Callable[[str, int, int], None]] = []
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._watcher: threading.Thread | None = None
+        self._session = RaySession(options, self._head_is_lost)
+        self._groups = EngineGroups(config, options, self._session.host)
+
+    @property
+    def host(self) -> str:
+        return self._session.host
+
+    # ------------------------------------------------------------------ start
+    def start(self, specs: Sequence[EngineSpec]) -> None:
+        """Start engines: every actor is there and has the right versions before any engine starts (RA-4)."""
+        names = [f"engine {spec.engine_index}" for spec in specs]
+        engines = [Engine(name, group) for name, group in zip(names, self._groups.provide(specs), strict=True)]
+        try:
+            for engine in engines:
+                self._create_actor(engine)
+            plan_text = specs[0].plan_text
+            texts = self._gather(engines, "built", [engine.actor.describe.remote(plan_text) for engine in engines])
+            for engine, text in zip(engines, texts, strict=True):
+                engine.facts = msgspec.msgpack.decode(text, type=NodeFacts)
+            refuse_differences(plan_text, [(engine.name, engine.facts) for engine in engines])
+            self._run(engines, specs)
+        except BaseException:
+            self._release(engines, STOP_GRACE_S)
+            raise
+
+    def _create_actor(self, engine: Engine) -> None:
+        """On the last bundle of its group (RA-3)."""
+        index, group = self._config.world_size, engine.group.group
+        options = {
+            "num_cpus": group.bundle_specs[index].get("CPU", 0),
+            "max_concurrency": CALLS_AT_ONCE,
+            "max_restarts": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+        }
+        engine.actor = ray.remote(EngineActor).options(**options).remote(engine.name, self.role)
+
+    def _run(self, engines: list[Engine], specs: Sequence[EngineSpec]) -> None:
+        calls = []
+        for engine, spec in zip(engines, specs, strict=True):
+            environment = {**spec.environment, **self._environment(engine)}
+            text = msgspec.json.encode(spec).decode()
+            calls.append(engine.actor.start.remote(text, json.dumps(environment)))
+        for engine, pid in zip(engines, self._gather(engines, "started", calls), strict=True):
+            engine.pid, engine.life = pid, engine.actor.wait.remote()
+            logger.info("%s runs on node %s, pid %d", engine.name, engine.facts.label(), pid)
+        with self._lock:
+            self._engines.update((engine.name, engine) for engine in engines)
+        if self._watcher is None:
+            self._watcher = threading.Thread(target=self._watch, name="ray engines", daemon=True)
+            self._watcher.start()
+
+    def _environment(self, engine: Engine) -> dict[str, str]:
+        """What the engine's process must know of Ray: the cluster, its group, and the GPUs of the group."""
+        group, found = engine.group.group, {"RAY_ADDRESS": self._session.head}
+        found[GROUP_VARIABLE] = group.id.hex()
+        if self._groups.gpu and not self._groups.ranks_are_actors:
+            strategies = (
+                PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)
+                for index in range(self._config.world_size)
+            )
+            asking = ray.remote(num_gpus=1, num_cpus=0, max_retries=0)(gpu_ids)
+            answers = [asking.options(scheduling_strategy=strategy).remote() for strategy in strategies]
+            found[DEVICES] = ",".join(
+                gpu for ids in self._gather([engine] * len(answers), "given its GPUs", answers) for gpu in ids
+            )
+        return found
+
+    def _gather(self, engines: Sequence[Engine], what: str, calls: list[Any]) -> list[Any]:
+        """The results of calls to actors. Raises LaunchError that names the engine, its node and the cause."""
+        deadline = time.monotonic() + self._config.start_timeout
+        results = []
+        for engine, call in zip(engines, calls, strict=True):
+            try:
+                results.append(ray.get(call, timeout=max(0.0, deadline - time.monotonic())))
+            except GetTimeoutError:
+                raise LaunchError(
+                    f"{engine.name} was not {what} within {self._config.start_timeout:g} s; raise --start-timeout if "
+                    "the cluster is slow"
+                ) from None
+            except RayError as error:
+                node = placement.address_of(engine.group.group, self._config.world_size)
+                raise LaunchError(f"{engine.name} on node {node} could not be {what}: {_cause(error)}") from error
+        return results
+
+    # ------------------------------------------------------------------ watch
+    def on_exit(self, callback: Callable[[str, int, int], None]) -> None:
+        self._callbacks.append(callback)
+
+    def finished(self) -> dict[str, int]:
+        with self._lock:
+            return {name: one.exit_code for name, one in self._engines.items() if one.exit_code is not None}
+
+    def pids(self) -> dict[str, int]:
+        with self._lock:
+            return {name: one.pid for name, one in self._engines.items() if one.exit_code is None}
+
+    def _watch(self) -> None:
+        """Fetch every end: a run reference that nobody fetches hides a dead actor (Q3)."""
+        while not self._closing.is_set() and self._session.lost is None:
+            with self._lock:
+                living = {one.life: one for one in self._engines.values() if one.exit_code is None}
+            if not living:
+                self._closing.wait(WAIT_S)
+                continue
+            try:
+                done, _ = ray.wait(list(living), num_returns=1, timeout=WAIT_S)
+            except Exception as error:  # noqa: BLE001 - somebody else in this process ended Ray
+                self._head_is_lost(f"Ray is gone: {first_line(error)}")
+                return
+            for life in done:
+                self._ended(living[life], *_end_of(life))
+
+    def _ended(self, engine: Engine, code: int, reason: str) -> None:
+        with self._lock:
+            if engine.exit_code is not None or self._engines.get(engine.name) is not engine:
+                return  # told already, or stopped by us
+            engine.exit_code = code
+        if self._closing.is_set():
+            return
+        logger.error("%s (pid %d) on node %s ended: %s", engine.name, engine.pid, engine.facts.label(), reason)
+        for callback in list(self._callbacks):
+            callback(engine.name, engine.pid, code)
+
+    def _head_is_lost(self, reason: str) -> None:
+        """Everything is lost with the head; disconnect, because Ray would end this process a minute later."""
+        with self._lock:
+            living = [one for one in self._engines.values() if one.exit_code is None]
+        for engine in living:
+            self._ended(engine, FAILED, reason)
+        bounded(lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S), STOP_GRACE_S)
+        self._session.close()
+
+    # ------------------------------------------------------------------ stop
+    def stop(self, names: Sequence[str], timeout: float) -> None:
+        """Stop some engines and forget them; no callback hears of it."""
+        with self._lock:
+            engines = [self._engines.pop(name) for name in names if name in self._engines]
+        self._release(engines, timeout)
+
+    def close(self, timeout: float) -> None:
+        """Stop all engines, release actors and groups, disconnect if we connected (RA-7)."""
+        self._closing.set()
+        self.stop(list(self._engines), timeout)
+        self._session.close()
+
+    def _release(self, engines: Sequence[Engine], timeout: float) -> None:
+        if self._session.lost is None:
+            calls = [one.actor.stop.remote(timeout) for one in engines if one.pid and one.exit_code is None]
+            if calls:
+                bounded(lambda: ray.wait(calls, num_returns=len(calls), timeout=timeout), timeout + STOP_GRACE_S)
+            for engine in engines:
+                if engine.actor is not None:
+                    bounded(functools.partial(ray.kill, engine.actor), STOP_GRACE_S)
+        if self._session.lost is None:  # it may have been lost meanwhile
+            for engine in engines:
+                engine.group.release()
+
+
+def _end_of(life: Any) -> tuple[int, str]:
+    """(exit code, reason) of an engine whose reference resolved."""
+    try:
+        code: int = ray.get(life)
+    except RayActorError as error:
+        return KILLED, f"its actor died ({first_line(error)})"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the engine cannot be reached any more
+        return FAILED, f"its actor cannot be reached ({first_line(error)})"
+    return code, describe_exit(code)
+
+
+def _cause(error: RayError) -> str:
+    """Why an actor could not be built or called, in one line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    missing = next((line for line in lines if line.startswith("ModuleNotFoundError")), None)
+    if missing is not None:
+        return f"{missing}; pip install tenonry-executor-ray there"
+    return lines[-1] if isinstance(error, RayTaskError) else lines[0]

@@ -1,0 +1,165 @@
+"""Where engines and ranks find room: what the nodes have, and placement groups on them. Front end and engine."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple
+
+import ray
+from ray._private.state import available_resources_per_node
+from ray.util import get_placement_group, placement_group, remove_placement_group
+from ray.util.placement_group import PlacementGroup
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+from tenonry_executor_ray.session import bounded, first_line
+
+Bundle = dict[str, float]
+PIN = 0.001  # of the resource `node:ADDRESS`, which every node has one of: it ties a bundle to its node
+READY_TIMEOUT_S = 30.0
+ROOM_TIMEOUT_S = 10.0  # what somebody has just released takes a moment to be seen
+RELEASE_TIMEOUT_S = 5.0
+EPSILON = 1e-6
+
+
+class NodeRoom(NamedTuple):
+    """One node: its address, what it has and what of that is free now."""
+
+    address: str
+    total: Mapping[str, float]
+    free: Mapping[str, float]
+
+    def fits(self, need: Bundle, resources: Mapping[str, float]) -> int:
+        """How many times `need` fits into `resources`, which are this node's."""
+        return int(min((resources.get(name, 0.0) + EPSILON) // amount for name, amount in need.items()))
+
+    def describe(self, need: Bundle) -> str:
+        parts = [f"{self.free.get(name, 0):g} of {self.total.get(name, 0):g} {name}" for name in need]
+        room = self.fits(need, self.free)
+        return f"node {self.address} has {' and '.join(parts)} free (room for {room})"
+
+
+def nodes(own_address: str) -> list[NodeRoom]:
+    """The nodes that are alive: ours first, then by address (RA-5)."""
+    free = available_resources_per_node()
+    found = [
+        NodeRoom(node["NodeManagerAddress"], node["Resources"], free.get(node["NodeID"], {}))
+        for node in ray.nodes()
+        if node["Alive"]
+    ]
+    return sorted(found, key=lambda node: (node.address != own_address, node.address))
+
+
+def uses_gpu(config: EngineConfig, room: Sequence[NodeRoom]) -> bool:
+    """Whether ranks get a GPU each. Raises ConfigError for a device that Ray has to choose."""
+    if config.device.startswith("cuda:"):
+        raise ConfigError(f"device={config.device}: Ray gives each rank a GPU of its own; use device=cuda")
+    return config.device == "cuda" or (config.device == "auto" and any(node.total.get("GPU") for node in room))
+
+
+def rank_bundles(world_size: int, num_cpus: float, *, gpu: bool) -> list[Bundle]:
+    """One bundle per rank."""
+    return [{"GPU": 1.0} if gpu else {"CPU": num_cpus} for _ in range(world_size)]
+
+
+def total(bundles: Sequence[Bundle]) -> Bundle:
+    """The sum of bundles."""
+    names = dict.fromkeys(name for bundle in bundles for name in bundle)
+    return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
+
+
+def choose_nodes(own_address: str, bundles: Sequence[Bundle], count: int, local: int | None) -> list[str]:
+    """The node of each of `count` engines: ours takes what it can hold (`local` of them, if set), then the others.
+
+    Raises ConfigError that says how much there is and how much is needed. Waits a moment for what is being released.
+    """
+    need, deadline = total(bundles), time.monotonic() + ROOM_TIMEOUT_S
+    while True:
+        room = nodes(own_address)
+        chosen = _fill(room, need, count, local)
+        if len(chosen) == count:
+            return chosen
+        enough = sum(node.fits(need, node.total) for node in room) >= count
+        if not enough or time.monotonic() > deadline:
+            raise ConfigError(_no_room(room, need, count, local))
+        time.sleep(0.2)
+
+
+def _fill(room: Sequence[NodeRoom], need: Bundle, count: int, local: int | None) -> list[str]:
+    chosen: list[str] = []
+    for index, node in enumerate(room):
+        fits = node.fits(need, node.free)
+        if index == 0 and local is not None:
+            if fits < local:
+                return []
+            fits = local
+        chosen += [node.address] * fits
+    return chosen[:count]
+
+
+def _no_room(room: Sequence[NodeRoom], need: Bundle, count: int, local: int | None) -> str:
+    wanted = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
+    here = "" if local is None else f", {local} of them on this node"
+    return (
+        f"{count} engines need {wanted} each{here}, and each must fit on one node: "
+        f"{'; '.join(node.describe(need) for node in room)}; lower --data-parallel-size, add nodes, or use "
+        "--executor ray for an engine that one node cannot hold"
+    )
+
+
+def pinned(bundles: Sequence[Bundle], address: str) -> list[Bundle]:
+    """The bundles, tied to one node."""
+    return [{**bundle, f"node:{address}": PIN} for bundle in bundles]
+
+
+def create_group(name: str, bundles: list[Bundle], strategy: str) -> PlacementGroup:
+    """A group whose resources are reserved. Raises ConfigError, and leaves no group, when the cluster has no room."""
+    group = placement_group(bundles, strategy=strategy, name=name)
+    if not group.wait(READY_TIMEOUT_S):
+        remove_group(group)
+        raise ConfigError(
+            f"placement group {name or group.id.hex()} ({strategy}) found no room within {READY_TIMEOUT_S:g} s: it "
+            f"needs {total(bundles)}; {'; '.join(node.describe(total(bundles)) for node in nodes(''))}"
+        )
+    return group
+
+
+def check_cluster_holds(bundles: Sequence[Bundle], what: str) -> None:
+    """Raise ConfigError if not even an idle cluster could hold the bundles, wherever they went."""
+    room, need = nodes(""), total(bundles)
+    for name, amount in need.items():
+        there = sum(node.total.get(name, 0.0) for node in room)
+        if there + EPSILON < amount:
+            raise ConfigError(
+                f"{what} needs {amount:g} {name}, but the cluster has {there:g}: "
+                f"{'; '.join(node.describe(need) for node in room)}"
+            )
+
+
+def find_group(name: str, num_bundles: int, what: str) -> PlacementGroup:
+    """A group that somebody else made. Raises ConfigError if it is not there, or has too few bundles for `what`."""
+    try:
+        group = get_placement_group(name)
+    except ValueError as error:
+        raise ConfigError(
+            f"placement group '{name}' cannot be found ({first_line(error)}); give its namespace with the option "
+            "namespace, if it has another one"
+        ) from None
+    if len(group.bundle_specs) < num_bundles:
+        raise ConfigError(
+            f"placement group '{name}' has {len(group.bundle_specs)} bundles, but {what} needs {num_bundles}"
+        )
+    return group
+
+
+def remove_group(group: PlacementGroup) -> None:
+    """Give its resources back."""
+    bounded(lambda: remove_placement_group(group), RELEASE_TIMEOUT_S)
+
+
+def address_of(group: PlacementGroup, bundle: int) -> str:
+    """The node that holds a bundle of a group, for people."""
+    node_id = ray.util.placement_group_table(group).get("bundles_to_node_id", {}).get(bundle)
+    found = (node["NodeManagerAddress"] for node in ray.nodes() if node["NodeID"] == node_id)
+    return next(found, "an unknown address")

@@ -1,0 +1,266 @@
+"""The ranks of one engine in a Ray cluster: actors, their group, questions and steps. Engine process; imports Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+import ray
+from ray.exceptions import RayError
+from ray.util.placement_group import PlacementGroup
+from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
+
+from tenonry.errors import EngineDeadError
+from tenonry.interfaces.executor import ExecutorContext
+from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.sockets import RunDirectory
+from tenonry_executor_ray import placement
+from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
+from tenonry_executor_ray.rank_actor import LIFE, RESULTS, RankActor
+from tenonry_executor_ray.session import RaySession, bounded, first_line
+from tenonry_executor_ray.wire import OK, Answer, Failure, NodeFacts, RankSpec, driver_rank, refuse_differences
+
+logger = logging.getLogger("tenonry.ray")
+WAIT_S = 0.5
+STOP_TIMEOUT_S = 3.0
+RELEASE_TIMEOUT_S = 5.0
+START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
+SHARED_BYTES = 64 * 1024  # a message of this size goes once into the object store instead of to each rank
+
+
+class Ranks:
+    """All ranks of one engine. `failure` says why it cannot go on; `on_failure(failure)` is called once."""
+
+    def __init__(
+        self, context: ExecutorContext, options: RayExecutorOptions, on_failure: Callable[[str], None]
+    ) -> None:
+        self._context, self._options, self._on_failure = context, options, on_failure
+        self._config = context.config
+        self.failure: str | None = None
+        self._closing, self._lock = False, threading.Lock()
+        self._actors: list[Any] = []
+        self._facts: list[NodeFacts] = []
+        self._group: PlacementGroup | None = None
+        self._created = False
+        self._driver = driver_rank(self._config)
+        self._session = RaySession(options, self.fail, default_address="auto")
+
+    # ------------------------------------------------------------------ start
+    def start(self) -> int:
+        """Build and load every rank; returns how many steps may be in flight. Raises with the failing rank's words."""
+        world_size = self._config.world_size
+        self._group = self._find_group(world_size)
+        self._actors = [self._create_actor(rank) for rank in range(world_size)]
+        plan_text = self._context.plan_text
+        calls = {actor.describe.remote(plan_text): rank for rank, actor in enumerate(self._actors)}
+        self._facts = self._gather("start", calls, lambda _, text: msgspec.msgpack.decode(text, type=NodeFacts))
+        refuse_differences(plan_text, [(f"rank {rank}", facts) for rank, facts in enumerate(self._facts)])
+        threading.Thread(target=self._watch, name="ray ranks", daemon=True).start()
+        run = RunDirectory()
+        try:
+            self._build(run)
+            in_flight: list[int] = self.ask_all("load")
+        finally:
+            run.close()
+        return min(in_flight)
+
+    def _find_group(self, world_size: int) -> PlacementGroup:
+        """The user's, the launcher's, or a new one: as close together as there is room."""
+        if self._options.placement_group is not None:
+            return placement.find_group(self._options.placement_group, world_size, "an engine")
+        made = os.environ.get(GROUP_VARIABLE)
+        if made:
+            return PlacementGroup(ray.PlacementGroupID(bytes.fromhex(made)))
+        gpu = placement.uses_gpu(self._config, placement.nodes(self._session.host))
+        bundles = placement.rank_bundles(world_size, self._options.num_cpus, gpu=gpu)
+        placement.check_cluster_holds(bundles, f"an engine of {world_size} ranks")
+        self._created = True
+        return placement.create_group("", bundles, "PACK")
+
+    def _create_actor(self, rank: int) -> Any:
+        assert self._group is not None  # noqa: S101 - found just before
+        bundle = self._group.bundle_specs[rank]
+        options = {
+            "num_cpus": bundle.get("CPU", 0),
+            "num_gpus": bundle.get("GPU", 0),
+            "max_restarts": 0,
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+        }
+        actor = ray.remote(concurrency_groups=RankActor.concurrency_groups)(RankActor)
+        return actor.options(**options).remote(f"rank {self._context.engine_index}.{rank}")
+
+    def _build(self, run: RunDirectory) -> None:
+        """The worker of every rank; they meet in a file if all are on our node, else at a port of rank 0's node."""
+        everyone = range(self._config.world_size)
+        if len(everyone) == 1:
+            self._ask("build", everyone, [self._spec(0, "")])
+            return
+        own = ray.get_runtime_context().get_node_id()
+        if all(facts.node_id == own for facts in self._facts):
+            url = f"file://{run.path}/rendezvous"
+            self._ask("build", everyone, [self._spec(rank, url) for rank in everyone])
+            return
+        self._ask("build", everyone[:1], [self._spec(0, "")])
+        (url,) = self._ask("open_rendezvous", everyone[:1], [self._facts[0].address])
+        self._ask("build", everyone[1:], [self._spec(rank, url) for rank in everyone[1:]])
+
+    def _spec(self, rank: int, rendezvous: str) -> RankSpec:
+        context, facts = self._context, self._facts
+        neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
+        assert self._group is not None  # noqa: S101 - found at the start
+        return RankSpec(
+            config_text=self._config.model_dump_json(),
+            model_text=msgspec.json.encode(context.model).decode(),
+            max_model_len=context.max_model_len,
+            worker=_worker_entry(context),
+            kv_connector=context.kv_connector,
+            engine_index=context.engine_index,
+            rank=rank,
+            local_rank=0 if self._group.bundle_specs[rank].get("GPU") else neighbours,  # it sees its own GPU only
+            rendezvous=rendezvous,
+        )
+
+    # ------------------------------------------------------------------ questions
+    def ask_all(self, method: str, value: Any = None, timeout: float | None = None, kind: Any = Any) -> list[Any]:
+        """Ask every rank the same; one value of type `kind` per rank. Raises what the first rank that fails raised."""
+        everyone = range(self._config.world_size)
+        return self._ask(method, everyone, [value] * len(everyone), timeout, kind)
+
+    def _ask(
+        self, method: str, ranks: range, values: Sequence[Any], timeout: float | None = None, kind: Any = Any
+    ) -> list[Any]:
+        def read(rank: int, payload: bytes) -> Any:
+            answer = msgspec.msgpack.decode(payload, type=Answer)
+            if answer.failure is not None:
+                raise answer.failure.error(self.label(rank))
+            return msgspec.convert(answer.value, kind)
+
+        calls = {
+            self._actors[rank].ask.remote(method, msgspec.msgpack.encode(value)): rank
+            for rank, value in zip(ranks, values, strict=True)
+        }
+        return self._gather(method, calls, read, timeout)
+
+    def _gather(
+        self, what: str, calls: dict[Any, int], read: Callable[[int, bytes], Any], timeout: float | None = None
+    ) -> list[Any]:
+        """What the ranks of `calls` answered, in their order; the first failure ends it. Raises TimeoutError that names
+        those that are late.
+        """
+        timeout = START_SHARE * self._config.start_timeout if timeout is None else timeout
+        pending, results, deadline = dict(calls), {}, time.monotonic() + timeout
+        while pending:
+            self.check()
+            done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(WAIT_S, deadline - time.monotonic())))
+            for call in done:
+                rank = pending.pop(call)
+                results[rank] = read(rank, self.fetch(rank, call))
+            if not done and time.monotonic() > deadline:
+                late = ", ".join(map(self.label, pending.values()))
+                raise TimeoutError(f"'{what}' was not answered within {timeout:g} s by {late}")
+        return [results[rank] for rank in calls.values()]
+
+    def fetch(self, rank: int, call: Any) -> Any:
+        """The result of a call that is done. Raises EngineDeadError when the actor is gone."""
+        try:
+            return ray.get(call)
+        except RayError as error:
+            self.fail(f"{self.label(rank)} is gone: {first_line(error)}")
+            raise EngineDeadError(self.failure) from error
+
+    # ------------------------------------------------------------------ steps
+    def launch(self, frames: list[bytes]) -> Any:
+        """Send one step to every rank; returns the reference to the driver rank's result."""
+        self.check()
+        shared = len(self._actors) > 1 and sum(map(len, frames)) > SHARED_BYTES
+        message = ray.put(frames) if shared else frames
+        for actor in self._actors:
+            actor.launch.options(num_returns=0).remote(message)
+        return self._actors[self._driver].collect.options(concurrency_group=RESULTS).remote()
+
+    def is_done(self, call: Any) -> bool:
+        """Whether waiting for the driver rank's answer would take no time."""
+        return self.failure is not None or bool(ray.wait([call], timeout=0)[0])
+
+    def wait(self, call: Any, timeout: float) -> list[bytes] | None:
+        """The frames of the driver rank's answer, a ModelRunnerOutput; None after `timeout` seconds without one.
+
+        Raises EngineDeadError, and what the worker raised, in its words.
+        """
+        deadline = time.monotonic() + timeout
+        while True:
+            done, _ = ray.wait([call], timeout=max(0.0, min(WAIT_S, deadline - time.monotonic())))
+            if done:
+                frames: list[bytes] = self.fetch(self._driver, call)
+                if frames[0] != OK:
+                    raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label())
+                return frames[1:]
+            self.check()
+            if time.monotonic() > deadline:
+                return None
+
+    # ------------------------------------------------------------------ failure and end
+    def label(self, rank: int | None = None) -> str:
+        """A rank (the driver rank by default) for people: number, node and process."""
+        rank = self._driver if rank is None else rank
+        if rank >= len(self._facts):
+            return f"rank {rank}"
+        return f"rank {rank} (node {self._facts[rank].label()}, pid {self._facts[rank].pid})"
+
+    def check(self) -> None:
+        """Raise EngineDeadError if a rank is gone."""
+        if self.failure is not None:
+            raise EngineDeadError(self.failure)
+
+    def fail(self, reason: str) -> None:
+        """Remember why the engine cannot go on, and tell; only the first reason counts."""
+        with self._lock:
+            if self.failure is not None or self._closing:
+                return
+            self.failure = reason
+        logger.error("%s", reason)
+        self._on_failure(reason)
+
+    def _watch(self) -> None:
+        """Hear of ranks that end, or fail in a step whose result nobody asks for."""
+        lives = {actor.life.options(concurrency_group=LIFE).remote(): rank for rank, actor in enumerate(self._actors)}
+        while not self._closing:
+            done, _ = ray.wait(list(lives), num_returns=1, timeout=WAIT_S)
+            for life in done:
+                with contextlib.suppress(EngineDeadError):  # `fetch` has told
+                    self.fail(f"{self.label(lives[life])}: {self.fetch(lives[life], life)}")
+                return
+
+    def close(self) -> None:
+        """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
+        with self._lock:
+            closing, self._closing = self._closing, True
+        if closing:
+            return
+        if self._session.lost is None:
+            self._stop_actors()
+            if self._created and self._group is not None:
+                placement.remove_group(self._group)
+        self._session.close()
+
+    def _stop_actors(self) -> None:
+        stopping = [actor.ask.remote("shutdown", msgspec.msgpack.encode(None)) for actor in self._actors]
+        if stopping:
+            bounded(lambda: ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S), RELEASE_TIMEOUT_S)
+        for actor in self._actors:
+            bounded(functools.partial(ray.kill, actor), RELEASE_TIMEOUT_S)
+
+
+def _worker_entry(context: ExecutorContext) -> PlanEntry:
+    """The worker by name: the plan's entry, with the options as they were checked."""
+    plan = PluginPlan.decode(context.plan_text) if context.plan_text else PluginPlan()
+    target = context.worker_target
+    entry = plan.find("worker") or PlanEntry(kind="worker", name=target, target=target)
+    return msgspec.structs.replace(entry, options=context.worker_options.model_dump(mode="json"))

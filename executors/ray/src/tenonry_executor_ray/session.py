@@ -1,0 +1,110 @@
+"""This process's connection to Ray, and the watch over the cluster's head. Front end and engine; imports Ray."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import signal
+import socket
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import ray
+from ray.util import get_node_ip_address
+
+from tenonry.errors import LaunchError
+from tenonry_executor_ray.options import RayOptions
+
+logger = logging.getLogger("tenonry.ray")
+PROBE_EVERY_S = 0.5
+PROBE_TIMEOUT_S = 1.0
+PROBES_TO_LOSE = 4
+CLOSE_TIMEOUT_S = 15.0
+
+
+class RaySession:
+    """Connects unless this process is connected already (RA-1); `close` undoes only what the session did (RA-7).
+
+    `on_lost(reason)` is called once, from another thread, when the head does not answer any more. A process whose
+    connection outlives the head by a minute is ended by Ray itself, so close the session then.
+    """
+
+    def __init__(
+        self, options: RayOptions, on_lost: Callable[[str], None], *, default_address: str | None = None
+    ) -> None:
+        self.owned = not ray.is_initialized()
+        if self.owned:
+            _connect(options.address or os.environ.get("RAY_ADDRESS") or default_address, options.namespace)
+        self.lost: str | None = None
+        self.head: str = ray.get_runtime_context().gcs_address
+        self.host: str = get_node_ip_address()
+        self._on_lost = on_lost
+        self._closing = threading.Event()
+        threading.Thread(target=self._watch, name="ray head", daemon=True).start()
+
+    def _watch(self) -> None:
+        """Ray keeps silent about a lost head for a minute, and then ends the process."""
+        failures = 0
+        while failures < PROBES_TO_LOSE:
+            if self._closing.wait(PROBE_EVERY_S):
+                return
+            failures = 0 if _answers(self.head) else failures + 1
+        self.lost = f"the head of the Ray cluster at {self.head} does not answer"
+        logger.error("%s", self.lost)
+        self._on_lost(self.lost)
+
+    def close(self) -> None:
+        """Disconnect within a bounded time. Idempotent."""
+        if not self._closing.is_set():
+            self._closing.set()
+            if self.owned:
+                bounded(ray.shutdown, CLOSE_TIMEOUT_S)
+
+
+def bounded(call: Callable[[], Any], timeout: float) -> bool:
+    """Run what asks the head, which may be gone; False if it did not come back within `timeout` seconds."""
+
+    def run() -> None:
+        try:
+            call()
+        except Exception as error:  # noqa: BLE001 - Ray raises what it likes; what cannot be released is logged
+            logger.warning("releasing something in Ray failed: %s", error)
+
+    thread = threading.Thread(target=run, name="ray release", daemon=True)
+    thread.start()
+    thread.join(timeout)
+    return not thread.is_alive()
+
+
+def _connect(address: str | None, namespace: str | None) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    if address and ":" in address and "://" not in address and not _answers(address):  # Ray would try for a minute
+        raise LaunchError(f"no Ray cluster answers at {address}; start its head there with: ray start --head")
+    try:
+        ray.init(
+            address=address,
+            namespace=namespace,
+            logging_level=logging.WARNING,
+            **({} if address else {"include_dashboard": False}),
+        )
+    except Exception as error:
+        raise LaunchError(
+            f"cannot connect to Ray at {address or 'this node'}: {first_line(error)}; start it with: ray start --head"
+        ) from error
+    if threading.current_thread() is threading.main_thread() and handler is not None:
+        signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which ends the process at once
+
+
+def _answers(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    with contextlib.suppress(OSError, ValueError), socket.create_connection((host, int(port)), PROBE_TIMEOUT_S):
+        return True
+    return False
+
+
+def first_line(error: BaseException) -> str:
+    """The words of an exception without Ray's pages of advice."""
+    text = str(error).strip()
+    return text.splitlines()[0] if text else type(error).__name__

@@ -1,0 +1,110 @@
+"""What actors and their owners tell each other: bytes of msgpack, texts and numbers. Every process of a Ray cluster."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import platform
+import socket
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tenonry import errors
+from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError, TenonryError
+from tenonry.plugin_plan import PlanEntry, PluginPlan
+
+OK = b""  # the first frame of an answer that is no failure
+
+
+class NodeFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """Who an actor is: host name and address of its node, Ray's id of the node, pid, and the versions found there."""
+
+    node: str
+    address: str = ""
+    node_id: str = ""
+    pid: int = 0
+    versions: dict[str, str] = {}
+
+    def label(self) -> str:
+        return f"{self.node} ({self.address})" if self.address else self.node
+
+
+class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """One rank to build, as text and numbers; `worker` and `kv_connector` are entries of the plugin plan."""
+
+    config_text: str
+    model_text: str
+    max_model_len: int
+    worker: PlanEntry
+    kv_connector: PlanEntry | None = None
+    engine_index: int = 0
+    rank: int = 0
+    local_rank: int = 0
+    rendezvous: str = ""
+
+
+class Failure(msgspec.Struct, frozen=True):
+    """An exception as text: the name of its class, and its words."""
+
+    kind: str
+    text: str
+
+    @staticmethod
+    def of(error: BaseException) -> Failure:
+        text = str(error) if isinstance(error, TenonryError) else f"{type(error).__name__}: {error}"
+        return Failure(type(error).__name__, text)
+
+    def error(self, who: str) -> TenonryError:
+        """The exception to raise here, with `who` failed in front."""
+        kind = {"Unsupported": errors.Unsupported, "ModelError": errors.ModelError, "ConfigError": errors.ConfigError}
+        return kind.get(self.kind, LaunchError)(f"{who}: {self.text}")
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What an actor answers to a question."""
+
+    value: Any = None
+    failure: Failure | None = None
+
+
+def facts_here(plan_text: str) -> NodeFacts:
+    """The facts of this process, with the versions of the plan's distributions, of the kernel and of Python."""
+    import os
+
+    import ray
+    from ray.util import get_node_ip_address
+
+    plan = PluginPlan.decode(plan_text) if plan_text else PluginPlan()
+    return NodeFacts(
+        node=socket.gethostname(),
+        address=get_node_ip_address(),
+        node_id=ray.get_runtime_context().get_node_id(),
+        pid=os.getpid(),
+        versions=plan.versions_here() | _common_versions(),
+    )
+
+
+def refuse_differences(plan_text: str, actors: Sequence[tuple[str, NodeFacts]]) -> None:
+    """Raise LaunchError if an actor's node has other versions than the plan and this process: node, package, both."""
+    plan = PluginPlan.decode(plan_text) if plan_text else PluginPlan()
+    wanted = plan.versions() | _common_versions()
+    for who, facts in actors:
+        for package, version in wanted.items():
+            theirs = facts.versions.get(package, "missing")
+            if theirs != version:
+                raise LaunchError(
+                    f"node {facts.label()} ({who}) has {package} {theirs}, this one has {version}; install the same "
+                    "version on both"
+                )
+
+
+def _common_versions() -> dict[str, str]:
+    minor = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": minor, "tenonry": importlib.metadata.version("tenonry")}
+
+
+def driver_rank(config: EngineConfig) -> int:
+    """The rank whose results count: the first one of the last pipeline stage."""
+    return (config.pipeline_parallel_size - 1) * config.tensor_parallel_size
