@@ -123,9 +123,19 @@ class TestRefusals:
 
     def test_ranks_must_agree_on_the_groups(self):
         memory = [MemoryReport(GIB)] * 2
-        for other in (group(layers=3), group(kind="sliding", window=8)):
-            with pytest.raises(ConfigError, match="ranks report different KV groups"):
-                plan_kv_cache([[group()], [other]], memory, config(), 16)
+        for other, text in (
+            ([group(kind="sliding", window=8)], r"rank 1 reports .*\('sliding', 8\).*, rank 0 reports .*\('full', 0\)"),
+            ([group(), group()], r"rank 1 reports .*\('full', 0\), \('full', 0\)"),
+        ):
+            with pytest.raises(ConfigError, match=text):
+                plan_kv_cache([[group()], other], memory, config(), 16)
+
+    def test_ranks_of_a_pipeline_hold_different_layers(self):
+        """The blocks are those that the rank with the most bytes per token can hold."""
+        few, many = group(layers=1, bytes_per_token=64), group(layers=3, bytes_per_token=192)
+        memory = [MemoryReport(16 * 1024)] * 2
+        plan = plan_kv_cache([[few], [many]], memory, config(kv_cache_memory_bytes=192 * 16 * 5), 16)
+        assert (plan.num_blocks, plan.groups) == (5, (few,))
 
     def test_no_memory_for_one_block_names_both_numbers(self):
         with pytest.raises(ConfigError, match=r"1023 bytes are free, one block of 16 tokens needs 1024"):

@@ -40,7 +40,10 @@ class MemoryReport(msgspec.Struct, frozen=True):
 
 
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` and `max_model_len` in tokens."""
+    """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` and `max_model_len` in tokens.
+
+    `groups` are those of rank 0; another rank knows its own layers.
+    """
 
     num_blocks: int
     block_size: int
@@ -80,15 +83,19 @@ def plan_kv_cache(
 ) -> KVCacheConfig:
     """Size the KV cache: the smallest over all ranks, in blocks.
 
-    `groups` and `memory` hold one entry per rank. On the CPU the default pool is the least of 4 GiB, a quarter of the
-    free memory, and what `max_num_seqs` sequences of `max_model_len` can use.
-    Raises ConfigError when ranks disagree, or when not even one block fits.
+    `groups` and `memory` hold one entry per rank. The groups of all ranks must be alike in number, kind and window;
+    their layers and bytes may differ (a rank without a layer of a kind reports that group empty). On the CPU the
+    default pool is the least of 4 GiB, a quarter of the free memory, and what `max_num_seqs` sequences of
+    `max_model_len` can use. Raises ConfigError when ranks disagree, or when not even one block fits.
     """
     if not groups or len(groups) != len(memory):
         raise ConfigError(f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree")
-    shapes = {tuple((group.kind, len(group.layers), group.window) for group in rank) for rank in groups}
-    if len(shapes) > 1:
-        raise ConfigError(f"ranks report different KV groups: {sorted(map(str, shapes))}")
+    first, *others = ([(group.kind, group.window) for group in rank] for rank in groups)
+    for number, shape in enumerate(others, 1):  # layers may differ: a pipeline stage has its own
+        if shape != first:
+            raise ConfigError(
+                f"rank {number} reports KV groups (kind, window) {shape}, rank 0 reports {first}; all must agree"
+            )
     block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
     blocks = min(
         _blocks_of_rank(rank, report, config, block_size, max_model_len)

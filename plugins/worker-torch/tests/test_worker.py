@@ -82,9 +82,9 @@ def test_calls_out_of_order_say_what_is_missing(folder):
     worker.shutdown()
 
 
-def test_several_ranks_are_refused(folder):
-    with pytest.raises(ConfigError, match="tensor_parallel_size=2"):
-        TorchWorker(worker_tools.context(folder, tensor_parallel_size=2))
+def test_several_ranks_need_a_rendezvous(folder):
+    with pytest.raises(ConfigError, match=r"rendezvous '' of several ranks must be file:///PATH or tcp://HOST:PORT"):
+        TorchWorker(worker_tools.context(folder, tensor_parallel_size=2)).load()
 
 
 def test_an_unknown_backend_lists_what_is_installed(folder):

@@ -1,4 +1,5 @@
-"""One forward pass over a flattened batch: ids and positions in, logits of the kept positions out. Worker process.
+"""One forward pass over a flattened batch: ids and positions in, logits of the kept positions out. A pipeline stage
+reads and gives hidden states where it is not the first or the last. Worker process.
 
 `ModuleForward` calls the transformers model as it is. `tenonry_worker_torch.fuse.decoder` has the lean one.
 """
@@ -8,6 +9,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+
+from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -30,11 +33,12 @@ class Forward(Protocol):
     can_prune: bool
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
-        """`token_ids`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
+        """`inputs`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
 
-        None keeps every token. The K/V of all T tokens are written.
+        None keeps every token. The K/V of all T tokens are written. `inputs` are token ids, or, after the first
+        pipeline stage, hidden states [T, hidden]; a stage that is not the last returns those of all tokens.
         """
         ...
 
@@ -45,13 +49,10 @@ class ModuleForward:
     can_prune = False
 
     def __init__(self, model: PreTrainedModel, step: StepPlan) -> None:
-        self.model, self.step = model, step
+        self.model, self.step, self.stage = model, step, stage_of(model)
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
         self.step.plan = plans.full
-        kept = 0 if keep is None else keep  # transformers: 0 means every position
-        return self.model(
-            input_ids=token_ids[None], position_ids=positions[None], use_cache=False, logits_to_keep=kept
-        ).logits[0]
+        return self.stage(self.model, inputs, positions, keep)

@@ -10,12 +10,14 @@ from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.probe import ProbeResult, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
 from tenonry_worker_torch.loading.self_check import PackedRun, check_model, logits_agree
+from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.buffers import StepBuffers
+    from tenonry_worker_torch.parallel.groups import Parallel
 
 
 class LoadedModel:
@@ -28,10 +30,12 @@ class LoadedModel:
         buffers: StepBuffers,
         found: ProbeResult,
         max_model_len: int,
+        parallel: Parallel,
     ) -> None:
         self.module, self.backend, self.buffers = module, backend, buffers
         self.device, self.dtype = module.device, module.dtype
-        self.vocab_size = found.logits[0].shape[-1]
+        self.vocab_size = found.logits[0].shape[-1]  # of the last stage; the others never sample
+        self.parallel = parallel
         self.max_model_len = max_model_len
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
@@ -50,15 +54,18 @@ def build(
     max_model_len: int,
     fuse: bool,
     skip_check: bool,
+    parallel: Parallel | None = None,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError."""
     fix_frequencies(module, max_model_len)
-    vocab_size = int(module.config.get_text_config().vocab_size)
-    found = probe(module, vocab_size)
+    parallel, config = parallel or alone(), module.config.get_text_config()
+    parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
+    found = probe(module, int(config.vocab_size), parallel.link)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
         raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
-    model = LoadedModel(module, backend_class(found.specs, module.dtype, module.device), buffers, found, max_model_len)
+    backend = backend_class(found.specs, module.dtype, module.device)
+    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel)
     run = PackedRun(model.backend, model.layers, buffers)
     if fuse:
         _make_fast(model, found, run, max_model_len)
@@ -74,6 +81,7 @@ def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model
     def is_right(forward: Forward) -> bool:
         return logits_agree(run.logits(forward, found.prompts), found.logits)
 
-    lean = fast_forward(model.module, model.layers, model.step, max_model_len, is_right)
+    group = model.parallel.tensor
+    lean = fast_forward(model.module, model.layers, model.step, max_model_len, is_right, group.all_agree)
     if lean is not None:
         model.forward = lean

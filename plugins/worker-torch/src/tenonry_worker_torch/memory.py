@@ -40,7 +40,7 @@ def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> in
     before = torch.cuda.memory_allocated(model.device)
     whole, rest = divmod(num_tokens, model.max_model_len)
     lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
-    prompts = [torch.zeros(length, dtype=torch.long, device=model.device) for length in lengths]
+    prompts = [model.parallel.link.blank(length) for length in lengths]
     run = PackedRun(model.backend, model.layers, model.buffers)
     run.last_logits(model.forward, prompts)
     torch.cuda.synchronize(model.device)

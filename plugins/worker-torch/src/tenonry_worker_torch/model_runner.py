@@ -15,7 +15,7 @@ from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.results import DeviceFuture, PromptPart, StepResult
 from tenonry_worker_torch.sampler.logprobs import prompt_logprobs_of
 from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
-from tenonry_worker_torch.sampler.sampler import Sampler
+from tenonry_worker_torch.sampler.sampler import Sampler, shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,12 +73,14 @@ class ModelRunner:
             return StepResult(output.step_id, output.row, None, [], self._scrub)
         self.buffers.begin_step()
         token_ids = self.history.inputs(output, inputs, self.buffers)
+        given = self.model.parallel.link.inputs(token_ids)
         wants_prompt = self.sampler.columns.needs_prompt_logprobs(inputs.row)
         prompt_tokens = self._prompt_tokens(inputs) if wants_prompt else []
-        logits = self._forward(inputs, token_ids, prompt_tokens)
+        logits = self._forward(inputs, given, prompt_tokens)
         num_samples = int(inputs.samples.sum())
         sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
-        prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
+        is_asked = self.model.parallel.tensor.rank == 0  # nobody reads what the other ranks answer
+        prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
         return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, self._scrub)
 
     @torch.inference_mode()
@@ -90,9 +92,7 @@ class ModelRunner:
 
     # ------------------------------------------------------------------ the forward pass
 
-    def _forward(
-        self, inputs: StepInputs, token_ids: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
-    ) -> torch.Tensor:
+    def _forward(self, inputs: StepInputs, given: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]) -> torch.Tensor:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
         backend, forward = self.model.backend, self.model.forward
         last = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
@@ -104,12 +104,17 @@ class ModelRunner:
         if forward.can_prune and keep is not None and not prompt_tokens:
             plans.last = backend.plan(pruned_batch(batch, plans.full, inputs.samples, self.buffers))
         positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
-        return forward(token_ids, positions, keep, plans)
+        return forward(given, positions, keep, plans)
 
     def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
         rows = inputs.row[inputs.samples]
         length = inputs.seq_lens[inputs.samples]
-        sampled = self.sampler.sample(logits, SampleStep(rows, self.state.num_output[rows] - 1, length))
+        group = self.model.parallel.tensor
+        sampled: Sampled | None = None
+        if group.rank == 0:
+            sampled = self.sampler.sample(logits, SampleStep(rows, self.state.num_output[rows] - 1, length))
+        if group.size > 1:
+            sampled = shared(sampled, len(rows), group, self.device)
         self.history.record(rows, length, sampled.token_ids, self.buffers)
         return sampled
 

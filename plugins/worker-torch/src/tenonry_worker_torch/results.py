@@ -28,9 +28,13 @@ class PromptPart:
 
 
 class StepResult:
-    """The pieces of one step's answer, still on the device. `on_failure(rows)` is called with rows that hold NaN."""
+    """The pieces of one step's answer, still on the device. `on_failure(rows)` is called with rows that hold NaN.
 
-    __slots__ = ("on_failure", "prompts", "rows", "sampled", "step_id")
+    A pipeline stage that is not the last samples nothing and answers nothing (`is_silent`), but it too must look for
+    NaN in what it hands on.
+    """
+
+    __slots__ = ("is_silent", "on_failure", "prompts", "rows", "sampled", "step_id")
 
     def __init__(
         self,
@@ -39,9 +43,11 @@ class StepResult:
         sampled: Sampled | None,
         prompts: list[PromptPart],
         on_failure: Callable[[NDArray[np.int32]], None],
+        *,
+        is_silent: bool = False,
     ) -> None:
         self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
-        self.on_failure = on_failure
+        self.on_failure, self.is_silent = on_failure, is_silent
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""
@@ -50,6 +56,10 @@ class StepResult:
             return ModelRunnerOutput(step_id=self.step_id, prompt_logprobs=prompts)
         ids = self.sampled.token_ids.cpu().numpy().astype(np.int32)
         failure = self.sampled.failure.cpu().numpy()
+        if (failure == RowFailure.NUMERICAL).any():
+            self.on_failure(self.rows[failure == RowFailure.NUMERICAL])
+        if self.is_silent:
+            return ModelRunnerOutput(step_id=self.step_id)
         if not failure.any():
             return ModelRunnerOutput(
                 step_id=self.step_id,
@@ -60,8 +70,6 @@ class StepResult:
                 prompt_logprobs=prompts,
             )
         good = failure == 0
-        if (failure == RowFailure.NUMERICAL).any():
-            self.on_failure(self.rows[failure == RowFailure.NUMERICAL])
         return ModelRunnerOutput(
             step_id=self.step_id,
             row=self.rows[good],

@@ -17,11 +17,14 @@ from tenonry_worker_torch.loaded_model import LoadedModel, build
 from tenonry_worker_torch.loading.weights import choose_device, load_model
 from tenonry_worker_torch.memory import keep_freed_memory
 from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.parallel.groups import alone
+from tenonry_worker_torch.parallel.stage_runner import StageRunner
 from tenonry_worker_torch.sampler.processors import LogitsProcessor
 
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
+    from tenonry_worker_torch.parallel.groups import Meeting
     from tenonry_worker_torch.worker import TorchOptions
 
 DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
@@ -41,10 +44,10 @@ def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str
     return found
 
 
-def load(context: WorkerContext, options: TorchOptions) -> tuple[LoadedModel, dict[str, str]]:
-    """The model, made fast and checked, and what the extension points resolved to."""
+def load(context: WorkerContext, options: TorchOptions, meeting: Meeting | None) -> tuple[LoadedModel, dict[str, str]]:
+    """The model, made fast and checked, and what the extension points resolved to. `meeting`: of several ranks."""
     config, resolved = context.config, {}
-    device = choose_device(config.device, context.local_rank)
+    device = choose_device(config.device, context.local_rank, config.world_size)
     backend = resolve_class(
         "attention_backend", config.attention_backend or DEFAULT_BACKEND[device.type], AttentionBackend, resolved
     )
@@ -56,9 +59,13 @@ def load(context: WorkerContext, options: TorchOptions) -> tuple[LoadedModel, di
             torch.set_num_threads(options.num_threads)
         if options.keep_freed_memory:
             keep_freed_memory()
+    parallel = meeting.join(context, device) if meeting is not None else alone()
     module = load_model(
-        context.model.path, load_format=config.load_format, dtype=config.dtype, device=device, seed=config.seed
-    )
+        context.model.path, load_format=config.load_format, dtype=config.dtype, device=device, seed=config.seed,
+        parallel=parallel,
+    )  # fmt: skip
+    if meeting is not None:
+        meeting.wait_for_all("loaded")
     steps = 2 if device.type == "cuda" else 1
     model = build(
         module,
@@ -67,6 +74,7 @@ def load(context: WorkerContext, options: TorchOptions) -> tuple[LoadedModel, di
         max_model_len=context.max_model_len,
         fuse=options.fuse and not config.enforce_eager,
         skip_check=config.skip_model_check,
+        parallel=parallel,
     )
     return model, resolved
 
@@ -82,7 +90,8 @@ def make_runner(
     processors = [
         resolve_class("logits_processor", name, LogitsProcessor, resolved) for name in options.logits_processors
     ]
-    return ModelRunner(
+    kind = ModelRunner if model.parallel.link.is_last else StageRunner
+    return kind(
         model,
         max_num_seqs=context.config.max_num_seqs,
         max_model_len=context.max_model_len,
@@ -108,7 +117,8 @@ def warm_up(runner: ModelRunner) -> None:
         block_ids=(np.arange(blocks, dtype=np.int32),),
         sampling=SamplingParams(temperature=0.0),
     )
-    for step, (new, count) in enumerate((([entering], length), ([], 1))):
+    feeds_back = runner.model.parallel.link.num_stages == 1  # else the step brings the token, as in serving
+    for step, (new, count, token) in enumerate((([entering], length, -1), ([], 1, -1 if feeds_back else 0))):
         one = np.zeros(1, np.int32)
         runner.answer(
             SchedulerOutput(
@@ -116,7 +126,7 @@ def warm_up(runner: ModelRunner) -> None:
                 new=new,
                 row=one,
                 num_tokens=one + count,
-                next_token=one - 1,
+                next_token=one + token,
                 samples=np.ones(1, np.bool_),
             )
         ).result()

@@ -1,15 +1,15 @@
-"""The worker `torch`: one rank of a model on the CPU or on one CUDA device. Runs in the process the executor chose.
+"""The worker `torch`: a model, or one rank's part of it, on the CPU or on one CUDA device. Runs in the process the
+executor chose; several ranks of one engine are in a process each.
 
 This module is light; torch and transformers are imported by `load`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from tenonry.errors import ConfigError
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_runner import ModelRunner
+    from tenonry_worker_torch.parallel.groups import Meeting
 
 
 class TorchOptions(PluginOptions):
@@ -45,11 +46,8 @@ class TorchWorker(Worker):
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
-        if context.config.world_size > 1:
-            raise ConfigError(
-                f"worker 'torch' runs one rank, but tensor_parallel_size={context.config.tensor_parallel_size} and "
-                f"pipeline_parallel_size={context.config.pipeline_parallel_size}; set both to 1"
-            )
+        self._store: Any = None
+        self._meeting: Meeting | None = None
 
     @property
     def model(self) -> LoadedModel:
@@ -69,10 +67,20 @@ class TorchWorker(Worker):
     def steps_in_flight(self) -> int:
         return 2 if self._model is not None and self._model.device.type == "cuda" else 1
 
+    def open_rendezvous(self, host: str) -> str:
+        from tenonry_worker_torch.parallel.groups import open_store
+
+        config = self.context.config
+        self._store, url = open_store(host, config.world_size, config.start_timeout)
+        return url
+
     def load(self) -> None:
+        from tenonry_worker_torch.parallel.groups import Meeting
         from tenonry_worker_torch.startup import load
 
-        self._model, self._resolved = load(self.context, self.options)
+        if self.context.config.world_size > 1:
+            self._meeting = Meeting(self.context, self._store)
+        self._model, self._resolved = load(self.context, self.options, self._meeting)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         model = self.model
@@ -112,3 +120,6 @@ class TorchWorker(Worker):
     def shutdown(self) -> None:
         self._runner = None
         self._model = None
+        if self._meeting is not None:
+            self._meeting.leave()
+        self._meeting = self._store = None

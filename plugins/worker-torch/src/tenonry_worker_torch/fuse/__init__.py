@@ -7,7 +7,7 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.decoder import LeanForward, layer_types_of, lean_forward
+from tenonry_worker_torch.fuse.decoder import LeanForward, lean_forward
 from tenonry_worker_torch.fuse.generic import pack_linears
 from tenonry_worker_torch.fuse.linear import can_pack
 from tenonry_worker_torch.fuse.verify import layers_agree
@@ -29,17 +29,20 @@ def fast_forward(
     step: StepPlan,
     max_model_len: int,
     is_right: Callable[[Forward], bool],
+    all_agree: Callable[[bool], bool] = bool,
 ) -> LeanForward | None:
     """A lean forward pass that was found to compute the same, or None; then the model keeps running its own code.
 
-    `is_right` compares the logits of a whole forward pass with the model's own.
+    `is_right` compares the logits of a whole forward pass with the model's own. Ranks that share layers come to one
+    decision: `all_agree`.
     """
     lean = lean_forward(model, layers, step, max_model_len)
-    if lean is None:
+    if not all_agree(lean is not None) or lean is None:
         pack_linears(model)
         return None
     specs = sorted((layer.spec for layer in layers.values()), key=lambda spec: spec.index)
-    if not layers_agree(model, specs, layer_types_of(model, len(specs))) or not is_right(lean):
+    is_same = all_agree(layers_agree(model, specs))
+    if not is_same or not all_agree(is_right(lean)):
         logger.info("%s looks like a known layout but computes otherwise; it runs its own code", type(model).__name__)
         pack_linears(model)
         return None

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.linear import Linear, merge
+from tenonry_worker_torch.fuse.linear import Linear, merge, output_of
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
+from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -84,10 +85,15 @@ def is_linear(module: object) -> bool:
     return type(module) is nn.Linear
 
 
+def is_output(module: object) -> bool:
+    """A layer that ends a part: an `nn.Linear` itself, or one cut along its inputs."""
+    return is_linear(module) or (isinstance(module, RowLinear) and not module.splits_input)
+
+
 def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> FusedAttention | None:
     """From a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, maybe, q_norm and k_norm per head."""
     out = getattr(module, "o_proj", None)
-    if not is_linear(out) or spec.key_size != spec.value_size:
+    if not is_output(out) or spec.key_size != spec.value_size:
         return None
     merged = getattr(module, "qkv_proj", None)
     parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
@@ -105,7 +111,7 @@ def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> Fused
             return None
     if out.in_features != sizes[0]:
         return None
-    return FusedAttention(merge(parts), merge([out]), spec, head_norm, attend)
+    return FusedAttention(merge(parts), output_of(out), spec, head_norm, attend)
 
 
 def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
@@ -128,7 +134,7 @@ def fused_mlp(module: nn.Module) -> FusedMLP | None:
     activation = getattr(module, "act_fn", None) or getattr(module, "activation_fn", None)
     merged = getattr(module, "gate_up_proj", None)
     parts = [getattr(module, name, None) for name in ("gate_proj", "up_proj")]
-    if not is_linear(down) or not callable(activation):
+    if not is_output(down) or not callable(activation):
         return None
     if is_linear(merged):
         parts = [merged]
@@ -136,4 +142,4 @@ def fused_mlp(module: nn.Module) -> FusedMLP | None:
         return None
     if sum(part.out_features for part in parts) != 2 * down.in_features:
         return None
-    return FusedMLP(merge(parts), merge([down]), activation)
+    return FusedMLP(merge(parts), output_of(down), activation)

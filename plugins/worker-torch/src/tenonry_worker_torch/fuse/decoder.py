@@ -1,4 +1,5 @@
-"""The whole lean forward pass: embedding, lean layers, norm, head. Worker process.
+"""The whole lean forward pass: embedding, lean layers, norm, head, or what a pipeline stage has of them. Worker
+process.
 
 The last layer goes on only with the tokens that are sampled from: of a long prompt, that is one.
 """
@@ -8,16 +9,18 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import torch
-from torch import nn
 
 from tenonry_worker_torch.fuse.block import is_linear
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
-from tenonry_worker_torch.fuse.linear import DenseLinear, Linear
+from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
 from tenonry_worker_torch.loading.probe import PROMPT_LENGTHS
+from tenonry_worker_torch.parallel.layers import GatherLinear
+from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
+    from torch import nn
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
@@ -25,27 +28,24 @@ if TYPE_CHECKING:
 
 
 class LeanForward:
-    """A Forward (see `tenonry_worker_torch.forward`) over lean layers."""
-
-    can_prune = True
+    """A Forward (see `tenonry_worker_torch.forward`) over lean layers; `embed` and `end` where the stage has them."""
 
     def __init__(
         self,
-        embed: nn.Module,
+        embed: nn.Module | None,
         layers: list[LeanLayer],
         ropes: dict[str, RopeTable],
-        norm: RMSNorm,
-        head: Linear,
-        softcap: float,
+        end: LeanHead | None,
         step: StepPlan,
     ) -> None:
         self.embed, self.layers, self.ropes = embed, layers, ropes
-        self.norm, self.head, self.softcap, self.step = norm, head, softcap, step
+        self.end, self.step = end, step
+        self.can_prune = end is not None
 
     def __call__(
-        self, token_ids: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
     ) -> torch.Tensor:
-        hidden = self.embed(token_ids)
+        hidden = inputs if self.embed is None else self.embed(inputs)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
         self.step.plan = plans.full
         for layer in self.layers[:-1]:
@@ -56,38 +56,51 @@ class LeanForward:
             hidden = last(hidden, *turns[last.layer_type], keep)
         else:
             hidden = last(hidden, *turns[last.layer_type])
-            if keep is not None:
+            if keep is not None and self.end is not None:
                 hidden = hidden.index_select(0, keep)
-        logits = self.head(self.norm(hidden))
-        if self.softcap:
-            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
-        return logits
+        return hidden if self.end is None else self.end(hidden)
 
     def pack(self) -> None:
         """Give all weights to oneDNN, layer by layer; what the model holds of them goes, except the embedding."""
         for layer in self.layers:
             layer.pack()
-        self.head = self.head.packed()
+        if self.end is not None:
+            self.end.head = self.end.head.packed()
 
 
-def layer_types_of(model: PreTrainedModel, count: int) -> list[str]:
-    """The type of each layer as its config names it."""
-    return list(getattr(model.config.get_text_config(), "layer_types", None) or ["full_attention"] * count)
+class LeanHead:
+    """What comes after the layers: `hidden` [T, H] → logits [T, vocabulary]."""
+
+    __slots__ = ("head", "norm", "softcap")
+
+    def __init__(self, norm: RMSNorm, head: Linear, softcap: float) -> None:
+        self.norm, self.head, self.softcap = norm, head, softcap
+
+    def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
+        logits = self.head(self.norm(hidden))
+        if self.softcap:
+            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+        return logits
+
+
+def layer_types_of(model: PreTrainedModel) -> list[str]:
+    """The type of each layer of the model as its config names it, those of other stages included."""
+    config = model.config.get_text_config()
+    return list(getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers)
 
 
 def lean_forward(
     model: PreTrainedModel, layers: dict[str, AttentionLayer], step: StepPlan, max_model_len: int
 ) -> LeanForward | None:
     """Build it, or None when the model is put together differently."""
-    inner, head = model.base_model, model.get_output_embeddings()
-    blocks = getattr(inner, "layers", None)
+    inner, stage = model.base_model, stage_of(model)
     names = {name for name, _ in inner.named_children()}
-    if names != {"embed_tokens", "layers", "norm", "rotary_emb"} or not is_linear(head):
+    if names != {"embed_tokens", "layers", "norm", "rotary_emb"}:
         return None
-    norm = rms_norm_of(inner.norm)
-    if norm is None or len(blocks) != len(layers):
+    blocks, types = stage.own(inner.layers), stage.own(layer_types_of(model))
+    end = lean_head(model) if stage.is_last else None
+    if len(blocks) != len(layers) or (stage.is_last and end is None):
         return None
-    types = layer_types_of(model, len(blocks))
     ordered = sorted(layers.values(), key=lambda layer: layer.spec.index)
     lean = [
         lean_layer(block, attention.spec, attention, kind)
@@ -97,9 +110,18 @@ def lean_forward(
     ropes = {kind: rope_table(inner.rotary_emb, kind, positions, model.dtype) for kind in sorted(set(types))}
     if any(layer is None for layer in lean) or any(table is None for table in ropes.values()):
         return None
+    return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)
+
+
+def lean_head(model: PreTrainedModel) -> LeanHead | None:
+    """The norm after the layers and the head, or None where they are of another kind."""
+    norm, head = rms_norm_of(model.base_model.norm), model.get_output_embeddings()
+    if norm is None or not (is_linear(head) or isinstance(head, GatherLinear)):
+        return None
     softcap = float(getattr(model.config.get_text_config(), "final_logit_softcapping", None) or 0.0)
-    is_tied = head.weight is model.get_input_embeddings().weight
-    dense = DenseLinear(
-        head.weight.detach(), None if head.bias is None else head.bias.detach(), () if is_tied else (head,)
-    )
-    return LeanForward(inner.embed_tokens, lean, ropes, norm, dense, softcap, step)
+    is_tied = head.weight is getattr(model.get_input_embeddings(), "weight", None)
+    bias = None if head.bias is None else head.bias.detach()
+    dense = DenseLinear(head.weight.detach(), bias, () if is_tied else (head,))
+    if isinstance(head, GatherLinear):
+        return LeanHead(norm, GatheredLinear(dense, head.group, head.out_features), softcap)
+    return LeanHead(norm, dense, softcap)

@@ -12,8 +12,12 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_worker_torch.parallel.layers import RowLinear
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from tenonry_worker_torch.parallel.groups import TensorGroup
 
 
 # torch has no public name for these (they are what its own compiler calls); `can_pack` asks whether they are there.
@@ -73,6 +77,43 @@ class PackedLinear:
         return _ONEDNN._linear_pointwise.binary(x, other, self.weight, self.bias, "add")  # noqa: SLF001
 
 
+class SummedLinear:
+    """A piece of a layer that was cut along its inputs: partial sums are added over the ranks, then the bias, once."""
+
+    __slots__ = ("bias", "group", "piece")
+
+    def __init__(self, piece: Linear, bias: torch.Tensor | None, group: TensorGroup) -> None:
+        self.piece, self.bias, self.group = piece, bias, group
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.group.sum(self.piece(x))
+        return out if self.bias is None else out.add_(self.bias)
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)
+
+    def packed(self) -> SummedLinear:
+        return SummedLinear(self.piece.packed(), self.bias, self.group)
+
+
+class GatheredLinear:
+    """A piece of a layer that was cut along its outputs, which every rank needs whole: `size` of them."""
+
+    __slots__ = ("group", "piece", "size")
+
+    def __init__(self, piece: Linear, group: TensorGroup, size: int) -> None:
+        self.piece, self.group, self.size = piece, group, size
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return self.group.gather(self.piece(x)).narrow(-1, 0, self.size)
+
+    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+        return self(x).add_(other)
+
+    def packed(self) -> GatheredLinear:
+        return GatheredLinear(self.piece.packed(), self.group, self.size)
+
+
 class PackedModule(nn.Module):
     """A PackedLinear in the place of an `nn.Linear` of a model that runs its own code."""
 
@@ -100,6 +141,14 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
     """Pack outside inference mode: inference tensors cannot be kept in oneDNN's layout."""
     with torch.inference_mode(False), torch.no_grad():
         return PackedLinear(weight, bias)
+
+
+def output_of(module: nn.Linear) -> Linear:
+    """A layer that ends an attention or feed-forward part, cut along its inputs or whole."""
+    if isinstance(module, RowLinear):
+        bias = None if module.bias is None else module.bias.detach()
+        return SummedLinear(DenseLinear(module.weight.detach(), None, (module,)), bias, module.group)
+    return merge([module])
 
 
 def merge(modules: Sequence[nn.Linear]) -> DenseLinear:

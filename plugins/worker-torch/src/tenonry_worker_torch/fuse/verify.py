@@ -13,9 +13,11 @@ import torch
 
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.attention.math import causal_attention
+from tenonry_worker_torch.fuse.decoder import layer_types_of
 from tenonry_worker_torch.fuse.layer import lean_layer
 from tenonry_worker_torch.fuse.rope import rope_table
 from tenonry_worker_torch.loading.rotary import call_rotary
+from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -28,19 +30,22 @@ TOLERANCE = 1e-4
 MAX_PARAMETERS = 1 << 28  # of one layer that is worth copying in float32: 1 GiB
 
 
-def layers_agree(model: PreTrainedModel, specs: list[LayerSpec], types: list[str]) -> bool:
-    """One layer of each kind, compared. Layers too large to copy are left to the comparison of the whole model."""
-    seen = set()
-    rotary = model.base_model.rotary_emb
-    for block, spec, layer_type in zip(model.base_model.layers, specs, types, strict=True):
+def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
+    """One layer of each kind, compared. Layers too large to copy are left to the comparison of the whole model.
+
+    All kinds are tried even after one differed: ranks that share layers must do the same.
+    """
+    seen, agreed = set(), True
+    stage, rotary = stage_of(model), model.base_model.rotary_emb
+    blocks = stage.own(model.base_model.layers)
+    for block, spec, layer_type in zip(blocks, specs, stage.own(layer_types_of(model)), strict=True):
         kind = (layer_type, spec.window > 0, *(f"{name}:{type(part).__name__}" for name, part in block.named_modules()))
         if kind in seen:
             continue
         seen.add(kind)
         if sum(weight.numel() for weight in block.parameters()) <= MAX_PARAMETERS:
-            if not layer_agrees(block, spec, layer_type, rotary):
-                return False
-    return True
+            agreed &= layer_agrees(block, spec, layer_type, rotary)
+    return agreed
 
 
 def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.Module) -> bool:

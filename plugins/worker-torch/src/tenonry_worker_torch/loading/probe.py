@@ -12,17 +12,22 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe, register_interface
+from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.parallel.groups import Link
 
 PROMPT_LENGTHS = (9, 5)
 
 
 class ProbeResult:
-    """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary]."""
+    """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary].
+
+    A pipeline stage's prompts are what it was sent for them, and its logits what it sent on: [length, hidden].
+    """
 
     __slots__ = ("logits", "modules", "prompts", "specs")
 
@@ -39,7 +44,7 @@ def probe_prompts(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
     return list(ids.split(list(PROMPT_LENGTHS)))
 
 
-def probe(model: PreTrainedModel, vocab_size: int) -> ProbeResult:
+def probe(model: PreTrainedModel, vocab_size: int, link: Link) -> ProbeResult:
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
     register_interface()
     model.set_attn_implementation(INTERFACE_NAME)
@@ -49,7 +54,7 @@ def probe(model: PreTrainedModel, vocab_size: int) -> ProbeResult:
         setattr(module, LAYER_ATTRIBUTE, recorder)
     prompts = probe_prompts(vocab_size, model.device)
     try:
-        logits = [run_alone(model, prompt) for prompt in prompts]
+        prompts, logits = run_through(model, prompts, link)
     finally:
         for module in modules:
             delattr(module, LAYER_ATTRIBUTE)
@@ -65,8 +70,21 @@ def probe(model: PreTrainedModel, vocab_size: int) -> ProbeResult:
     return result
 
 
+def run_through(
+    model: PreTrainedModel, prompts: list[torch.Tensor], link: Link
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """What this stage is given for each prompt, and what it makes of it, one at a time."""
+    given, made = [], []
+    for prompt in prompts:
+        given.append(link.inputs(prompt))
+        made.append(run_alone(model, given[-1]))
+        if not link.is_last:
+            link.send(made[-1])
+    return given, made
+
+
 def run_alone(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor:
     """Logits [length, vocabulary] of one prompt, whatever stands behind the attention interface."""
     positions = torch.arange(len(prompt), device=prompt.device)
     with torch.inference_mode():
-        return model(input_ids=prompt[None], position_ids=positions[None], use_cache=False).logits[0]
+        return stage_of(model)(model, prompt, positions)

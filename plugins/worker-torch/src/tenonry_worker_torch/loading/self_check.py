@@ -1,4 +1,5 @@
-"""The self check at start: two prompts packed into one batch must give the logits that they give apart. Worker process.
+"""The self check at start: two prompts packed into one batch must give the logits that they give apart. Each pipeline
+stage checks its own layers, with the hidden states that it was sent for the prompts. Worker process.
 
 It catches layers that mix tokens without attention, and any mistake in what was done to the model after loading.
 """
@@ -65,19 +66,20 @@ class PackedRun:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
         bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])
         state = BatchState(len(prompts), max(map(len, prompts)), self.block_size)
-        inputs = state.apply(_step_of(prompts, blocks))
+        inputs = state.apply(_step_of([len(prompt) for prompt in prompts], blocks))
         self.buffers.begin_step()
         batch = attention_batch(inputs, state, np.zeros(len(prompts), np.int64), self.buffers)
         with torch.inference_mode():
             return forward(
-                torch.cat(prompts).long(),
+                torch.cat(prompts),
                 torch.from_numpy(inputs.positions.astype(np.int64)).to(prompts[0].device),
                 keep,
                 ForwardPlans(self.backend.plan(batch)),
             )
 
 
-def _step_of(prompts: list[torch.Tensor], blocks: list[int]) -> SchedulerOutput:
+def _step_of(lengths: list[int], blocks: list[int]) -> SchedulerOutput:
+    """A step that computes whole prompts. Which tokens they are does not matter here."""
     first = np.cumsum([1, *blocks])
     return SchedulerOutput(
         step_id=0,
@@ -85,18 +87,18 @@ def _step_of(prompts: list[torch.Tensor], blocks: list[int]) -> SchedulerOutput:
             NewRow(
                 row=row,
                 handle=row + 1,
-                token_ids=prompt.cpu().numpy().astype(np.int32),
+                token_ids=np.zeros(length, np.int32),
                 num_computed=0,
                 num_output=0,
                 block_ids=(np.arange(first[row], first[row] + blocks[row], dtype=np.int32),),
                 sampling=SamplingParams(temperature=0.0),
             )
-            for row, prompt in enumerate(prompts)
+            for row, length in enumerate(lengths)
         ],
-        row=np.arange(len(prompts), dtype=np.int32),
-        num_tokens=np.array([len(prompt) for prompt in prompts], np.int32),
-        next_token=np.full(len(prompts), -1, np.int32),
-        samples=np.ones(len(prompts), np.bool_),
+        row=np.arange(len(lengths), dtype=np.int32),
+        num_tokens=np.array(lengths, np.int32),
+        next_token=np.full(len(lengths), -1, np.int32),
+        samples=np.ones(len(lengths), np.bool_),
     )
 
 

@@ -6,7 +6,7 @@ Worker process.
 from __future__ import annotations
 
 import sys
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,23 +14,36 @@ import torch
 from tenonry.errors import ConfigError, ModelError
 from tenonry_worker_torch.loading.folder import check_folder
 from tenonry_worker_torch.loading.refusals import refuse_unsupported
+from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from transformers import PretrainedConfig, PreTrainedModel
 
+    from tenonry_worker_torch.parallel.groups import Parallel
+
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device(wanted: str, local_rank: int = 0) -> torch.device:
-    """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and missing."""
+def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torch.device:
+    """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and has no device for this rank."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
-    if wanted.startswith("cuda"):
-        if not torch.cuda.is_available():
-            raise ConfigError(f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu")
-        return torch.device(wanted if ":" in wanted else f"cuda:{local_rank}")
+    if not wanted.startswith("cuda"):
+        return torch.device(wanted)
+    if not torch.cuda.is_available():
+        raise ConfigError(f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu")
+    if ":" not in wanted:
+        wanted = f"cuda:{local_rank}"
+    elif world_size > 1:
+        raise ConfigError(f"device={wanted} is one device, but the engine has {world_size} ranks; use device=cuda")
+    count = torch.cuda.device_count()
+    if torch.device(wanted).index >= count:
+        raise ConfigError(
+            f"{wanted} does not exist: this node has {count} CUDA devices, and {world_size} ranks need {world_size}; "
+            "lower tensor_parallel_size or pipeline_parallel_size, or spread the ranks over nodes"
+        )
     return torch.device(wanted)
 
 
@@ -45,16 +58,26 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     return dtype
 
 
-def load_model(path: str, *, load_format: str, dtype: str, device: torch.device, seed: int) -> PreTrainedModel:
-    """The model on `device`, in evaluation mode. Raises ModelError, before any weight is read where possible."""
+def load_model(
+    path: str, *, load_format: str, dtype: str, device: torch.device, seed: int, parallel: Parallel | None = None
+) -> PreTrainedModel:
+    """This rank's part of the model on `device`, in evaluation mode.
+
+    Raises ModelError, before any weight is read where possible.
+    """
     is_dummy = load_format == "dummy"
     raw = check_folder(path, needs_weights=not is_dummy)
     architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
     config = _read_config(path, architecture)
     with _progress_only_on_a_terminal():
-        refuse_unsupported(_skeleton(config, architecture), architecture)
+        whole = _skeleton(config, architecture)
+        refuse_unsupported(whole, architecture)
         chosen = choose_dtype(dtype, config, device)
-        model = _random(config, chosen, seed) if is_dummy else _stored(path, config, chosen, architecture)
+        parallel = parallel or alone()
+        if parallel.is_alone and not is_dummy:
+            model = _stored(path, config, chosen, architecture)
+        else:
+            model = _part(path, whole, config, chosen, parallel, seed if is_dummy else None)
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -84,7 +107,7 @@ def _skeleton(config: PretrainedConfig, architecture: str) -> PreTrainedModel:
 def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
-    try:
+    with _weights_of(architecture, path):
         model, info = AutoModelForCausalLM.from_pretrained(
             path,
             config=config,
@@ -94,24 +117,50 @@ def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architectur
             trust_remote_code=False,
             output_loading_info=True,
         )
+    _check_complete(info, path, architecture)
+    return model
+
+
+def _part(
+    path: str,
+    whole: PreTrainedModel,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    parallel: Parallel,
+    seed: int | None,
+) -> PreTrainedModel:
+    """One rank's part of a stored model, or, with a seed, of one with random weights."""
+    from tenonry_worker_torch.loading.parts import Parts
+
+    architecture = type(whole).__name__
+    parts = Parts(whole, config, parallel)
+    with ExitStack() as open_files, _weights_of(architecture, path):
+        weights = parts.stored(path, open_files) if seed is None else parts.random(seed)
+        model, info = parts.model_class.from_pretrained(
+            None, config=parts.config, state_dict=weights, dtype=dtype, output_loading_info=True
+        )
+    _check_complete(info, path, architecture)
+    return model
+
+
+@contextmanager
+def _weights_of(architecture: str, path: str) -> Iterator[None]:
+    """Whatever goes wrong on reading them is a ModelError that names model and folder."""
+    try:
+        yield
+    except ModelError:
+        raise
     except Exception as error:
         raise ModelError(f"the weights of {architecture} in {path} cannot be loaded: {_first_line(error)}") from error
+
+
+def _check_complete(info: Any, path: str, architecture: str) -> None:
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])
             raise ModelError(
                 f"the weights in {path} do not fit {architecture}: {len(info[kind])} {kind}, such as {names}"
             )
-    return model
-
-
-def _random(config: PretrainedConfig, dtype: torch.dtype, seed: int) -> PreTrainedModel:
-    """Weights as the architecture initialises them, from `seed`; the caller's random state is left alone."""
-    from transformers import AutoModelForCausalLM
-
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
-        return AutoModelForCausalLM.from_config(config, dtype=dtype, trust_remote_code=False)
 
 
 @contextmanager

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow
+    from tenonry_worker_torch.parallel.groups import TensorGroup
 
 TILE_ELEMENTS = 1 << 19  # logits worked on at once on the CPU: 2 MiB in float32
 # In the order in which they change the logits.
@@ -185,3 +186,12 @@ def joined(parts: list[Sampled]) -> Sampled:
         whole.logprob_lines = np.concatenate([part.logprob_lines for part in asked])
         whole.logprobs = concatenated([part.logprobs for part in asked])
     return whole
+
+
+def shared(sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device) -> Sampled:
+    """What the first rank of the group sampled, on every rank: they can never take different tokens."""
+    both = torch.empty(2, count, dtype=torch.long, device=device)
+    if sampled is not None:
+        torch.stack([sampled.token_ids, sampled.failure.long()], out=both)
+    group.broadcast(both)
+    return sampled or Sampled(both[0], both[1].to(torch.int32))

@@ -1,0 +1,42 @@
+"""Random weights (`load_format=dummy`): each parameter from its own name and the seed, so that every cut of a model has
+the same ones. Worker process.
+"""
+
+from __future__ import annotations
+
+import copy
+import threading
+import zlib
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.parallel.shard import Shard
+
+_ONE_AT_A_TIME = threading.Lock()  # transformers loads in threads, and torch has one random state
+
+
+class RandomSlice:
+    """One parameter of `whole`, a model without storage, made when it is indexed with `...`."""
+
+    def __init__(self, whole: PreTrainedModel, name: str, seed: int, shard: Shard | None) -> None:
+        self.whole, self.name, self.seed, self.shard = whole, name, seed, shard
+
+    def __getitem__(self, _everything: Any) -> torch.Tensor:
+        made = self._make()
+        return made if self.shard is None else self.shard.cut(made)
+
+    @torch.no_grad()
+    def _make(self) -> torch.Tensor:
+        """As the architecture initialises the module it belongs to; the caller's random state is left alone."""
+        owner, _, part = self.name.rpartition(".")
+        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
+            torch.manual_seed(zlib.crc32(self.name.encode()) ^ self.seed)
+            twin = copy.deepcopy(self.whole.get_submodule(owner)).to_empty(device="cpu", recurse=False)
+            for weight in twin.parameters(recurse=False):  # whatever the architecture leaves alone
+                weight.normal_(0.0, 0.02)
+            self.whole._init_weights(twin)  # noqa: SLF001 - transformers has no public name for it
+            return getattr(twin, part).detach()

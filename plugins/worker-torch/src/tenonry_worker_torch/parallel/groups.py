@@ -1,0 +1,208 @@
+"""How ranks meet and what they say to each other: torch.distributed, gloo on the CPU and NCCL on CUDA. Worker process.
+
+Every rank has two circles: those that share its layers (the tensor group, which sums and gathers), and the rank of the
+next and of the previous pipeline stage (the link, which hands hidden states on).
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections import deque
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit
+
+import torch
+import torch.distributed as dist
+
+from tenonry.errors import ConfigError
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.worker import WorkerContext
+
+LOOPBACK = "lo"
+INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
+
+
+class TensorGroup:
+    """The ranks that share one stage's layers. A group of one does nothing, and is never told apart by its callers."""
+
+    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
+        self.rank, self.size, self._group = rank, size, group
+
+    def sum(self, x: torch.Tensor) -> torch.Tensor:
+        """The sum over all ranks, in place where `x` is contiguous; every rank gets the same bits."""
+        if self.size > 1:
+            x = x.contiguous()
+            dist.all_reduce(x, group=self._group)
+        return x
+
+    def gather(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` [..., n] of every rank side by side: [..., n × size], equal on all ranks."""
+        if self.size == 1:
+            return x
+        every = x.new_empty(self.size, *x.shape)
+        all_gather = (
+            getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        )  # its name before torch 2.13
+        all_gather(every.view(-1, x.shape[-1]), x.contiguous().view(-1, x.shape[-1]), group=self._group)
+        return every.movedim(0, -2).reshape(*x.shape[:-1], -1)
+
+    def broadcast(self, x: torch.Tensor) -> torch.Tensor:
+        """The first rank's `x`, in place; `x` is contiguous."""
+        if self.size > 1:
+            dist.broadcast(x, group=self._group, group_src=0)
+        return x
+
+    def all_agree(self, is_true: bool) -> bool:
+        """Whether it is true on every rank."""
+        if self.size == 1:
+            return is_true
+        device = torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
+        votes = torch.tensor([int(is_true)], device=device)
+        dist.all_reduce(votes, group=self._group)
+        return int(votes.item()) == self.size
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> TensorGroup:
+        """A copied module speaks to the same ranks."""
+        return self
+
+
+class Link:
+    """The pipeline stages before and after this one. Sending returns at once, so that a stage can go on with the next
+    step; what is under way is kept until it has arrived.
+    """
+
+    def __init__(self, stage: int = 0, num_stages: int = 1, group: Any = None) -> None:
+        self.stage, self.num_stages, self._group = stage, num_stages, group
+        self._like = torch.empty(0)
+        self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
+
+    @property
+    def is_first(self) -> bool:
+        return self.stage == 0
+
+    @property
+    def is_last(self) -> bool:
+        return self.stage == self.num_stages - 1
+
+    def carries(self, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
+        """What one token is on its way between stages."""
+        self._like = torch.empty(hidden_size, dtype=dtype, device=device)
+
+    def blank(self, count: int) -> torch.Tensor:
+        """Inputs of this stage for `count` tokens that stand for any others."""
+        if self.is_first:
+            return torch.zeros(count, dtype=torch.long, device=self._like.device)
+        return self._like.new_zeros(count, len(self._like))
+
+    def inputs(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """What this stage reads for the tokens i64[T]: their ids, or what the stage before made of them."""
+        return token_ids if self.is_first else self.receive(self._like.new_empty(len(token_ids), len(self._like)))
+
+    def send(self, hidden: torch.Tensor) -> None:
+        """To the next stage."""
+        while self._under_way and (len(self._under_way) > self.num_stages or self._under_way[0][0].is_completed()):
+            self._under_way.popleft()[0].wait()
+        hidden = hidden.contiguous()
+        work = dist.isend(hidden, group=self._group, group_dst=self.stage + 1)
+        self._under_way.append((work, hidden))
+
+    def receive(self, into: torch.Tensor) -> torch.Tensor:
+        """From the stage before, into a tensor of the right shape."""
+        work = dist.irecv(into, group=self._group, group_src=self.stage - 1)
+        if work is not None:
+            work.wait()
+        return into
+
+
+@dataclass(slots=True)
+class Parallel:
+    """A rank's place: its tensor group and its link."""
+
+    tensor: TensorGroup
+    link: Link
+
+    @property
+    def is_alone(self) -> bool:
+        return self.tensor.size == 1 and self.link.num_stages == 1
+
+
+def alone() -> Parallel:
+    """The only rank."""
+    return Parallel(TensorGroup(), Link())
+
+
+def open_store(host: str, world_size: int, timeout_s: float) -> tuple[Any, str]:
+    """Listen on a free port of `host`; the store, which must be kept, and its URL. Raises ConfigError."""
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.socket(family, socket.SOCK_STREAM)
+        listener.bind((host, 0))
+    except OSError as error:
+        raise ConfigError(
+            f"the ranks' rendezvous cannot listen on {host}: {error}; give an address of this node"
+        ) from None
+    listener.listen()
+    port = listener.getsockname()[1]
+    store = dist.TCPStore(
+        host, port, world_size, is_master=True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False,
+        master_listen_fd=listener.detach(),
+    )  # fmt: skip
+    return store, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
+
+
+def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
+    """The store behind a rendezvous URL. Raises ConfigError naming it."""
+    url = urlsplit(rendezvous)
+    timeout = timedelta(seconds=timeout_s)
+    if url.scheme == "file" and url.path:
+        return dist.FileStore(unquote(url.path), world_size)
+    if url.scheme == "tcp" and url.hostname and url.port:
+        return dist.TCPStore(url.hostname, url.port, world_size, is_master=False, timeout=timeout)
+    raise ConfigError(f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT")
+
+
+class Meeting:
+    """The process groups of one rank, from `join` to `leave`."""
+
+    def __init__(self, context: WorkerContext, store: Any = None) -> None:
+        config = context.config
+        self.rank, self.world_size, self._timeout_s = context.rank, config.world_size, config.start_timeout
+        self.store = store or find_store(context.rendezvous, self.world_size, config.start_timeout)
+        self._is_local = context.rendezvous.startswith("file:")
+
+    def wait_for_all(self, where: str) -> None:
+        """Return when every rank got here. Loading may take one rank longer than a step is allowed to take."""
+        self.store.set(f"{where}/{self.rank}", b"1")
+        keys = [f"{where}/{rank}" for rank in range(self.world_size)]
+        self.store.wait(keys, timedelta(seconds=self._timeout_s))
+
+    def join(self, context: WorkerContext, device: torch.device) -> Parallel:
+        """Make the groups of all ranks, in one order everywhere; this rank's place among them."""
+        config, timeout = context.config, timedelta(seconds=context.config.step_timeout)
+        if self._is_local and any(name == LOOPBACK for _, name in socket.if_nameindex()):
+            os.environ.setdefault(INTERFACE_VARIABLE, LOOPBACK)  # gloo has no other way to be told
+        self.wait_for_all("here")
+        is_cuda = device.type == "cuda"
+        dist.init_process_group(
+            "nccl" if is_cuda else "gloo", store=self.store, rank=self.rank, world_size=self.world_size,
+            timeout=timeout, device_id=device if is_cuda else None,
+        )  # fmt: skip
+        tp_size, pp_size = config.tensor_parallel_size, config.pipeline_parallel_size
+        rows = [list(range(stage * tp_size, (stage + 1) * tp_size)) for stage in range(pp_size)]
+        columns = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]
+        tensor = [dist.new_group(ranks, timeout=timeout) for ranks in rows] if tp_size > 1 else [None] * pp_size
+        link = [dist.new_group(ranks, timeout=timeout) for ranks in columns] if pp_size > 1 else [None] * tp_size
+        return Parallel(
+            TensorGroup(context.tp_rank, tp_size, tensor[context.pp_rank]),
+            Link(context.pp_rank, pp_size, link[context.tp_rank]),
+        )
+
+    def leave(self) -> None:
+        """Close what was opened."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        self.store = None

@@ -1,0 +1,74 @@
+"""Modules that hold a piece of a layer and talk to the other ranks. Worker process, any device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.parallel.groups import TensorGroup
+
+
+def resized(old: torch.Tensor, shape: list[int]) -> nn.Parameter:
+    """An empty parameter of another shape, like `old` in everything else."""
+    return nn.Parameter(torch.empty(shape, dtype=old.dtype, device=old.device), requires_grad=False)
+
+
+class RowLinear(nn.Linear):
+    """Holds some input features of a linear layer: partial sums are added over the ranks, then the bias, once.
+
+    With `splits_input` every rank is given the whole input and takes its own features of it.
+    """
+
+    def __init__(self, whole: nn.Linear, group: TensorGroup, *, splits_input: bool) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = whole.in_features // group.size, whole.out_features
+        self.weight, self.bias = whole.weight, whole.bias
+        self.group, self.splits_input = group, splits_input
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.splits_input:
+            x = x.narrow(-1, self.group.rank * self.in_features, self.in_features)
+        out = self.group.sum(functional.linear(x, self.weight))
+        return out if self.bias is None else out + self.bias
+
+
+class GatherLinear(nn.Linear):
+    """Holds some output features of a linear layer, and gives every rank all of them."""
+
+    def __init__(self, whole: nn.Linear, group: TensorGroup) -> None:
+        nn.Module.__init__(self)
+        self.in_features, self.out_features = whole.in_features, whole.out_features
+        self.weight, self.bias = whole.weight, whole.bias
+        self.group = group
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        # The last rank's piece may be filled up with zeros.
+        return self.group.gather(functional.linear(x, self.weight, self.bias)).narrow(-1, 0, self.out_features)
+
+
+class VocabularyLookup:
+    """The forward pass of an embedding that holds some of the vocabulary: the others' rows are zeros here."""
+
+    def __init__(self, embedding: nn.Embedding, group: TensorGroup) -> None:
+        self.look_up, self.group = embedding.forward, group
+        self.size = embedding.weight.shape[0]
+
+    def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
+        local = token_ids - self.group.rank * self.size
+        is_here = (local >= 0) & (local < self.size)
+        found = self.look_up(local.clamp(0, self.size - 1))
+        return self.group.sum(found.masked_fill(~is_here[..., None], 0.0))
+
+
+class SumOutput:
+    """A forward hook: what a module returns is a partial sum."""
+
+    def __init__(self, group: TensorGroup) -> None:
+        self.group = group
+
+    def __call__(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+        return self.group.sum(output)

@@ -1,0 +1,145 @@
+"""The part of a model's stack that one rank runs: the other layers are left out before any weight is read.
+
+The model keeps its own forward pass. A layer that another stage runs is replaced by a module that passes on what it is
+given, and the last of those before this stage gives what the stage before sent, whatever came in. Worker process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.parallel.plan import pipeline_plan
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.parallel.groups import Link
+
+STAGE_ATTRIBUTE = "tenonry_stage"
+# What models hand to every layer, and every stage can make itself.
+EVERY_STAGE_HAS = frozenset({"position_embeddings", "position_ids", "attention_mask", "cache_position"})
+
+
+def share_of(count: int, stage: int, num_stages: int) -> range:
+    """The layers of one stage: neighbours, as even as possible; the first stages take what is left over, since the
+    last one also has the head.
+    """
+    each, more = divmod(count, num_stages)
+    begin = stage * each + min(stage, more)
+    return range(begin, begin + each + (stage < more))
+
+
+class Skipped(nn.Module):
+    """Stands where another stage's layer was: keeps its plain attributes, which models look at, and does nothing."""
+
+    def __init__(self, layer: nn.Module, family: str) -> None:
+        super().__init__()
+        for name, value in vars(layer).items():
+            if not name.startswith("_") and isinstance(value, str | int | float | None):
+                setattr(self, name, value)
+        self.family, self.is_checked = family, False
+
+    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        if not self.is_checked:
+            self._check(others, named)
+            self.is_checked = True
+        return hidden_states
+
+    def _check(self, others: tuple[Any, ...], named: dict[str, Any]) -> None:
+        """Raises ModelError when layers are given something that only the first stage could make."""
+        odd = [name for name, value in named.items() if name not in EVERY_STAGE_HAS and _holds_tensor(value)]
+        odd += [f"argument {place + 2}" for place, value in enumerate(others) if _holds_tensor(value)]
+        if odd:
+            raise ModelError(
+                f"{self.family} hands {', '.join(odd)} to its layers besides hidden states, which stages of worker "
+                "'torch' do not pass on; use pipeline_parallel_size=1"
+            )
+
+
+class Entry(Skipped):
+    """The last layer before a stage: gives what the stage before sent."""
+
+    received: torch.Tensor | None = None
+
+    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+        super().forward(hidden_states, *others, **named)
+        return hidden_states if self.received is None else self.received
+
+
+class Stage:
+    """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them."""
+
+    def __init__(self, link: Link | None = None, layers: range | None = None, entry: Entry | None = None) -> None:
+        self.is_first = link is None or link.is_first
+        self.is_last = link is None or link.is_last
+        self.layers, self.entry = layers, entry
+
+    def __call__(
+        self, model: PreTrainedModel, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None = None
+    ) -> torch.Tensor:
+        """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others. Returns logits
+        [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
+        """
+        fed: dict[str, torch.Tensor] = {"position_ids": positions[None]}
+        if self.entry is None:
+            fed["input_ids"] = inputs[None]
+        else:
+            self.entry.received = fed["inputs_embeds"] = inputs[None]
+        if not self.is_last:
+            return model.base_model(**fed, use_cache=False).last_hidden_state[0]
+        kept = 0 if keep is None else keep  # transformers: 0 means every position
+        return model(**fed, use_cache=False, logits_to_keep=kept).logits[0]
+
+    def own(self, all_layers: Any) -> list[Any]:
+        """Of things there is one of per layer: those of this stage."""
+        return list(all_layers) if self.layers is None else [all_layers[number] for number in self.layers]
+
+
+def stage_of(model: nn.Module) -> Stage:
+    """The stage that `keep_stage` made of a model; the whole of it if it was never asked."""
+    found: Stage = getattr(model, STAGE_ATTRIBUTE, None) or Stage()
+    return found
+
+
+def keep_stage(model: PreTrainedModel, link: Link) -> None:
+    """Leave in `model` what this rank's stage runs. Raises ModelError: a family without a plan, or too few layers."""
+    before, name, after = pipeline_plan(model, link.num_stages)
+    base, family = model.base_model, type(model).__name__
+    layers: nn.ModuleList = getattr(base, name)
+    if len(layers) < link.num_stages:
+        raise ModelError(
+            f"{family} has {len(layers)} layers, but pipeline_parallel_size={link.num_stages}; each stage needs a layer"
+        )
+    _refuse_unplanned(base, {*before, name, *after}, family)
+    mine = share_of(len(layers), link.stage, link.num_stages)
+    for number, layer in enumerate(layers):
+        if number not in mine:
+            layers[number] = (Entry if number == mine.start - 1 else Skipped)(layer, family)
+    gone = [*([] if link.is_first else before), *([] if link.is_last else after)]
+    for child in gone:
+        setattr(base, child, nn.Identity())
+    if not link.is_last:
+        model.set_output_embeddings(nn.Identity())
+    entry = None if link.is_first else layers[mine.start - 1]
+    setattr(model, STAGE_ATTRIBUTE, Stage(link, mine, entry))
+
+
+def _refuse_unplanned(base: nn.Module, planned: set[str], family: str) -> None:
+    """Something with weights that the plan does not place would be missing where it is needed, in silence."""
+    for child, module in base.named_children():
+        if child not in planned and any(True for _ in module.parameters()):
+            raise ModelError(
+                f"the pipeline plan of {family} does not say which stage has '{child}'; use pipeline_parallel_size=1"
+            )
+
+
+def _holds_tensor(value: Any) -> bool:
+    if isinstance(value, dict):
+        value = tuple(value.values())
+    if isinstance(value, tuple | list):
+        return any(_holds_tensor(item) for item in value)
+    return isinstance(value, torch.Tensor)

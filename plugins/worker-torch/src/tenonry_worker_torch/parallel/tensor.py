@@ -1,0 +1,183 @@
+"""Cuts the layers of a model without weights into this rank's pieces, as its tensor parallel plan says. Worker process.
+
+Styles follow transformers. A linear layer cut along its outputs stays an `nn.Linear`, only smaller; one cut along its
+inputs, or whose outputs are gathered, becomes a module that talks to the other ranks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.parallel.layers import GatherLinear, RowLinear, SumOutput, VocabularyLookup, resized
+from tenonry_worker_torch.parallel.plan import matching, tensor_plan
+from tenonry_worker_torch.parallel.shard import Shard
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.parallel.groups import TensorGroup
+
+# Every rank keeps the whole module; some of these names only say what a gradient would need.
+WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"})
+SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
+GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
+SPLIT_INPUT = frozenset({"rowwise_split_input", "rowwise_rep"})
+KEY_VALUE = frozenset({"k_proj", "v_proj"})
+STACKED = frozenset({"colwise", "rowwise", "packed_colwise", "packed_rowwise"})
+STYLES = WHOLE | SUMMED | GATHERED | SPLIT_INPUT | STACKED | {"embedding_rowwise"}
+
+
+def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]:
+    """Make the model this rank's own; parameter name → what to cut from the checkpoint.
+
+    Raises ModelError for a family without a plan, a style that is not known, and sizes that do not divide.
+    """
+    plan = tensor_plan(model, group.size)
+    check_heads(model, group.size)
+    cutter = Cutter(model, group)
+    for pattern, style in plan.items():
+        if style not in STYLES:
+            raise ModelError(
+                f"{type(model).__name__} plans the style '{style}' for {pattern}, which worker 'torch' does not "
+                f"support (it does {', '.join(sorted(STYLES))}); use tensor_parallel_size=1"
+            )
+        cutter.apply(pattern, style)
+    if not cutter.shards:
+        raise ModelError(
+            f"the tensor parallel plan of {type(model).__name__} fits none of its layers; use tensor_parallel_size=1"
+        )
+    cutter.check_sums()
+    return cutter.shards
+
+
+def check_heads(model: PreTrainedModel, size: int) -> None:
+    """Raises ModelError, with the numbers, when heads cannot be shared out evenly."""
+    config = model.config.get_text_config()
+    heads = int(config.num_attention_heads)
+    kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
+    if heads % size:
+        raise ModelError(
+            f"{type(model).__name__} has {heads} attention heads, which tensor_parallel_size={size} does not divide"
+        )
+    if kv_heads % size and size % kv_heads:
+        raise ModelError(
+            f"{type(model).__name__} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a "
+            "multiple of them"
+        )
+
+
+class Cutter:
+    """Applies styles to one model and keeps a record of what was cut."""
+
+    def __init__(self, model: PreTrainedModel, group: TensorGroup) -> None:
+        self.model, self.group = model, group
+        self.shards: dict[str, Shard] = {}
+        self._names = [name for name, _ in model.named_modules()]
+        self._parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        self._summed: list[str] = []
+        self._tied: dict[str, str] = dict(model.all_tied_weights_keys)
+
+    def apply(self, pattern: str, style: str) -> None:
+        """One line of the plan. A pattern that matches nothing is a layer that this stage or model has not."""
+        if style in WHOLE:
+            return
+        for name in matching(pattern, self._names):
+            self._cut_module(name, self.model.get_submodule(name), style)
+        for name in matching(pattern, self._parameters):
+            self._cut_parameter(name, style)
+
+    def check_sums(self) -> None:
+        """Whatever a summed module holds must be cut, or it would be added once per rank."""
+        for name in self._summed:
+            for key, _ in self.model.get_submodule(name).named_parameters(prefix=name):
+                if key not in self.shards:
+                    raise ModelError(
+                        f"{key} is not in the tensor parallel plan of {type(self.model).__name__}, but its output is "
+                        "summed over the ranks; use tensor_parallel_size=1"
+                    )
+
+    # ------------------------------------------------------------------ modules
+
+    def _cut_module(self, name: str, module: nn.Module, style: str) -> None:
+        if style in SUMMED:
+            module.register_forward_hook(SumOutput(self.group))
+            self._summed.append(name)
+        elif style == "embedding_rowwise" and isinstance(module, nn.Embedding):
+            self._cut_embedding(name, module)
+        elif type(module) is nn.Linear:
+            self._cut_linear(name, module, style)
+        elif not isinstance(module, nn.Identity):  # what another stage holds
+            raise ModelError(f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}')")
+
+    def _cut_linear(self, name: str, module: nn.Linear, style: str) -> None:
+        size = self.group.size
+        if style == "rowwise" or style in SPLIT_INPUT:
+            self._cut(name, module, "weight", Shard(-1, self.group.rank, size))
+            self._replace(name, RowLinear(module, self.group, splits_input=style in SPLIT_INPUT))
+            return
+        shard = self._output_shard(name, module, style)
+        for part in ("weight", "bias"):
+            if getattr(module, part) is not None:
+                self._cut(name, module, part, Shard(-2 if part == "weight" else -1, *shard))
+        if style in GATHERED:
+            made = GatherLinear(module, self.group)
+            self._replace(name, made)
+            self._cut_tied(f"{name}.weight")
+        else:
+            module.out_features = module.weight.shape[0]
+
+    def _output_shard(self, name: str, module: nn.Linear, style: str) -> tuple[int, int, int, bool]:
+        """Index, count, parts and padding of a cut along the outputs; where KV heads are few, ranks share them."""
+        rank, size = self.group.rank, self.group.size
+        if name.rpartition(".")[2] in KEY_VALUE and style == "colwise":
+            heads = self._kv_heads(name, module)
+            if heads < size:
+                return rank * heads // size, heads, 1, False
+        return rank, size, 2 if style == "packed_colwise" else 1, style in GATHERED
+
+    def _kv_heads(self, name: str, module: nn.Linear) -> int:
+        attention = self.model.get_submodule(name.rpartition(".")[0])
+        config = self.model.config.get_text_config()
+        head_dim = int(getattr(attention, "head_dim", 0) or config.hidden_size // config.num_attention_heads)
+        heads = module.out_features // head_dim
+        if heads % self.group.size and self.group.size % heads:
+            raise ModelError(f"{name} has {heads} KV heads, which {self.group.size} ranks cannot share evenly")
+        return heads
+
+    def _cut_embedding(self, name: str, module: nn.Embedding) -> None:
+        self._cut(name, module, "weight", Shard(-2, self.group.rank, self.group.size, is_padded=True))
+        module.padding_idx = None  # an index into the whole vocabulary
+        module.forward = VocabularyLookup(module, self.group)  # type: ignore[method-assign]
+
+    def _cut_tied(self, head: str) -> None:
+        """An embedding that shares the head's weight shares its piece: each rank looks up its own tokens."""
+        name = self._tied.get(head, "").rpartition(".")[0]
+        embedding = self.model.get_submodule(name) if name in self._names else None
+        if isinstance(embedding, nn.Embedding) and not isinstance(embedding.forward, VocabularyLookup):
+            self._cut_embedding(name, embedding)
+
+    # ------------------------------------------------------------------ parameters
+
+    def _cut_parameter(self, name: str, style: str) -> None:
+        """A parameter that a plan names itself: the stacked weights [experts, out, in] of an experts module."""
+        owner, _, part = name.rpartition(".")
+        rank, size = self.group.rank, self.group.size
+        parts = 2 if style.startswith("packed") else 1
+        module = self.model.get_submodule(owner)
+        if style not in STACKED or getattr(module, part).dim() != 3:
+            raise ModelError(f"parameter {name} cannot be cut in the style '{style}'; use tensor_parallel_size=1")
+        self._cut(owner, module, part, Shard(-1 if style.endswith("rowwise") else -2, rank, size, parts))
+
+    def _cut(self, name: str, module: nn.Module, part: str, shard: Shard) -> None:
+        old, key = getattr(module, part), f"{name}.{part}"
+        if key in self.shards:
+            raise ModelError(f"{key} is cut twice by the tensor parallel plan; use tensor_parallel_size=1")
+        setattr(module, part, resized(old, shard.shape(old.shape, key)))
+        self.shards[key] = shard
+
+    def _replace(self, name: str, module: nn.Module) -> None:
+        parent, _, child = name.rpartition(".")
+        setattr(self.model.get_submodule(parent), child, module)
