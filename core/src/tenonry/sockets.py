@@ -81,7 +81,12 @@ class RunDirectory:
 
 def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
     """Where a front end binds for its engines: a unique ipc address, or tcp with port 0 for "any free one"."""
-    return run.address(uuid.uuid4().hex[:12]) if local_only else f"{TCP}{_explicit(host)}:{port}"
+    return run.address(uuid.uuid4().hex[:12]) if local_only else tcp_address(host, port)
+
+
+def tcp_address(host: str, port: int) -> str:
+    """Raises ConfigError for a host that means every interface."""
+    return f"{TCP}{_explicit(host)}:{port}"
 
 
 def _explicit(host: str) -> str:

@@ -7,16 +7,14 @@ Lives in the process of a front end; all methods run on the event loop's thread,
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import itertools
 import logging
-import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
-import msgspec
 import zmq
 
+from tenonry.client.coordinator_link import CoordinatorLink
 from tenonry.client.load_balancer import LoadBalancer
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
@@ -25,11 +23,9 @@ from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFacts,
-    LoadTable,
     RequestType,
     UtilityCall,
     UtilityResult,
-    WaveStart,
 )
 from tenonry.serial import Decoder, Encoder
 from tenonry.sockets import (
@@ -43,11 +39,13 @@ from tenonry.sockets import (
 )
 
 logger = logging.getLogger(__name__)
-STALE_S = 15.0  # three times as long as the coordinator is ever silent
 
 
 class EngineLink:
-    """One engine as this front end sees it. `requests`: handles that run there. `leaving`: it gets no new ones."""
+    """One engine as this front end sees it.
+
+    `requests`: handles that run there. `leaving`: it gets no new ones. `dead`: why it is, or nothing.
+    """
 
     __slots__ = ("calls", "dead", "epoch", "identity", "index", "leaving", "requests")
 
@@ -55,7 +53,7 @@ class EngineLink:
         self.index, self.epoch, self.identity = facts.index, facts.epoch, engine_identity(facts.index)
         self.requests: set[int] = set()
         self.calls: dict[int, asyncio.Future[Any]] = {}
-        self.leaving = self.dead = False
+        self.leaving, self.dead = False, ""
 
 
 class CoreClient:
@@ -130,7 +128,7 @@ class CoreClient:
         """From any thread: nothing goes there from now on. `remove_engine` follows."""
         link = self.engines.get(index)
         if link is not None:
-            link.leaving = link.dead = True
+            link.leaving, link.dead = True, reason
             if all(other.dead for other in list(self.engines.values())):
                 self.dead = reason
 
@@ -177,15 +175,17 @@ class CoreClient:
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
+        able = sorted(index for index, link in self.engines.items() if not link.leaving)
         rank = request.data_parallel_rank
+        if rank in self.engines and self.engines[rank].dead:
+            raise EngineDeadError(f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}")
+        if rank is not None and rank not in able:
+            known = ", ".join(map(str, able))
+            raise RequestError(
+                f"data_parallel_rank={rank}: there is no such engine; there are {known}", "data_parallel_rank"
+            )
         if rank is not None:
-            if rank not in self.engines or self.engines[rank].leaving:
-                known = ", ".join(map(str, sorted(self.engines)))
-                raise RequestError(
-                    f"data_parallel_rank={rank}: there is no such engine; there are {known}", "data_parallel_rank"
-                )
             return self.engines[rank]
-        able = [index for index, link in self.engines.items() if not link.leaving]
         return self.engines[self._balancer.pick(request, able, self.load)]
 
     def abort_requests(self, handles: Iterable[int]) -> None:
@@ -293,45 +293,3 @@ def _answer(link: EngineLink, result: UtilityResult) -> None:
         future.set_exception(EngineGenerateError(result.failure))
     else:
         future.set_result(result.result)
-
-
-class CoordinatorLink:
-    """What the coordinator publishes, as last heard, and the way to wake engines that pause. Idle without one."""
-
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], curve: CurveKeys | None) -> None:
-        self._context, self._curve = context, curve
-        self._table: zmq.Socket[bytes] | None = None
-        self._reports: zmq.Socket[bytes] | None = None
-        self._decoder = msgspec.msgpack.Decoder(LoadTable)
-        self.loads: dict[int, int] = {}
-        self.wave, self._is_running, self._heard_at = 0, False, 0.0
-
-    def connect(self, coordinator: CoordinatorReady) -> None:
-        """Once; engines that join later report to the same coordinator."""
-        if self._table is None:
-            self._table = make_socket(self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve)
-            self._table.subscribe(b"")
-            self._reports = make_socket(
-                self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, only_connected=True
-            )
-
-    def refresh(self) -> None:
-        """Read what was published meanwhile; called per request, so that nothing has to wake up for it."""
-        if self._table is None:
-            return
-        while self._table.poll(0):
-            table = self._decoder.decode(self._table.recv())
-            self.loads = {index: running + waiting for index, running, waiting in table.loads}
-            self.wave, self._is_running = max(self.wave, table.wave), table.is_running
-            self._heard_at = time.monotonic()
-        if self.loads and time.monotonic() > self._heard_at + STALE_S:  # the coordinator is gone: better no figures
-            self.loads = {}
-
-    def wake(self, chosen: int) -> None:
-        """A request went to `chosen`; the others have to step with it, if they pause."""
-        if self._reports is not None and not self._is_running:
-            with contextlib.suppress(zmq.Again):  # it is gone; the engines' owner knows
-                self._reports.send(msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK)
-
-    def close(self) -> None:
-        close_all(self._table, self._reports)

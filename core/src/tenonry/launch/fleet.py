@@ -19,6 +19,7 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
 from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import build_plugin
@@ -75,6 +76,7 @@ class EngineFleet:
         self.curve = None if self.is_local else _keys(config)
         self._coordinated = coordinated or model.needs_lockstep
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._nodes = NodeWatch(self._lost_on_a_node)
 
     # ------------------------------------------------------------------ rounds
     def meeting(self) -> RunDirectory:
@@ -91,7 +93,7 @@ class EngineFleet:
         Raises LaunchError or ConfigError.
         """
         meeting = self.meeting()
-        address = self.address(meeting, self._config.data_parallel_rpc_port)
+        address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
         socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
         names = [f"engine {index}" for index in indexes]
         try:
@@ -110,11 +112,15 @@ class EngineFleet:
             self._check_alike(facts)
         except BaseException:
             self._launcher.stop(names)
+            close_all(socket)
             raise
         finally:
-            close_all(socket)
             meeting.close()
         self.engines |= {one.index: one for one in facts}
+        if all(engine.local for engine in engines):
+            close_all(socket)
+        else:
+            self._nodes.start(socket)
         for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
             self._on_exit(name, 0, code)
         return facts
@@ -135,7 +141,8 @@ class EngineFleet:
             parallel_config={"data_parallel_size": size, "lockstep": int(self._model.needs_lockstep)},
             epoch=self._epoch,
         )
-        Handshake(socket, engines, metadata, self._plan).run(lambda: self._ended(engines), self._config.start_timeout)
+        handshake = Handshake(socket, engines, metadata, self._plan, self._nodes.receive)
+        handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
         """Processes that a start waits for and that are gone."""
@@ -209,6 +216,11 @@ class EngineFleet:
         index = int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
+    def _lost_on_a_node(self, index: int, reason: str) -> None:
+        if index not in self.engines and index not in self.dead:
+            raise LaunchError(reason)  # it was still starting
+        self.lost(index, reason)
+
     def lost(self, index: int, reason: str) -> None:
         """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""
         with self._lock:
@@ -238,6 +250,7 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
+        self._nodes.close()
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
         if self.coordinator is not None:

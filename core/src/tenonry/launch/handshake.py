@@ -11,6 +11,7 @@ import msgspec
 import zmq
 
 from tenonry.errors import LaunchError
+from tenonry.launch.nodes import NODE_IDENTITY
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineHandshakeMessage,
@@ -52,8 +53,14 @@ class Handshake:
     """Brings `engines` from NEW to READY over the bound ROUTER `socket`. Every failure is a LaunchError."""
 
     def __init__(
-        self, socket: zmq.Socket[bytes], engines: list[CoreEngine], metadata: HandshakeMetadata, plan: PluginPlan
+        self,
+        socket: zmq.Socket[bytes],
+        engines: list[CoreEngine],
+        metadata: HandshakeMetadata,
+        plan: PluginPlan,
+        on_report: Callable[[zmq.Socket[bytes], list[bytes]], None] | None = None,
     ) -> None:
+        self._on_report = on_report  # for what nodes say of their engines meanwhile
         self._socket, self._engines, self._metadata = socket, {engine.identity: engine for engine in engines}, metadata
         self._versions = plan.versions()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
@@ -87,6 +94,9 @@ class Handshake:
 
     def _receive(self) -> None:
         identity, *body = self._socket.recv_multipart()
+        if self._on_report is not None and identity.startswith(NODE_IDENTITY):
+            self._on_report(self._socket, [identity, *body])
+            return
         engine = self._engines.get(identity)
         if engine is None:
             raise LaunchError(f"a message from unknown engine {engine_index_of(identity)} in the handshake")

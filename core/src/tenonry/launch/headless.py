@@ -1,0 +1,117 @@
+"""The top process of a node that has engines and no front end (`--headless`): starts them, reports, ends with them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket as sockets
+import threading
+import time
+
+import msgspec
+import zmq
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.launch.devices import device_environment
+from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_manager import PluginManager, build_plugin
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import CurveKeys, make_socket, read_keys, tcp_address
+from tenonry.supervise import describe_exit
+
+logger = logging.getLogger(__name__)
+
+
+def run_headless(config: EngineConfig) -> int:
+    """Run this node's engines for a front end on another node; returns the exit status: 0 only after a signal.
+
+    Raises ConfigError for what is missing, and whatever resolving plugins and model raises.
+    """
+    manager = PluginManager(config.plugins)
+    plan = manager.plan(config, launcher=True)
+    node = HeadlessNode(config, plan, manager.resolve_model(config))
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: node.stop())
+    return node.run()
+
+
+class HeadlessNode:
+    """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says."""
+
+    def __init__(self, config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> None:
+        first, count = config.data_parallel_start_rank, config.data_parallel_size_local
+        if not count or not config.data_parallel_rpc_port or config.auth_key_file is None:
+            raise ConfigError(
+                "--headless needs --data-parallel-size-local (how many engines run here), --data-parallel-address and "
+                "--data-parallel-rpc-port of the first node, and --auth-key-file"
+            )
+        if first + count > config.data_parallel_size:
+            raise ConfigError(
+                f"data_parallel_start_rank={first} and data_parallel_size_local={count} go beyond "
+                f"data_parallel_size={config.data_parallel_size}"
+            )
+        self._curve = read_keys(config.auth_key_file)
+        self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
+        self._engines = list(range(first, first + count))
+        self._specs = [_spec(config, plan, model, index, self._address, self._curve) for index in self._engines]
+        self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
+        self._timeout, self._stopping = config.start_timeout, threading.Event()
+
+    def stop(self) -> None:
+        """Safe in a signal handler."""
+        self._stopping.set()
+
+    def run(self) -> int:
+        context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        identity = NODE_IDENTITY + sockets.gethostname().encode() + str(self._engines[0]).encode()
+        socket = make_socket(context, zmq.DEALER, self._address, bind=False, identity=identity, curve=self._curve)
+        try:
+            self._launcher.start(self._specs)
+            self._report_until_the_end(socket)
+        except LaunchError as error:
+            logger.error("%s", error)  # noqa: TRY400 - the text says it all
+            return 1
+        finally:
+            self._launcher.shutdown()
+            context.destroy(linger=1000)
+        return 0
+
+    def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
+        """Raises LaunchError when an engine ended, or the front end is gone."""
+        node = sockets.gethostname()
+        heard, patience = time.monotonic(), self._timeout
+        while not self._stopping.is_set():
+            ended = {
+                int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
+                for name, code in self._launcher.finished().items()
+            }
+            socket.send(msgspec.msgpack.encode(NodeReport(node, self._engines, ended)))
+            if ended:
+                raise LaunchError("; ".join(ended.values()))
+            if socket.poll(round(REPORT_EVERY_S * 1000)):
+                while socket.poll(0):
+                    socket.recv()
+                heard, patience = time.monotonic(), SILENCE_S
+                self._stopping.wait(REPORT_EVERY_S)
+            elif time.monotonic() > heard + patience:
+                raise LaunchError(f"the front end at {self._address} has said nothing for {patience:.0f} s")
+
+
+def _spec(
+    config: EngineConfig, plan: PluginPlan, model: ModelInfo, index: int, address: str, curve: CurveKeys
+) -> EngineSpec:
+    local_rank = index - config.data_parallel_start_rank
+    return EngineSpec(
+        engine_index=index,
+        local_rank=local_rank,
+        handshake_address=address,
+        config_text=config.model_dump_json(),
+        plan_text=plan.encode(),
+        model_text=msgspec.json.encode(model).decode(),
+        local=False,
+        environment=device_environment(config, local_rank),
+        curve_keys=curve.encode(),
+    )

@@ -1,0 +1,72 @@
+"""Engines on other nodes: each such node reports its own every second, and both sides notice when the other is gone.
+
+`NodeWatch` runs beside the front end, on the socket of the handshake; `launch.headless` is its other end.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+logger = logging.getLogger(__name__)
+NODE_IDENTITY = b"node "
+REPORT_EVERY_S = 1.0
+SILENCE_S = 5.0
+
+
+class NodeReport(msgspec.Struct, array_like=True):
+    """Node to front end, every second: the engines it runs, and those of them that ended, with the reason."""
+
+    node: str
+    engines: list[int]
+    ended: dict[int, str] = {}
+
+
+class NodeWatch:
+    """Listens for reports until `close`. `on_death(engine index, reason)`, from its thread."""
+
+    def __init__(self, on_death: Callable[[int, str], None]) -> None:
+        self._on_death = on_death
+        self._last: dict[str, tuple[float, list[int]]] = {}
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+        self._decoder = msgspec.msgpack.Decoder(NodeReport)
+
+    def start(self, socket: zmq.Socket[bytes]) -> None:
+        """Take over the bound ROUTER, and close it in the end."""
+        self._thread = threading.Thread(target=self._run, args=(socket,), name="tenonry-nodes", daemon=True)
+        self._thread.start()
+
+    def receive(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+        """One report; it is acknowledged, so that the node knows that we live."""
+        try:
+            report = self._decoder.decode(frames[-1])
+        except msgspec.DecodeError as error:
+            logger.warning("dropped a report of a node: %s", error)
+            return
+        self._last[report.node] = (time.monotonic(), report.engines)
+        socket.send_multipart([frames[0], b"ok"])
+        for index, reason in report.ended.items():
+            self._on_death(index, f"{reason} on node {report.node}")
+
+    def _run(self, socket: zmq.Socket[bytes]) -> None:
+        while not self._stop.is_set():
+            if socket.poll(200):
+                self.receive(socket, socket.recv_multipart())
+            now = time.monotonic()
+            for node, (heard, engines) in list(self._last.items()):
+                if now > heard + SILENCE_S:
+                    del self._last[node]
+                    for index in engines:
+                        self._on_death(index, f"engine {index}: its node {node} has said nothing for {SILENCE_S:.0f} s")
+        socket.close()
+
+    def close(self) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
