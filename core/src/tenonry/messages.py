@@ -201,13 +201,16 @@ CoordinatorOrder = WaveStart | WaveVerdict
 
 
 class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
-    """Engine to front end: I exist. `versions` are the distributions of the plan as this process finds them."""
+    """Engine to front end: I exist. `versions` are the distributions of the plan as this process finds them; `plugins`
+    what the plan of this process chose, kind → name and class, of the kinds that run in engines.
+    """
 
     local: bool
     protocol: int = PROTOCOL_VERSION
     node: str = ""
     pid: int = 0
     versions: dict[str, str] = {}
+    plugins: dict[str, str] = {}
 
 
 class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):

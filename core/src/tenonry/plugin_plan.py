@@ -94,6 +94,13 @@ class PluginPlan(msgspec.Struct, frozen=True):
         )
         return chosen + self.hook_modules
 
+    def of_engines(self) -> dict[str, str]:
+        """What every engine must have alike: kind → name and class."""
+        kinds = [
+            entry for entry in self.entries if entry.kind in KINDS and "front end" not in KINDS[entry.kind].lives_in
+        ]
+        return {entry.kind: f"'{entry.name}' ({entry.target})" for entry in kinds}
+
     def versions(self) -> dict[str, str]:
         """Distribution → version, as the process that made the plan found them."""
         return {entry.distribution: entry.version for entry in self.entries if entry.distribution}

@@ -41,7 +41,16 @@ READY = ReadyMessage(local=True, num_gpu_blocks=10, block_size=16, max_model_len
 
 
 def hello(**fields: Any) -> HelloMessage:
-    return HelloMessage(**{"local": True, "node": "node-a", "pid": 5, "versions": VERSIONS, **fields})
+    return HelloMessage(
+        **{
+            "local": True,
+            "node": "node-a",
+            "pid": 5,
+            "versions": VERSIONS,
+            "plugins": {"scheduler": "'s' (a:B)"},
+            **fields,
+        }
+    )
 
 
 class Launcher:
@@ -327,3 +336,12 @@ class TestRealEngine:
         """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
         one = peer()
         assert one.start().call("ping") is True
+
+    @pytest.mark.parametrize(
+        ("plugins", "theirs"), [({"scheduler": "'t' (a:C)"}, r"scheduler 't' \(a:C\)"), ({}, "scheduler none")]
+    )
+    def test_another_plugin(self, front_end, plugins, theirs):
+        """Nodes that were given different flags."""
+        one = front_end()
+        one.say(hello(plugins=plugins))
+        one.fails(rf"node node-a \(engine 0\) has {theirs}, this one has 's' \(a:B\); give both nodes the same flags")

@@ -98,9 +98,16 @@ class EngineHandshake:
 
     def hello(self) -> HandshakeMetadata:
         """Say who we are; returns where to connect. Raises LaunchError without an answer."""
-        versions = PluginPlan.decode(self._spec.plan_text).versions_here()
-        hello = HelloMessage(local=self._spec.local, node=socket.gethostname(), pid=os.getpid(), versions=versions)
-        self._send(hello)
+        plan = PluginPlan.decode(self._spec.plan_text)
+        self._send(
+            HelloMessage(
+                local=self._spec.local,
+                node=socket.gethostname(),
+                pid=os.getpid(),
+                versions=plan.versions_here(),
+                plugins=plan.of_engines(),
+            )
+        )
         if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
             raise LaunchError(f"no answer from the front end within {HANDSHAKE_TIMEOUT_MINS} minutes")
         return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)

@@ -163,7 +163,7 @@ class EngineFleet:
         return msgspec.msgpack.decode(socket.recv_multipart()[1], type=CoordinatorReady)
 
     def _spec(self, engine: CoreEngine, handshake_address: str) -> EngineSpec:
-        local_rank = engine.index - self._config.data_parallel_start_rank
+        local_rank = 0 if self._config.data_parallel_rank is not None else engine.index
         return EngineSpec(
             engine_index=engine.index,
             local_rank=local_rank,

@@ -62,7 +62,7 @@ class Handshake:
     ) -> None:
         self._on_report = on_report  # for what nodes say of their engines meanwhile
         self._socket, self._engines, self._metadata = socket, {engine.identity: engine for engine in engines}, metadata
-        self._versions = plan.versions()
+        self._versions, self._plugins = plan.versions(), plan.of_engines()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
     def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> None:
@@ -132,4 +132,11 @@ class Handshake:
                 raise LaunchError(
                     f"node {hello.node} (engine {engine.index}) has {distribution} {theirs}, this one has {version}; "
                     "install the same version on both"
+                )
+        for kind in sorted({*self._plugins, *hello.plugins}):
+            ours, theirs = self._plugins.get(kind, "none"), hello.plugins.get(kind, "none")
+            if ours != theirs:
+                raise LaunchError(
+                    f"node {hello.node} (engine {engine.index}) has {kind} {theirs}, this one has {ours}; "
+                    "give both nodes the same flags"
                 )
