@@ -619,3 +619,17 @@ class TestNumbers:
         front.outputs.add(processed, requests)
         front.outputs.abort(["r"])
         assert front.outputs.take_iteration().finished[0].tags == {"tenant": "acme"}
+
+    def test_tokens_count_for_the_engine_that_made_them(self):
+        front = Front(log_stats=True)
+        for number, name in enumerate(("a", "b"), 1):
+            front.open(name, "hi" * number)
+            front.hear({}, scheduled=[ScheduledOutput(number, 0.1, 0)], engine_index=number)
+        front.outputs.absorb(frame({1: "xyz"}, engine_index=1))
+        front.outputs.absorb(frame({2: "z"}, [end(2)], engine_index=2))
+        front.outputs.flush()
+        one, two = front.outputs.take_iteration(1), front.outputs.take_iterations()
+        assert (one.num_prompt_tokens, one.num_generation_tokens, one.finished) == (2, 3, [])
+        assert list(two) == [2]
+        assert (two[2].num_prompt_tokens, two[2].num_generation_tokens, len(two[2].finished)) == (4, 1, 1)
+        assert front.outputs.take_iterations() == {}

@@ -93,7 +93,7 @@ class OutputHandler:
                 engine_index=outputs.engine_index,
                 time=time.monotonic(),
                 scheduler=outputs.scheduler_stats,
-                iteration=self._outputs.take_iteration(),
+                iteration=self._outputs.take_iteration(outputs.engine_index),
             )
             self._stats.record(record)
 

@@ -6,20 +6,17 @@ that arrived meanwhile.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 
 from tenonry.client.faults import io_fault
 from tenonry.client.logprobs import attach_logprobs, attach_prompt_logprobs
 from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, ProcessedPrompt
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.stats import FinishedRequestStats, IterationStats
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 
 class OutputProcessor:
@@ -33,7 +30,7 @@ class OutputProcessor:
         self._streams: dict[str, Stream] = {}
         self._touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that the engine need not go on with
-        self.iteration = IterationStats()
+        self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -141,7 +138,7 @@ class OutputProcessor:
             for completion, error in attach_prompt_logprobs(completions, outputs, self._io):
                 self._io_failed(completion, "token_texts", error)
         for event in outputs.scheduled:
-            self._on_scheduled(event.handle, event.queued_s, event.num_cached_tokens)
+            self._on_scheduled(outputs.engine_index, event)
         for finished in outputs.finished:
             self._on_finished(finished)
 
@@ -153,14 +150,14 @@ class OutputProcessor:
                     self._touched.append(completion)
                 completion.fresh += token_ids[offsets[i] : offsets[i + 1]]
 
-    def _on_scheduled(self, handle: int, queued_s: float, num_cached_tokens: int) -> None:
-        completion = self._completions.get(handle)
+    def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
+        completion = self._completions.get(event.handle)
         if completion is not None:
-            stream = completion.stream
-            stream.metrics.queued_s = queued_s
-            stream.num_cached_tokens = num_cached_tokens
-            self.iteration.num_prompt_tokens += len(stream.prompt_token_ids)
-            self.iteration.num_cached_tokens += num_cached_tokens
+            stream, iteration = completion.stream, self._iterations[engine_index]
+            stream.engine_index, stream.num_cached_tokens = engine_index, event.num_cached_tokens
+            stream.metrics.queued_s = event.queued_s
+            iteration.num_prompt_tokens += len(stream.prompt_token_ids)
+            iteration.num_cached_tokens += event.num_cached_tokens
 
     def _on_finished(self, finished: FinishedOutput) -> None:
         completion = self._completions.get(finished.handle)
@@ -243,11 +240,12 @@ class OutputProcessor:
             completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[: len(ids)]
             completion.fresh_logprobs = None
         if self._log_stats:
-            self.iteration.num_generation_tokens += len(ids)
+            iteration = self._iterations[completion.stream.engine_index]
+            iteration.num_generation_tokens += len(ids)
             if completion.num_generated == 0:
-                self.iteration.ttft_s.append(now - completion.stream.metrics.arrival_time)
+                iteration.ttft_s.append(now - completion.stream.metrics.arrival_time)
             else:
-                self.iteration.inter_token_latency_s.append(now - completion.last_time)
+                iteration.inter_token_latency_s.append(now - completion.last_time)
         if completion.num_generated == 0 and completion.stream.metrics.first_token_time == 0.0:
             completion.stream.metrics.first_token_time = now
         completion.num_generated += len(ids)
@@ -271,7 +269,7 @@ class OutputProcessor:
         if stream.finished:
             self._streams.pop(stream.request_id, None)
             if self._log_stats:
-                self.iteration.finished.append(self._finished_stats(stream, str(reason)))
+                self._iterations[stream.engine_index].finished.append(self._finished_stats(stream, str(reason)))
 
     def _finished_stats(self, stream: Stream, reason: str) -> FinishedRequestStats:
         metrics, params = stream.metrics, stream.request.sampling_params
@@ -293,7 +291,10 @@ class OutputProcessor:
             tags=stream.request.tags,
         )
 
-    def take_iteration(self) -> IterationStats:
-        """Numbers since the last call."""
-        taken, self.iteration = self.iteration, IterationStats()
-        return taken
+    def take_iteration(self, engine_index: int = 0) -> IterationStats:
+        """Numbers of an engine's requests since the last call."""
+        return self._iterations.pop(engine_index, None) or IterationStats()
+
+    def take_iterations(self) -> dict[int, IterationStats]:
+        """The same of all engines that did anything."""
+        return {index: self.take_iteration(index) for index in list(self._iterations)}

@@ -54,8 +54,8 @@ class Stream:
     """One caller request with its `n` completions. `take` never waits; `wait` does."""
 
     __slots__ = (
-        "completions", "error", "kind", "kv_transfer_params", "metrics", "num_cached_tokens", "num_finished", "prompt",
-        "prompt_logprobs", "prompt_token_ids", "ready", "request", "request_id", "waiter",
+        "completions", "engine_index", "error", "kind", "kv_transfer_params", "metrics", "num_cached_tokens",
+        "num_finished", "prompt", "prompt_logprobs", "prompt_token_ids", "ready", "request", "request_id", "waiter",
     )  # fmt: skip
 
     def __init__(self, request: EngineCoreRequest, prompt: ProcessedPrompt, now: float) -> None:
@@ -65,7 +65,7 @@ class Stream:
         self.kind = request.sampling_params.output_kind
         self.completions: list[Completion] = []
         self.ready: list[Completion] = []  # completions with something to take
-        self.num_finished = 0
+        self.engine_index = self.num_finished = 0
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.metrics = RequestMetrics(arrival_time=now)
