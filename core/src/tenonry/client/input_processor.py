@@ -40,7 +40,7 @@ class InputProcessor:
         self._model, self._io, self._limits = model, io_processor, limits
         self._base = client_index << CLIENT_SHIFT
         self._counter = itertools.count(1)  # long texts are processed in threads, and `next` is atomic
-        self._seeds = random.Random(config.seed)  # noqa: S311 - no secrets
+        self._seeds = random.Random(config.seed + self._base)  # noqa: S311 - no secrets
 
     def process(
         self, prompt: Any, params: SamplingParams, request_id: str, *, add_special_tokens: bool = True, **fields: Any
