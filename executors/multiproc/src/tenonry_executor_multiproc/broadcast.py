@@ -16,7 +16,7 @@ import socket
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
-from tenonry.errors import LaunchError, WireError
+from tenonry.errors import LaunchError, TenonryError, WireError
 from tenonry_executor_multiproc.packets import PacketStream, packet_size
 
 SLOT_BYTES = 1 << 32
@@ -123,7 +123,12 @@ class SharedBroadcast:
     def _write(self, data: bytes, at: int) -> None:
         rest = memoryview(data)
         while rest:
-            written = os.pwrite(self._memory, rest, at)
+            try:
+                written = os.pwrite(self._memory, rest, at)
+            except OSError as error:
+                raise TenonryError(
+                    f"no shared memory for a message of {len(data)} bytes to the ranks: {error.strerror}"
+                ) from error
             rest, at = rest[written:], at + written
 
     def _hear(self, rank: int) -> bool:

@@ -81,11 +81,11 @@ class MultiprocExecutor(Executor):
             on_death=self._report,
         )
         with _starting():
-            group.start(self._make_setup(), self._environment(), self._rendezvous.fds)
+            group.start(self._make_setup(), self._environment(), self._rendezvous)
             group.hello(deadline - time.monotonic())
             self._steps_in_flight = min(group.task("load", int, deadline - time.monotonic()))
         self._rendezvous.close()
-        group.watch()
+        group.started()
 
     @property
     def _driver(self) -> int:

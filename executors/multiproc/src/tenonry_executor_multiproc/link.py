@@ -27,7 +27,6 @@ class Link:
 
     def __init__(self, num_ranks: int, num_slots: int) -> None:
         self._lock = threading.Lock()  # guards the wake-up pipe against `close`
-        self._sequence = 0
         self._ours: dict[int, tuple[int, socket.socket, PacketStream]] = {}
         self._theirs: list[socket.socket] = []
         self._poll = select.poll()
@@ -67,11 +66,9 @@ class Link:
         """Ranks whose end is open."""
         return len(self._ours)
 
-    def send(self, kind: int, frames: Sequence[Frame], wait: Wait) -> int:
-        """Send a packet to all ranks; returns its sequence number. `wait` is called while a rank has no room."""
-        self.broadcast.send(pack(kind, self._sequence + 1, frames), wait)
-        self._sequence += 1
-        return self._sequence
+    def send(self, kind: int, sequence: int, frames: Sequence[Frame], wait: Wait) -> None:
+        """Send a packet to all ranks. `wait(fd, event)` is called while a rank has no room; answers may come then."""
+        self.broadcast.send(pack(kind, sequence, frames), wait)
 
     def receive(self, deadline: float, also: tuple[int, int] | None = None) -> Iterator[tuple[int, Packet]]:
         """(rank, answer) of what came, after waiting until something did, `interrupt`, or the deadline.

@@ -61,17 +61,20 @@ def cuda_devices() -> int | None:
 class Rendezvous:
     """The file where the ranks of one node meet. Nameless where the system can do that, so nothing can be left behind.
 
-    `url` is "" for a single rank. Raises LaunchError if there are no file descriptors left.
+    `url` is "" for a single rank, `fds` is what a rank needs to open it, `folder` what is to be removed, if anything.
+    Raises LaunchError if there are no file descriptors left.
     """
 
     def __init__(self, num_ranks: int) -> None:
         self.url, self.fds = "", ()  # type: tuple[str, tuple[int, ...]]
-        self._folder: RunDirectory | None = None
+        self.folder = ""
+        self._run: RunDirectory | None = None
         if num_ranks == 1:
             return
         if not hasattr(os, "memfd_create"):
-            self._folder = RunDirectory()
-            self.url = f"file://{self._folder.path}/rendezvous"
+            self._run = RunDirectory()
+            self.folder = self._run.path
+            self.url = f"file://{self.folder}/rendezvous"
             return
         try:
             fd = os.memfd_create("tenonry-rendezvous")
@@ -84,5 +87,5 @@ class Rendezvous:
         for fd in self.fds:
             os.close(fd)
         self.fds = ()
-        if self._folder is not None:
-            self._folder.close()
+        if self._run is not None:
+            self._run.close()

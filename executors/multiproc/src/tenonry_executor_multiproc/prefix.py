@@ -9,6 +9,7 @@ import io
 import logging
 import os
 import sys
+import threading
 from collections.abc import Iterable
 from typing import Any, TextIO
 
@@ -16,22 +17,37 @@ CYAN_BOLD, RESET = "\x1b[1;36m", "\x1b[0m"
 
 
 class PrefixedStream:
-    """A text stream with a prefix before each line. One write stays one, so ranks do not cut each other's lines."""
+    """A text stream with a prefix before each line.
+
+    Only whole lines are passed on, each group of them in one write, because ranks share what they write to; what is
+    left of a line waits for its end, or for `flush`.
+    """
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
         self._stream, self._prefix = stream, prefix
-        self._at_start = True
+        self._lock = threading.RLock()
+        self._rest, self._at_start = "", True
 
     def write(self, text: str) -> int:
         """Returns the length of `text`, as any stream does."""
-        if not text:
-            return 0
-        ends = text.endswith("\n")
-        body = text[:-1] if ends else text
-        first = self._prefix if self._at_start else ""
-        self._stream.write(first + body.replace("\n", "\n" + self._prefix) + ("\n" if ends else ""))
-        self._at_start = ends
+        with self._lock:
+            lines, newline, self._rest = (self._rest + text).rpartition("\n")
+            if newline:
+                self._pass_on(lines, newline)
         return len(text)
+
+    def flush(self) -> None:
+        """Also what has no end yet."""
+        with self._lock:
+            if self._rest:
+                self._pass_on(self._rest, "")
+                self._rest = ""
+            self._stream.flush()
+
+    def _pass_on(self, lines: str, end: str) -> None:
+        first = self._prefix if self._at_start else ""
+        self._stream.write(first + lines.replace("\n", "\n" + self._prefix) + end)
+        self._at_start = bool(end)
 
     def writelines(self, lines: Iterable[str]) -> None:
         self.write("".join(lines))

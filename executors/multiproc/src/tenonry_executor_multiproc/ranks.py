@@ -19,16 +19,19 @@ import msgspec
 import psutil
 
 from tenonry.errors import EngineDeadError, WireError
-from tenonry.serial import Decoder, Encoder, to_plain
+from tenonry.serial import Decoder, Encoder, Frame, to_plain
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
 from tenonry_executor_multiproc.link import Link
+from tenonry_executor_multiproc.machine import Rendezvous
 from tenonry_executor_multiproc.packets import FAILED, Call, Fault, Kind, Packet, rebuild_error
 from tenonry_executor_multiproc.rank import RankSetup
+from tenonry_executor_multiproc.rank_step import RankStep
 
 logger = logging.getLogger("tenonry.executor.mp")
 ROLE = "tenonry_executor_multiproc.rank:run_rank"
 ASKING_SHARE = 0.6  # of the time to stop: what an orderly end may take
+BROKEN_STOP_TIMEOUT_S = 1.0
 GRACE_S = 0.3  # after an error of one rank: it may be the echo of another one's death, and others may answer, too
 HELLO = 0
 
@@ -48,32 +51,10 @@ class StepFault(NamedTuple):
     settled_at: float
 
 
-class RankStep:
-    """A StepFuture; see `RankGroup.launch`. Nobody waits for it in a thread."""
-
-    __slots__ = ("_group", "launched", "output", "packet", "sequence", "step_id")
-
-    def __init__(self, group: RankGroup, sequence: int, step_id: int) -> None:
-        self._group, self.sequence, self.step_id = group, sequence, step_id
-        self.launched = time.monotonic()
-        self.packet: Packet | None = None
-        self.output: ModelRunnerOutput | None = None
-
-    def done(self) -> bool:
-        """Also true if `result` would raise."""
-        return self._group.is_answered(self)
-
-    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
-        """Raises the worker's error, EngineDeadError, or TimeoutError after `timeout` seconds."""
-        if self.output is None:
-            self.output = self._group.collect(self, timeout)
-        return self.output
-
-
 class RankGroup:
     """`names` of the ranks in order; `driver` is the one that answers steps. `step_timeout` in seconds.
 
-    `on_death(reason)` is called once, from any thread, when the group dies after `watch` was called.
+    `on_death(reason)` is called once, from any thread, when the group dies after `started` was called.
     """
 
     def __init__(
@@ -86,8 +67,9 @@ class RankGroup:
         self._supervisor.on_exit(lambda *end: (method := died()) and method(*end))
         self._lock = threading.Lock()
         self._death: Death | None = None
-        self._watched = self._closing = False
+        self._is_started = self._closing = False
         self._encoder, self._outputs = Encoder(), Decoder[ModelRunnerOutput](ModelRunnerOutput)
+        self._sequence = HELLO
         self._answers: dict[int, dict[int, Packet]] = {HELLO: {}}
         self._steps: deque[RankStep] = deque()  # in flight
         self._step_fault: StepFault | None = None
@@ -95,29 +77,34 @@ class RankGroup:
 
     # ------------------------------------------------------------------ start and stop
     def start(
-        self, make_setup: Callable[[int, str, int], RankSetup], environment: Mapping[str, str], fds: tuple[int, ...]
+        self, make_setup: Callable[[int, str, int], RankSetup], environment: Mapping[str, str], rendezvous: Rendezvous
     ) -> None:
         """Start every rank's process; `make_setup(rank, reader, answers)` says what it is told. Raises LaunchError."""
         for rank, name in enumerate(self.names):
             reader, answers, ends = self._link.ends(rank)
             payload = {"setup": msgspec.json.encode(make_setup(rank, reader, answers)).decode()}
-            self._supervisor.start(name, ROLE, payload, environment=environment, pass_fds=(*ends, *fds))
+            fds = (*ends, *rendezvous.fds)
+            self._supervisor.start(
+                name, ROLE, payload, environment=environment, pass_fds=fds, removes=rendezvous.folder
+            )
             self._link.handed_down(rank)
 
     def hello(self, timeout: float) -> None:
         """Wait until every rank has built its worker."""
         self._gather(HELLO, "the start", timeout)
 
-    def watch(self) -> None:
-        """From now on a death is reported."""
-        self._watched = True
+    def started(self) -> None:
+        """The start is complete: from now on a death is reported."""
+        self._is_started = True
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        """Ask, terminate, kill, within one deadline. Idempotent."""
+        """Ask, terminate, kill, within one deadline, a shorter one where ranks may wait for one that failed."""
         with self._lock:
             if self._closing:
                 return
             self._closing = True
+        if self._step_fault is not None or not self._is_started:
+            timeout = min(timeout, BROKEN_STOP_TIMEOUT_S)
         end = time.monotonic() + timeout
         if self._death is None and self._supervisor.pids():
             self._ask_to_stop(time.monotonic() + ASKING_SHARE * timeout)
@@ -129,7 +116,7 @@ class RankGroup:
             raise TimeoutError
 
         with contextlib.suppress(TimeoutError):
-            self._link.send(Kind.TASK, self._encoder.encode(Call("stop")), give_up)
+            self._link.send(Kind.TASK, HELLO, self._encoder.encode(Call("stop")), give_up)
             while self._supervisor.pids() and time.monotonic() < deadline:
                 for _ in self._link.receive(deadline):
                     pass
@@ -138,7 +125,7 @@ class RankGroup:
     def task(self, method: str, kind: Any, timeout: float, *args: Any) -> list[Any]:
         """Run a task of the start-up sequence on every rank; one answer of type `kind` per rank."""
         frames = self._encoder.encode(Call(method, [to_plain(arg) for arg in args]))
-        return self._answers_to(self._send(Kind.TASK, frames), method, kind, timeout)
+        return self._ask(Kind.TASK, frames, method, kind, timeout)
 
     def call(self, method: str, args: list[Any], timeout: float) -> list[Any]:
         """Run a method of the workers' allow-list on every rank; one plain answer per rank.
@@ -150,12 +137,14 @@ class RankGroup:
             frames = self._encoder.encode(Call(method, to_plain(args)))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
             raise TypeError(f"arguments of '{method}': {error}") from error
-        return self._answers_to(self._send(Kind.CALL, frames), method, Any, timeout)
+        return self._ask(Kind.CALL, frames, method, Any, timeout)
 
-    def _answers_to(self, sequence: int, method: str, kind: Any, timeout: float) -> list[Any]:
-        self._answers[sequence] = {}
+    def _ask(self, what: Kind, frames: list[Frame], method: str, kind: Any, timeout: float) -> list[Any]:
+        self._sequence += 1
+        self._answers[self._sequence] = {}  # before it is sent: the first rank may answer before the last one hears
+        self._send(what, self._sequence, frames)
         decoder: Decoder[Any] = Decoder(kind)
-        return [decoder.decode(packet.frames) for packet in self._gather(sequence, method, timeout)]
+        return [decoder.decode(packet.frames) for packet in self._gather(self._sequence, method, timeout)]
 
     def _gather(self, sequence: int, what: str, timeout: float) -> list[Packet]:
         """The answers of all ranks in rank order, once they are there; late ones are dropped when they come."""
@@ -181,8 +170,15 @@ class RankGroup:
     # ------------------------------------------------------------------ steps
     def launch(self, output: SchedulerOutput) -> RankStep:
         """Send a step to all ranks. Raises TypeError for what cannot travel, EngineDeadError."""
-        step = RankStep(self, self._send(Kind.STEP, self._encoder.encode(output)), output.step_id)
+        frames = self._encoder.encode(output)
+        self._sequence += 1
+        step = RankStep(self, self._sequence, output.step_id)
         self._steps.append(step)
+        try:
+            self._send(Kind.STEP, step.sequence, frames)
+        except Exception:
+            self._steps.remove(step)
+            raise
         return step
 
     def is_answered(self, step: RankStep) -> bool:
@@ -216,7 +212,7 @@ class RankGroup:
         self._die(Death(f"{what} was not answered within {self._step_timeout:g} s by {late} (--step-timeout)", None))
 
     # ------------------------------------------------------------------ traffic
-    def _send(self, kind: Kind, frames: list[Any]) -> int:
+    def _send(self, kind: Kind, sequence: int, frames: list[Frame]) -> None:
         self._check_alive()
         deadline = time.monotonic() + self._step_timeout
 
@@ -227,7 +223,7 @@ class RankGroup:
             else:
                 self._listen(deadline, (fd, event))
 
-        return self._link.send(kind, frames, wait)
+        self._link.send(kind, sequence, frames, wait)
 
     def _listen(self, deadline: float, also: tuple[int, int] | None = None) -> None:
         for rank, packet in self._link.receive(deadline, also):
@@ -280,7 +276,7 @@ class RankGroup:
         self._link.interrupt()
         for pid in self._supervisor.pids().values():
             kill_tree(pid)
-        if self._watched:
+        if self._is_started:
             self._on_death(death.reason)
 
     def _describe(self, ranks: list[int]) -> str:

@@ -1,0 +1,33 @@
+"""The future of one step. Engine process."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tenonry.step import ModelRunnerOutput
+    from tenonry_executor_multiproc.packets import Packet
+    from tenonry_executor_multiproc.ranks import RankGroup
+
+
+class RankStep:
+    """A StepFuture; see `RankGroup.launch`. Nobody waits for it in a thread."""
+
+    __slots__ = ("_group", "launched", "output", "packet", "sequence", "step_id")
+
+    def __init__(self, group: RankGroup, sequence: int, step_id: int) -> None:
+        self._group, self.sequence, self.step_id = group, sequence, step_id
+        self.launched = time.monotonic()
+        self.packet: Packet | None = None
+        self.output: ModelRunnerOutput | None = None
+
+    def done(self) -> bool:
+        """Also true if `result` would raise."""
+        return self._group.is_answered(self)
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """Raises the worker's error, EngineDeadError, or TimeoutError after `timeout` seconds."""
+        if self.output is None:
+            self.output = self._group.collect(self, timeout)
+        return self.output
