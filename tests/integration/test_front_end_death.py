@@ -1,79 +1,98 @@
-"""SIGKILL of the front end: the engine ends with it, and nothing is left behind (fault 12)."""
+"""SIGKILL of the top process in every layout: nothing survives it, and nothing is left behind (fault 12)."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import textwrap
-import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
+import pytest
 
 PROGRAM = textwrap.dedent(
     """
-    import asyncio, os, sys
+    import asyncio, json, sys
     from tenonry import AsyncLLM, EngineConfig, SamplingParams
 
     engine = AsyncLLM(EngineConfig(
         model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True,
-        worker={"name": "null", "options": {"step_ms": 20}},
-    ))
+        worker={"name": "null", "options": {"step_ms": 20}}, **json.loads(sys.argv[2]),
+    ), coordinated="coordinator" in sys.argv[3:])
 
-    async def main():
+    async def stream(number):
         params = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)
         told = False
-        async for _ in engine.generate([1, 2, 3], params, "r"):
+        async for _ in engine.generate([1, 2, 3], params, f"r{number}"):
             if not told:
-                print(*engine.engine_pids.values(), flush=True)
+                print(number, flush=True)
                 told = True
+
+    async def main():
+        await asyncio.gather(*(stream(number) for number in range(4)))
 
     asyncio.run(main())
     """
 )
+MP = {"executor": "mp"}
+LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "one engine": ({}, ["engine 0"]),
+    "tensor parallel": ({**MP, "tensor_parallel_size": 2}, ["engine 0", "worker 0.0", "worker 0.1"]),
+    "data parallel": ({"data_parallel_size": 2}, ["engine 0", "engine 1"]),
+    "with a coordinator": ({"data_parallel_size": 2}, ["coordinator", "engine 0", "engine 1"]),
+    "both": (
+        {**MP, "data_parallel_size": 2, "tensor_parallel_size": 2},
+        ["engine 0", "engine 1", "worker 0.0", "worker 0.1", "worker 1.0", "worker 1.1"],
+    ),
+}
 
 
-def start(model: Path, tmp_path: Path) -> tuple[subprocess.Popen[str], list[int]]:
-    """A user's program in the middle of a stream, and the processes of its engines."""
-    program = subprocess.Popen(
-        [sys.executable, "-c", PROGRAM, str(model)],
-        stdout=subprocess.PIPE,
-        text=True,
-        env={**os.environ, "TMPDIR": str(tmp_path)},
-    )
-    assert program.stdout is not None
-    return program, [int(pid) for pid in program.stdout.readline().split()]
+@contextmanager
+def program(model: Path, folder: Path, layout: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+    """A user's program in the middle of its streams, and all processes under it."""
+    values, titles = LAYOUTS[layout]
+    command = [sys.executable, "-c", PROGRAM, str(model), json.dumps(values)]
+    if "coordinator" in titles:
+        command.append("coordinator")
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, text=True, env={**os.environ, "TMPDIR": str(folder)}
+    ) as running:
+        try:
+            assert running.stdout is not None
+            assert sorted(running.stdout.readline() for _ in range(4)) == ["0\n", "1\n", "2\n", "3\n"]
+            children = psutil.Process(running.pid).children(recursive=True)
+            assert sorted(child.cmdline()[0] for child in children) == [f"tenonry: {title}" for title in titles]
+            yield running, children
+        finally:
+            running.kill()
 
 
-def gone_within(pids: list[int], seconds: float) -> bool:
-    deadline = time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        if not any(psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE for pid in pids):
-            return True
-        time.sleep(0.02)
-    return False
-
-
-def test_engine_ends_with_a_killed_front_end(weightless_model, tmp_path):
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_nothing_survives_a_killed_front_end(weightless_model, tmp_path, layout):
     """Q6: the parent gets no chance to say goodbye."""
     sockets = tmp_path / "t"
     sockets.mkdir()
-    program, engines = start(weightless_model, sockets)
-    assert len(engines) == 1
-    program.kill()
-    program.wait(10)
-    program.stdout.close()
-    assert gone_within(engines, 5.0)
+    with program(weightless_model, sockets, layout) as (running, children):
+        running.kill()
+        running.wait(10)
+        _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
     assert list(sockets.iterdir()) == []
 
 
-def test_stopped_engine_is_killed_with_its_front_end(weightless_model, tmp_path):
-    """Even an engine that cannot run a line of Python does not outlive its front end."""
-    program, engines = start(weightless_model, tmp_path)
-    os.kill(engines[0], signal.SIGSTOP)
-    program.kill()
-    program.wait(10)
-    program.stdout.close()
-    assert gone_within(engines, 5.0)
+@pytest.mark.parametrize("layout", ["one engine", "tensor parallel"])
+def test_even_stopped_processes_end_with_their_front_end(weightless_model, tmp_path, layout):
+    """A process that cannot run a line of Python does not outlive its front end either."""
+    with program(weightless_model, tmp_path, layout) as (running, children):
+        for child in children:
+            os.kill(child.pid, signal.SIGSTOP)
+        running.kill()
+        running.wait(10)
+        _, alive = psutil.wait_procs(children, timeout=5)
+    assert alive == []
