@@ -101,10 +101,10 @@ def _fill(room: Sequence[NodeRoom], need: Bundle, count: int, local: int | None)
 def _no_room(room: Sequence[NodeRoom], need: Bundle, count: int, local: int | None) -> str:
     wanted = " and ".join(f"{amount:g} {name}" for name, amount in need.items())
     here = "" if local is None else f", {local} of them on this node"
+    who = f"an engine needs {wanted}" if count == 1 else f"{count} engines need {wanted} each"
     return (
-        f"{count} engines need {wanted} each{here}, and each must fit on one node: "
-        f"{'; '.join(node.describe(need) for node in room)}; lower --data-parallel-size, add nodes, or use "
-        "--executor ray for an engine that one node cannot hold"
+        f"{who}{here}, all on one node: {'; '.join(node.describe(need) for node in room)}; lower "
+        "--data-parallel-size, add nodes, or use --executor ray for an engine that one node cannot hold"
     )
 
 

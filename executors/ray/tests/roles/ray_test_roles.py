@@ -1,14 +1,17 @@
-"""What stands in for an engine in the launcher's tests: a role that does what its environment says."""
+"""What stands in for engines and workers in the tests: it can be imported in every process of the tests' cluster."""
 
 from __future__ import annotations
 
 import os
 import signal
 import threading
+import time
+
+from tenonry_testkit.fakes.worker import FakeWorker
 
 
 def run(payload):
-    """Write down who we are, then end as told: at once with a code, on SIGTERM with 0, or never."""
+    """An engine's role: write down who we are, then end as told: at once with a code, or on SIGTERM with 0."""
     stopped = threading.Event()
     signal.signal(signal.SIGTERM, lambda signum, frame: stopped.set())
     path = os.environ.get("ROLE_FILE")
@@ -19,3 +22,25 @@ def run(payload):
         return int(os.environ["ROLE_EXIT"])
     stopped.wait()
     return 0
+
+
+class OddWorker(FakeWorker):
+    """Ranks meet at a port that rank 0 opens; token 5 hangs all ranks, token 7 breaks rank 1 only."""
+
+    rpc_methods = FakeWorker.rpc_methods | {"where"}
+
+    def open_rendezvous(self, host):
+        return f"tcp://{host}:12345"
+
+    def where(self):
+        """What this rank was told."""
+        context = self.context
+        return [context.rank, context.local_rank, context.rendezvous, os.getpid()]
+
+    def execute_model(self, output):
+        for new in output.new:
+            if 5 in new.token_ids:
+                time.sleep(1000)
+            if 7 in new.token_ids and self.context.rank == 1:
+                raise ArithmeticError("rank 1 cannot do sevens")
+        return super().execute_model(output)
