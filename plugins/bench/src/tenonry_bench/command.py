@@ -17,6 +17,7 @@ VERBS = {
     "throughput": "tenonry_bench.throughput:ThroughputBench",
     "serve": "tenonry_bench.serve:ServeBench",
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",
+    "executor": "tenonry_bench.executor:ExecutorBench",
     "startup": "tenonry_bench.startup:StartupBench",
 }
 
