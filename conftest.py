@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import signal
+import tempfile
 
 import hypothesis
 import pytest
@@ -13,6 +16,15 @@ hypothesis.settings.load_profile("tenonry")
 
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that; ours are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Keep what tests leave in the folder for temporary files apart from what those of other processes do."""
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    if worker is not None:
+        folder = tempfile.mkdtemp(prefix=f"{worker}-")
+        os.environ["TMPDIR"] = tempfile.tempdir = folder
+        config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,7 @@
 """Set up this repository and work with it. Needs Python 3.11, 3.12 or 3.13 and nothing else.
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
-    python3 dev.py test [PYTEST ARGUMENTS]     all tests, or those that the arguments choose
+    python3 dev.py test [PYTEST ARGUMENTS]     all tests, two processes at a time, or those that the arguments choose
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
@@ -30,6 +30,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "tenonry-installed"
 BACKEND = ("hatchling", "editables")  # in the environment first, so that no sibling needs a build of its own
+EVERYTHING = ("-q", "-n", "2", "--dist", "loadfile")  # a file's tests may share an engine: they stay together
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
 
@@ -211,7 +212,7 @@ def test(words: list[str]) -> int:
         return test_isolated(words[1:])
     ensure_environment()
     os.chdir(ROOT)
-    become(PYTHON, "-m", "pytest", *words, env=test_env())
+    become(PYTHON, "-m", "pytest", *(words or EVERYTHING), env=test_env())
 
 
 def test_isolated(words: list[str]) -> int:

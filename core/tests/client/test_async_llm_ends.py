@@ -350,7 +350,7 @@ class TestStart:
             ({"scheduler": {"name": "kernel_parts:MoodyScheduler", "options": {"fail": "constructor"}}}, LaunchError,
              "plugin kernel_parts:MoodyScheduler .* constructor failed on purpose"),
             ({"scheduler": "nobody"}, PluginNotFound, "no scheduler is called 'nobody'"),
-            ({"launcher": "ray"}, PluginNotFound, "pip install tenonry-executor-ray"),
+            ({"launcher": "rays"}, PluginNotFound, "no launcher is called 'rays'"),
             ({"model": "unknown"}, ModelError, "model 'unknown' was found by no plugin"),
             ({"max_model_len": 5000}, ConfigError, "max_model_len=5000 is above the 2048 tokens"),
             ({"data_parallel_size": 2, "data_parallel_size_local": 1}, ConfigError, "tenonry keys FILE"),
