@@ -109,7 +109,7 @@ class EngineFleet:
             self._launcher.start(specs)
             self._run_handshake(socket, engines, addresses)
             facts = [self._facts(engine) for engine in engines]
-            self._check_alike(facts)
+            check_alike([*self.engines.values(), *facts])
         except BaseException:
             self._launcher.stop(names)
             close_all(socket)
@@ -189,19 +189,6 @@ class EngineFleet:
             resolved=ready.resolved,
         )
 
-    def _check_alike(self, facts: Iterable[EngineFacts]) -> None:
-        """A request must fit any engine alike."""
-        everybody = [*self.engines.values(), *facts]
-        first = everybody[0]
-        for other in everybody[1:]:
-            for name in ("block_size", "max_model_len"):
-                one, two = getattr(first, name), getattr(other, name)
-                if one != two:
-                    raise ConfigError(
-                        f"engine {first.index} has {name} {one}, engine {other.index} has {two}; give --"
-                        f"{name.replace('_', '-')} {min(one, two)} to all"
-                    )
-
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:
         """Processes that ended: name → exit code (negative: the signal)."""
@@ -256,6 +243,19 @@ class EngineFleet:
         if self.coordinator is not None:
             self._coordinator_meeting.close()
         self._context.destroy(linger=0)
+
+
+def check_alike(engines: Sequence[EngineFacts]) -> None:
+    """A request must fit any engine alike. Raises ConfigError that names two that differ."""
+    first = engines[0]
+    for other in engines[1:]:
+        for name in ("block_size", "max_model_len"):
+            one, two = getattr(first, name), getattr(other, name)
+            if one != two:
+                raise ConfigError(
+                    f"engine {first.index} has {name} {one}, engine {other.index} has {two}; give "
+                    f"--{name.replace('_', '-')} {min(one, two)} to all"
+                )
 
 
 def _keys(config: EngineConfig) -> CurveKeys:
