@@ -8,7 +8,15 @@ import psutil
 import pytest
 
 from tenonry.errors import TenonryError
-from tenonry_bench.processes import CpuMeter, PeakMemory, cpu_seconds, seconds_to_run, seconds_until, tenonry_command
+from tenonry_bench.processes import (
+    CpuMeter,
+    PeakMemory,
+    below,
+    cpu_seconds,
+    seconds_to_run,
+    seconds_until,
+    tenonry_command,
+)
 
 SPIN = "import sys; sys.stdin.readline(); sum(range(3_000_000)); print('done', flush=True); sys.stdin.readline()"
 
@@ -20,7 +28,8 @@ def spinner():
         [sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as child:
         yield child
-        child.communicate("\n")
+        if child.poll() is None:
+            child.communicate("\n")
 
 
 def test_cpu_time_of_another_process_is_what_the_system_counts(spinner):
@@ -41,6 +50,23 @@ def test_the_meter_tells_this_process_from_its_children(spinner):
     mine, theirs = meter.take()
     assert theirs > mine >= 0
     assert meter.take()[1] < theirs
+
+
+def test_the_meter_counts_no_more_than_it_is_given(spinner):
+    assert [process.pid for process in below()] == [spinner.pid]
+    nobody, own = CpuMeter([]), CpuMeter([psutil.Process(spinner.pid)])
+    spinner.stdin.write("\n")
+    spinner.stdin.flush()
+    spinner.stdout.readline()
+    assert nobody.take()[1] == 0
+    assert own.take()[1] > 0
+
+
+def test_a_measured_process_that_ends_is_named(spinner):
+    meter = CpuMeter()
+    spinner.communicate("\n\n")
+    with pytest.raises(TenonryError, match=f"process {spinner.pid} ended while"):
+        meter.take()
 
 
 def test_a_process_that_is_gone_is_an_error():

@@ -43,7 +43,7 @@ def test_report_about_a_server_that_runs(bench, openai):
     for name in LATENCIES:
         assert result[name]["min"] >= 0, name
     assert result["goodput_req_s"] == result["req_s"]
-    assert "peak_rss_gib" not in result
+    assert not {"peak_rss_gib", "server_us_per_tok", "server_cores"} & set(result)
     assert "goodput" in printed
     prompts = [json.loads(body)["prompt"] for _, path, _, body in openai.requests if path.endswith("completions")]
     assert len(prompts) == 6 + 2 * 6  # a warm-up, and both runs
@@ -72,6 +72,16 @@ def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, 
     assert (result["completed"]["median"], result["failed"]["median"]) == (4, 4)
     assert result["errors"] == {"HttpFailure: status 503: overloaded": 4}
     assert "4 × HttpFailure: status 503" in capsys.readouterr().out
+
+
+def test_cpu_time_is_per_token_of_requests_that_ended_well():
+    runs = [
+        LoadRun(2.0, [Record(output_tokens=100), Record(output_tokens=60, error="lost")], server_cpu_s=seconds)
+        for seconds in (1.0, 3.0)
+    ]
+    result = summarise("W6", Workload(2, 3, 4), runs, {}, None)
+    assert (result.server_us_per_tok.min, result.server_us_per_tok.max) == (10_000, 30_000)
+    assert (result.server_cores.min, result.server_cores.max) == (0.5, 1.5)
 
 
 def test_a_run_without_any_success_is_an_error():
@@ -113,12 +123,15 @@ def test_flags_change_the_workload():
 def test_our_own_server_from_start_to_stop(bench, model_folder):
     """A real server process on a port it chose, a real engine below it; both gone afterwards."""
     words = "--requests 4 --prompt-len 5 --output-len 6 --concurrency 4 --runs 1 --timeout 25"
-    report, _ = bench("serve", "--model", model_folder, "--server-args", "--worker null", *words.split())
+    report, printed = bench("serve", "--model", model_folder, "--server-args", "--worker null", *words.split())
     (result,) = report["results"]
     assert result["completed"]["min"] == 4
     assert result["output_tok_s"]["min"] > 0
     assert result["ready_s"] > 0
     assert 0 < result["pss_after_gib"] <= result["peak_rss_gib"]
+    assert result["server_us_per_tok"]["min"] > 0
+    assert 0 < result["server_cores"]["min"] <= psutil.cpu_count()
+    assert "µs per output token" in printed
     assert psutil.Process().children() == []
 
 

@@ -10,8 +10,8 @@ from tenonry_bench.__main__ import main
 from tenonry_bench.figures import Spread
 from tenonry_bench.machine import describe_machine
 from tenonry_bench.peers import PeerFigure, peer_figures
-from tenonry_bench.standard import PARTS, chosen_parts, describe, find_models, plan, run_all
-from tenonry_bench.standard_figures import Figure, figures_from
+from tenonry_bench.standard import PARTS, chosen_parts, describe, figures_from, find_models, plan, run_all
+from tenonry_bench.standard_figures import Figure
 
 
 def spread(median: float) -> dict[str, float]:
@@ -87,6 +87,36 @@ def test_targets_of_start_and_throughput():
     assert rows["throughput, tiny W3: output tokens/s"].met is None
 
 
+def test_targets_of_several_engines():
+    layout = {"layout": "4 engines", "tok_s": spread(9.0), "us_per_tok": spread(5.0), "cores": spread(1.9)}
+    rows = by_label([{"bench": "data-parallel", "results": [layout], "coordinator_ratio": spread(1.04)}])
+    assert rows["data parallel, 4 engines: cores busy"].target is None
+    ratio = rows["coordinator and affinity over round robin, CPU/token"]
+    assert (ratio.target, ratio.met) == (1.05, True)
+
+
+def test_targets_of_a_start_of_several_engines():
+    results = [{"engines": n, "ready_s": spread(0.5 * n), "ratio": spread(n / 1.5)} for n in (1, 2, 4)]
+    rows = by_label([{"bench": "start-engines", "results": results}])
+    assert rows["start of engines, 1: ready, s"].ours.median == 0.5
+    assert rows["start of engines, 2 over 1"].target is None
+    assert (rows["start of engines, 4 over 1"].target, rows["start of engines, 4 over 1"].met) == (2.2, False)
+
+
+@pytest.mark.parametrize(("ratio", "met"), [(0.95, True), (0.85, False)])
+def test_targets_of_affinity_are_lower_bounds(ratio, met):
+    layouts = [("1 engine", "affinity"), ("4 engines, affinity", "affinity"), ("4 engines, round-robin", "round-robin")]
+    results = [
+        {"layout": name, "load_balancing": policy, "hit_rate": spread(0.8), "ratio": spread(ratio)}
+        for name, policy in layouts
+    ]
+    rows = by_label([{"bench": "affinity", "results": results}])
+    assert rows["prefix hit rate, 1 engine"].ours.median == 0.8
+    assert rows["prefix hit rate, 4 engines, affinity over 1 engine"].met is met
+    assert rows["prefix hit rate, 4 engines, affinity over 1 engine"].cells()[2] == "≥ 0.9"
+    assert rows["prefix hit rate, 4 engines, round-robin over 1 engine"].met is None
+
+
 def test_without_a_peer_there_is_no_ratio():
     (row,) = by_label([THROUGHPUT | {"results": THROUGHPUT["results"][:1]}], peers={}).values()
     assert (row.ratio, row.met, row.target) == (None, None, None)
@@ -106,11 +136,13 @@ def test_the_plan_covers_every_part_and_uses_tiny(monkeypatch):
     commands = plan(list(PARTS), {"small": "d/small", "tiny": "d/tiny"}, quick=False, runs=2)
     assert list(commands) == [
         "scheduler", "engine, 1 streams", "engine, 256 streams", "engine, 1024 streams",
-        "engine, 1 streams, steps of 5 ms", "engine, 256 streams, steps of 5 ms", "startup", "throughput, small",
-        "throughput, tiny",
+        "engine, 1 streams, steps of 5 ms", "engine, 256 streams, steps of 5 ms", "startup", "start-engines",
+        "data-parallel", "affinity", "throughput, small", "throughput, tiny",
     ]  # fmt: skip
     assert commands["engine, 256 streams"][-2:] == ["--runs", "2"]
-    assert "d/tiny" in commands["startup"]
+    for part in ("startup", "start-engines", "data-parallel", "affinity"):
+        assert "d/tiny" in commands[part]
+        assert commands[part][-2:] == ["--runs", "2"]
     assert "d/small" not in commands["engine, 1 streams"]
     assert commands["engine, 1 streams"][4] == "224"  # 1024 would not fit behind a prompt of 32
     assert list(plan(["startup"], {"demo": "demo"}, quick=True, runs=None)) == ["startup"]

@@ -19,11 +19,14 @@ VERBS = {
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",
     "executor": "tenonry_bench.executor:ExecutorBench",
     "startup": "tenonry_bench.startup:StartupBench",
+    "start-engines": "tenonry_bench.start_engines:StartEnginesBench",
+    "data-parallel": "tenonry_bench.data_parallel:DataParallelBench",
+    "affinity": "tenonry_bench.affinity:AffinityBench",
 }
 
 
 class BenchCommand(Command):
-    """`tenonry bench [engine | throughput | serve | scheduler | startup]`."""
+    """`tenonry bench [VERB]`."""
 
     summary = "Measure tenonry, piece by piece or as a whole, and compare with a peer."
 

@@ -46,14 +46,20 @@ class Record(msgspec.Struct):
 
 
 class LoadRun(msgspec.Struct):
-    """One run: all records, and how long they took together."""
+    """One run: all records, how long they took together, and the CPU time of the server's processes, if we see them."""
 
     wall_s: float
     records: list[Record]
+    server_cpu_s: float | None = None
 
     @property
     def good(self) -> list[Record]:
         return [record for record in self.records if record.error is None]
+
+    @property
+    def output_tokens(self) -> int:
+        """Of the requests that ended well."""
+        return sum(record.output_tokens for record in self.good)
 
     def errors(self) -> dict[str, int]:
         """How often each error came."""

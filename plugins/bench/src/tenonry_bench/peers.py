@@ -41,7 +41,7 @@ PUBLISHED = {
     "throughput/small/W2": 22.0,
     "startup/tiny": 35.2,
 }
-MORE_IS_BETTER = ("tok_s", "throughput")
+MORE_IS_BETTER = ("tok_s", "throughput", "hit_rate")
 
 
 class PeerFigure(NamedTuple):

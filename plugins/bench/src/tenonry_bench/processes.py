@@ -33,21 +33,31 @@ def cpu_seconds(process: psutil.Process) -> float:
     return times.user + times.system
 
 
-class CpuMeter:
-    """CPU seconds of this process and, apart from it, of all processes below it, since the previous reading."""
+def below(pid: int | None = None) -> list[psutil.Process]:
+    """All processes below one; without a `pid`, below this one."""
+    return psutil.Process(pid).children(recursive=True)
 
-    def __init__(self) -> None:
-        me = psutil.Process()
-        self._children = me.children(recursive=True)
+
+class CpuMeter:
+    """CPU seconds of this process and, apart from it, of `others`, since the previous reading.
+
+    The others are by default all processes below this one. Readings raise TenonryError once one of them has ended.
+    """
+
+    def __init__(self, others: Sequence[psutil.Process] | None = None) -> None:
+        self._others = below() if others is None else others
         self._last = self._read()
 
     def take(self) -> tuple[float, float]:
-        """(this process, its children)."""
+        """(this process, the others)."""
         last, self._last = self._last, self._read()
         return self._last[0] - last[0], self._last[1] - last[1]
 
     def _read(self) -> tuple[float, float]:
-        return time.process_time(), sum(cpu_seconds(child) for child in self._children)
+        try:
+            return time.process_time(), sum(cpu_seconds(other) for other in self._others)
+        except psutil.NoSuchProcess as error:
+            raise TenonryError(f"process {error.pid} ended while its CPU time was measured") from None
 
 
 class PeakMemory:

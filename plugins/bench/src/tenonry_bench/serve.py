@@ -8,13 +8,14 @@ import shlex
 from typing import Any
 
 import msgspec
+import psutil
 
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry_bench.load import Load, LoadRun, parse_limits
 from tenonry_bench.machine import describe_machine
 from tenonry_bench.own_server import OwnServer
-from tenonry_bench.processes import PeakMemory
+from tenonry_bench.processes import CpuMeter, PeakMemory, below
 from tenonry_bench.served import ServedResult, ServeReport, describe, summarise
 from tenonry_bench.settings import count, natural, write_report
 from tenonry_bench.sse import Client, Endpoint
@@ -69,12 +70,9 @@ class ServeBench(Command):
             help="Count requests within ttft_ms, tpot_ms, itl_ms, e2e_ms.",
         )
         add(
-            "--vocab-size",
-            type=natural,
-            default=0,
-            metavar="N",
+            "--vocab-size", type=natural, default=0, metavar="N",
             help="Largest prompt token id plus one, if below the file's.",
-        )
+        )  # fmt: skip
         add("--api-key", metavar="KEY", help="Sent as a bearer token.")
         add(
             "--timeout",
@@ -88,7 +86,7 @@ class ServeBench(Command):
             "--server-args",
             default="",
             metavar="TEXT",
-            help="Flags of our own server, in one word: '--max-num-seqs 64'.",
+            help="Flags of our own server, in one word: '--data-parallel-size 4 --worker null'.",
         )
         add("--json", metavar="FILE", help="Write the report here.")
 
@@ -128,13 +126,14 @@ async def measure(
     client = Client(Endpoint.parse(url), args.api_key)
     model = args.model if server is None and args.model else await first_model(client)
     vocab_size = args.vocab_size or (vocabulary(args.model or "demo") if server is not None else 0)
+    meter = None if server is None else CpuMeter([psutil.Process(server.pid), *below(server.pid)])
     results = []
     for name in names:
         chosen = workload_from(args, workloads.get(name))
         load = Load(client, model, chosen.concurrency, args.request_rate, timeout_s=args.timeout, seed=workloads.seed)
         changed = msgspec.structs.replace(workloads, workloads={name: chosen})
         with PeakMemory(server.pid if server is not None else None) as memory:
-            runs = await run_workload(load, changed, name, args.runs, vocab_size)
+            runs = await run_workload(load, changed, name, args.runs, vocab_size, meter)
         result = summarise(name, chosen, runs, limits, args.request_rate)
         if server is not None:
             result.peak_rss_gib, result.pss_after_gib = memory.rss_bytes / 2**30, memory.pss_bytes / 2**30
@@ -143,13 +142,21 @@ async def measure(
     return model, results
 
 
-async def run_workload(load: Load, workloads: WorkloadFile, name: str, runs: int, vocab_size: int) -> list[LoadRun]:
-    """A few short requests to warm up, then the runs, each with prompts of its own."""
+async def run_workload(
+    load: Load, workloads: WorkloadFile, name: str, runs: int, vocab_size: int, meter: CpuMeter | None
+) -> list[LoadRun]:
+    """A few short requests to warm up, then the runs, each with prompts of its own. `meter`: of the server's time."""
     workload = workloads.get(name)
     warm_up = workloads.prompts(name, WARM_UP_RUN, min(WARM_UP_REQUESTS, workload.requests), vocab_size)
     await load.run(warm_up, min(WARM_UP_TOKENS, workload.out_len))
-    prompts = [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]
-    return [await load.run(part, workload.out_len) for part in prompts]
+    done = []
+    for prompts in [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]:
+        if meter is not None:
+            meter.take()  # the time since the last run is nobody's
+        done.append(await load.run(prompts, workload.out_len))
+        if meter is not None:
+            done[-1].server_cpu_s = meter.take()[1]
+    return done
 
 
 def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:

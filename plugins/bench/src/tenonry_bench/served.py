@@ -16,7 +16,8 @@ from tenonry_bench.workload import Workload
 
 class ServedResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     """All runs of one workload. Spreads over runs, percentiles over requests that ended well; `goodput_req_s` counts
-    those within every limit. Memory is the server's, where we started it.
+    those within every limit. Memory and CPU time are those of all processes of the server, where we started it;
+    `server_us_per_tok` is CPU time per output token, `server_cores` how many cores it kept busy.
     """
 
     workload: str
@@ -43,6 +44,8 @@ class ServedResult(msgspec.Struct, kw_only=True, omit_defaults=True):
     peak_rss_gib: float | None = None
     pss_after_gib: float | None = None
     ready_s: float | None = None
+    server_us_per_tok: Spread | None = None
+    server_cores: Spread | None = None
 
 
 class ServeReport(msgspec.Struct, kw_only=True):
@@ -71,6 +74,7 @@ def summarise(
     def latency(what: str, share: float) -> Spread:
         return over_runs(lambda run: run.percentile_ms(what, share))
 
+    cpu = [(run.server_cpu_s, run) for run in runs if run.server_cpu_s is not None]
     return ServedResult(
         workload=name,
         runs=len(runs),
@@ -80,7 +84,7 @@ def summarise(
         completed=over_runs(lambda run: len(run.good)),
         failed=over_runs(lambda run: len(run.records) - len(run.good)),
         wall_s=over_runs(lambda run: run.wall_s),
-        output_tok_s=over_runs(lambda run: sum(one.output_tokens for one in run.good) / run.wall_s),
+        output_tok_s=over_runs(lambda run: run.output_tokens / run.wall_s),
         total_tok_s=over_runs(lambda run: sum(one.output_tokens + one.prompt_tokens for one in run.good) / run.wall_s),
         req_s=over_runs(lambda run: len(run.good) / run.wall_s),
         ttft_p50_ms=latency("ttft_s", 0.5),
@@ -95,6 +99,8 @@ def summarise(
         if limits
         else None,
         errors=errors,
+        server_us_per_tok=spread([1e6 * seconds / run.output_tokens for seconds, run in cpu]) if cpu else None,
+        server_cores=spread([seconds / run.wall_s for seconds, run in cpu]) if cpu else None,
     )
 
 
@@ -118,5 +124,8 @@ def describe(report: ServeReport) -> str:
             lines.append(
                 f"{result.workload}: goodput {result.goodput_req_s.text(2)} requests per second within {report.goodput}"
             )
+        if result.server_us_per_tok is not None and result.server_cores is not None:
+            cpu, cores = result.server_us_per_tok.text(1), result.server_cores.text(2)
+            lines.append(f"{result.workload}: server CPU {cpu} µs per output token, {cores} cores busy")
         lines += [f"{result.workload}: {number} × {text}" for text, number in result.errors.items()]
     return "\n".join(lines)

@@ -18,9 +18,19 @@ from tenonry_bench.figures import table
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.peers import PeerFigure, peer_figures
 from tenonry_bench.settings import count, write_report
-from tenonry_bench.standard_figures import Figure, figures_from
+from tenonry_bench.standard_figures import Figure, engine_rows, scheduler_rows, startup_rows, throughput_rows
+from tenonry_bench.standard_scale import affinity_rows, data_parallel_rows, scale_commands, start_rows
 
-PARTS = ("scheduler", "engine", "startup", "throughput")
+ROWS = {
+    "scheduler": scheduler_rows,
+    "engine": engine_rows,
+    "startup": startup_rows,
+    "start-engines": start_rows,
+    "data-parallel": data_parallel_rows,
+    "affinity": affinity_rows,
+    "throughput": throughput_rows,
+}  # in the order in which they run
+PARTS = tuple(ROWS)
 # Streams, output length, milliseconds that a step pretends to take.
 PROMPT_LEN = 32  # the default of the engine benchmark
 QUICK_POINTS = ((4, 8, 0), (4, 8, 2))
@@ -115,6 +125,9 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
             commands[title] = ["engine", *size, *trips, *steps, *once, *repeat]
     if "startup" in parts:
         commands["startup"] = ["startup", "--model", small, *once, *(["--quick-runs", "1"] * quick), *repeat]
+    for part, words in scale_commands(small, quick=quick).items():
+        if part in parts:
+            commands[part] = [*words, *once, *repeat]
     if "throughput" in parts:
         for name, path in models.items():
             commands[f"throughput, {name}"] = ["throughput", "--model", path, "--name", "W1,W2", *once, *repeat]
@@ -146,6 +159,15 @@ def run_all(commands: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[
             if done.returncode:
                 failures[title] = "\n".join(done.stdout.splitlines()[-5:])
     return reports, failures
+
+
+def figures_from(reports: list[dict[str, Any]], peers: dict[str, PeerFigure]) -> list[Figure]:
+    """All rows, in the order of the reports."""
+    rows = [row for report in reports for row in ROWS[report["bench"]](report)]
+    for row in rows:
+        found = peers.get(row.key)
+        row.peer = None if found is None else found.value
+    return rows
 
 
 def describe(figures: list[Figure], peers: dict[str, PeerFigure], machine: Machine) -> str:

@@ -1,4 +1,4 @@
-"""From the reports of the standard set to the rows of its table: what was aimed at, and the ratio to the peer. Pure."""
+"""The rows of the standard set's table, and how reports about one engine become some: what was aimed at. Pure."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 
 from tenonry_bench.figures import Spread
-from tenonry_bench.peers import PeerFigure, model_name, more_is_better
+from tenonry_bench.peers import model_name, more_is_better
 
 # Milliseconds per step of the scheduler alone: (running, validator) → bound of the mean.
 SCHEDULER_MS = {(256, False): 0.14, (256, True): 0.25, (1024, False): 0.5, (1024, True): 0.9}
@@ -71,21 +71,6 @@ class Figure(msgspec.Struct, kw_only=True):
         peer = "–" if self.peer is None else f"{self.peer:,.{digits}f}"
         ratio = "–" if self.ratio is None else f"{self.ratio:.2f}"
         return self.label, ours, target, {None: "–", True: "yes", False: "NO"}[self.met], peer, ratio
-
-
-def figures_from(reports: list[dict[str, Any]], peers: dict[str, PeerFigure]) -> list[Figure]:
-    """All rows, in the order of the reports."""
-    makers = {
-        "scheduler": scheduler_rows,
-        "engine": engine_rows,
-        "startup": startup_rows,
-        "throughput": throughput_rows,
-    }
-    rows = [row for report in reports for row in makers[report["bench"]](report)]
-    for row in rows:
-        found = peers.get(row.key)
-        row.peer = None if found is None else found.value
-    return rows
 
 
 def scheduler_rows(report: dict[str, Any]) -> list[Figure]:

@@ -1,12 +1,17 @@
-"""The client of `tenonry bench engine`: many streams at once against one `AsyncLLM`, and what they cost. Front end."""
+"""The client of `tenonry bench engine` and others: many streams at once against one `AsyncLLM`, and what they cost.
+
+Front end.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import msgspec
+import psutil
 
 from tenonry.errors import TenonryError
 from tenonry.sampling_params import OutputKind, SamplingParams
@@ -31,11 +36,15 @@ class Point(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamClient:
-    """Runs points one after another; prompts follow from the point's seed."""
+    """Runs points one after another; prompts follow from the point's seed. `processes`: those whose CPU time counts as
+    the engine's, by default all below this one.
+    """
 
-    def __init__(self, engine: AsyncLLM, vocab_size: int, prompt_len: int) -> None:
+    def __init__(
+        self, engine: AsyncLLM, vocab_size: int, prompt_len: int, processes: Sequence[psutil.Process] | None = None
+    ) -> None:
         self._engine, self._vocab_size, self._prompt_len = engine, vocab_size, prompt_len
-        self._meter = CpuMeter()
+        self._meter = CpuMeter(processes)
         self._seed = default_workloads().seed
         self._points = 0
 

@@ -1,0 +1,104 @@
+"""Conversations as a chat service sees them: each turn's prompt is all that was said before and something new.
+
+Front end. The conversations begin with the same system prompt and go on at the same time, each with pauses of its own,
+so that their turns mix in an order that no engine can count on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+from tenonry.errors import TenonryError
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry_bench.workload import default_workloads, narrow
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+
+class Sizes(NamedTuple):
+    """Tokens of each part; a user says `user_low` to `user_high` of them. `pause_s`: mean pause before a turn."""
+
+    conversations: int
+    turns: int
+    system: int
+    user_low: int
+    user_high: int
+    answer: int
+    pause_s: float
+
+    @property
+    def longest_prompt(self) -> int:
+        """Tokens of the last prompt, if a user always says as much as possible."""
+        return self.system + self.turns * self.user_high + (self.turns - 1) * self.answer
+
+
+class Turn(NamedTuple):
+    """What a user says, after a pause."""
+
+    pause_s: float
+    token_ids: list[int]
+
+
+class Reuse(NamedTuple):
+    """Prompt tokens of some turns, and how many of them came out of a prefix cache."""
+
+    cached: int
+    prompt: int
+
+    @property
+    def rate(self) -> float:
+        """0 to 1."""
+        return self.cached / self.prompt
+
+
+def make_conversations(sizes: Sizes, run: int, vocab_size: int) -> list[list[Turn]]:
+    """All that users will say in one run; nothing but `sizes`, `run` and the vocabulary decides it."""
+    draw = random.Random(f"{default_workloads().seed}/{run}")  # noqa: S311  # no secrets
+    low, high = narrow(default_workloads().token_range, vocab_size)
+
+    def text(length: int) -> list[int]:
+        return [draw.randrange(low, high) for _ in range(length)]
+
+    def turn(number: int) -> Turn:
+        said = text(draw.randint(sizes.user_low, sizes.user_high))
+        return Turn(draw.uniform(0, 2 * sizes.pause_s), said if number else system + said)
+
+    system = text(sizes.system)
+    return [[turn(number) for number in range(sizes.turns)] for _ in range(sizes.conversations)]
+
+
+def blocks_needed(conversations: Sequence[Sequence[Turn]], answer: int, block_size: int) -> int:
+    """KV blocks that hold every conversation to its end, were nothing shared."""
+    lengths = (sum(len(turn.token_ids) + answer for turn in turns) for turns in conversations)
+    return sum(-(-length // block_size) for length in lengths)
+
+
+async def hold(engine: AsyncLLM, conversations: Sequence[Sequence[Turn]], answer: int, run: int) -> Reuse:
+    """All conversations at once, to their ends. Raises TenonryError if an answer is cut short."""
+    params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, output_kind=OutputKind.FINAL)
+    parts = await asyncio.gather(
+        *(_converse(engine, turns, params, f"{run}-{number}") for number, turns in enumerate(conversations))
+    )
+    return Reuse(sum(part.cached for part in parts), sum(part.prompt for part in parts))
+
+
+async def _converse(engine: AsyncLLM, turns: Sequence[Turn], params: SamplingParams, name: str) -> Reuse:
+    prompt: list[int] = []
+    cached = asked = 0
+    for number, turn in enumerate(turns):
+        await asyncio.sleep(turn.pause_s)
+        prompt += turn.token_ids
+        answer: list[int] = []
+        reused = 0
+        async for output in engine.generate({"prompt_token_ids": list(prompt)}, params, f"{name}-{number}"):
+            answer += output.outputs[0].token_ids
+            reused = output.num_cached_tokens
+        if len(answer) != params.max_tokens:
+            raise TenonryError(f"turn {number} of conversation {name} got {len(answer)} of {params.max_tokens} tokens")
+        cached, asked = cached + reused, asked + len(prompt)
+        prompt += answer
+    return Reuse(cached, asked)

@@ -1,0 +1,193 @@
+"""`tenonry bench data-parallel`: what more engines bring, and what their coordinator and load balancing cost.
+
+Engines with a worker that computes nothing, in processes of their own. All layouts are up at the same time and are
+measured in turn, so that their ratios mean something: in one run each has the same prompts and the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import gc
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tenonry.arguments import add_engine_arguments
+from tenonry.errors import ConfigError
+from tenonry.interfaces.command import Command
+from tenonry_bench.engine import WARM_UP_STREAMS, WARM_UP_TOKENS, event_loop
+from tenonry_bench.figures import Spread, spread, table
+from tenonry_bench.layouts import Layout, in_turn, started
+from tenonry_bench.machine import Machine, describe_machine
+from tenonry_bench.settings import check_length, count, counts, engine_config, refuse, settings_of, write_report
+from tenonry_bench.streams import Point, StreamClient
+
+STATIC = Layout("2 engines, round-robin", 2, "round-robin")
+COORDINATED = Layout("2 engines, affinity, coordinator", 2, coordinated=True)
+Round = dict[Layout, Point]
+
+
+class LayoutResult(msgspec.Struct, kw_only=True):
+    """Spreads over runs. CPU times are user and system together, `engine_us_per_tok` of all processes but the front
+    end; `us_per_tok` is the sum of both and `cores` how many cores all kept busy.
+    """
+
+    layout: str
+    engines: int
+    load_balancing: str
+    coordinated: bool
+    processes: int
+    tok_s: Spread
+    us_per_tok: Spread
+    frontend_us_per_tok: Spread
+    engine_us_per_tok: Spread
+    cores: Spread
+    ttft_ms: Spread
+
+
+class DataParallelReport(msgspec.Struct, kw_only=True):
+    """`coordinator_ratio`: CPU time per token of two engines with coordinator and affinity over that of two behind
+    round robin without a coordinator, run by run.
+    """
+
+    bench: str = "data-parallel"
+    streams: int
+    prompt_len: int
+    output_len: int
+    runs: int
+    results: list[LayoutResult]
+    coordinator_ratio: Spread
+    event_loop: str
+    settings: dict[str, Any]
+    machine: Machine
+
+
+class DataParallelBench(Command):
+    """Drives one `AsyncLLM` per layout."""
+
+    summary = "Several engines behind one front end: tokens per second and CPU time per token, by their number."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        add = parser.add_argument
+        add("--sizes", type=counts, default=[1, 2, 4], metavar="N,N", help="Numbers of engines [default: 1,2,4].")
+        add("--streams", type=count, default=256, metavar="N", help="Requests at once [default: 256].")
+        add("--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32].")
+        add("--output-len", type=count, default=128, metavar="N", help="New tokens [default: 128].")
+        add("--runs", type=count, default=11, metavar="N", help="Repetitions [default: 11].")
+        add(
+            "--event-loop", choices=("auto", "uvloop", "asyncio"), default="auto",
+            help="auto: uvloop where it is installed [default: auto].",
+        )  # fmt: skip
+        add("--json", metavar="FILE", help="Write the report here.")
+        add_engine_arguments(parser, model_positional=False)
+
+    def run(self, args: argparse.Namespace) -> int:
+        refuse(args, {"data_parallel_size": "--sizes"})
+        if 0 in args.sizes:
+            raise ConfigError("--sizes 0: at least one engine has to run")
+        rows = max(args.streams, 256)
+        config, facts = engine_config(
+            args, worker="null", max_num_seqs=rows, max_num_batched_tokens=max(8192, rows),
+            max_num_queued_reqs=max(4096, rows),
+        )  # fmt: skip
+        check_length(config, args.prompt_len, args.output_len)
+        loop_name, factory = event_loop(args.event_loop)
+        machine = describe_machine()
+        with contextlib.ExitStack() as running, asyncio.Runner(loop_factory=factory) as runner:
+            clients, processes = {}, {}
+            for layout in layouts_for(args.sizes, config.load_balancing):
+                engine, processes[layout] = running.enter_context(started(layout, config))
+                clients[layout] = StreamClient(engine, facts.vocab_size, args.prompt_len, processes[layout])
+            rounds = runner.run(measure(clients, args.streams, args.output_len, args.runs))
+        report = DataParallelReport(
+            streams=args.streams,
+            prompt_len=args.prompt_len,
+            output_len=args.output_len,
+            runs=args.runs,
+            results=[summarise(layout, 1 + len(processes[layout]), rounds) for layout in clients],
+            coordinator_ratio=coordinator_ratio(rounds),
+            event_loop=loop_name,
+            settings=settings_of(config),
+            machine=machine,
+        )
+        print(describe(report))
+        write_report(args.json, report)
+        return 0
+
+
+def layouts_for(sizes: Sequence[int], balancing: str) -> list[Layout]:
+    """As many engines as asked for, as one front end runs them, and the two layouts whose ratio is asked for."""
+    plain = [Layout(f"{size} engine{'s' * (size > 1)}", size, balancing) for size in dict.fromkeys(sizes)]
+    return [*plain, STATIC, COORDINATED]
+
+
+async def measure(clients: dict[Layout, StreamClient], streams: int, output_len: int, runs: int) -> list[Round]:
+    """Warm all up, then the runs, each over all layouts in turn."""
+    for client in clients.values():
+        await client.point(min(streams, WARM_UP_STREAMS), min(output_len, WARM_UP_TOKENS), seed=7)
+    gc.collect()
+    gc.freeze()
+    return [
+        {
+            layout: await clients[layout].point(streams, output_len, seed=100 + run)
+            for layout in in_turn([*clients], run)
+        }
+        for run in range(runs)
+    ]
+
+
+def us_per_token(point: Point) -> float:
+    """CPU time of all processes."""
+    return 1e6 * (point.frontend_cpu_s + point.engine_cpu_s) / point.tokens
+
+
+def summarise(layout: Layout, processes: int, rounds: Sequence[Round]) -> LayoutResult:
+    """One layout over all runs."""
+    points = [one[layout] for one in rounds]
+    return LayoutResult(
+        layout=layout.name,
+        engines=layout.engines,
+        load_balancing=layout.balancing,
+        coordinated=layout.coordinated,
+        processes=processes,
+        tok_s=spread([point.tokens / point.wall_s for point in points]),
+        us_per_tok=spread([us_per_token(point) for point in points]),
+        frontend_us_per_tok=spread([1e6 * point.frontend_cpu_s / point.tokens for point in points]),
+        engine_us_per_tok=spread([1e6 * point.engine_cpu_s / point.tokens for point in points]),
+        cores=spread([(point.frontend_cpu_s + point.engine_cpu_s) / point.wall_s for point in points]),
+        ttft_ms=spread([1e3 * point.ttft_p50_s for point in points]),
+    )
+
+
+def coordinator_ratio(rounds: Sequence[Round]) -> Spread:
+    """Run by run, since what slows one layout down for a while slows its neighbour down as well."""
+    return spread([us_per_token(one[COORDINATED]) / us_per_token(one[STATIC]) for one in rounds])
+
+
+def describe(report: DataParallelReport) -> str:
+    """The report for a person."""
+    header = ("layout", "processes", "tokens/s", "CPU µs/token", "front end", "the rest", "cores busy", "TTFT ms")
+    rows = [
+        (
+            result.layout,
+            str(result.processes),
+            result.tok_s.text(0),
+            result.us_per_tok.text(2),
+            f"{result.frontend_us_per_tok.median:.2f}",
+            f"{result.engine_us_per_tok.median:.2f}",
+            f"{result.cores.median:.2f}",
+            f"{result.ttft_ms.median:.1f}",
+        )
+        for result in report.results
+    ]
+    size = f"{report.streams} streams of {report.prompt_len} + {report.output_len} tokens"
+    return "\n".join(
+        [
+            f"{size}, {report.runs} runs in turn, {report.event_loop}; median (min–max)",
+            table(header, rows),
+            f"coordinator and affinity over round robin, CPU per token: {report.coordinator_ratio.text(3)}",
+        ]
+    )

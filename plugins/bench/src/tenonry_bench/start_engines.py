@@ -1,0 +1,110 @@
+"""`tenonry bench start-engines`: from the start of N engine processes to N engines that can be used. Front end."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+
+from tenonry.arguments import add_engine_arguments
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.command import Command
+from tenonry_bench.figures import Spread, spread
+from tenonry_bench.layouts import Layout, in_turn
+from tenonry_bench.machine import Machine, describe_machine
+from tenonry_bench.settings import count, counts, engine_config, refuse, settings_of, write_report
+
+
+class StartResult(msgspec.Struct):
+    """Wall seconds until all of `engines` were ready and connected; `ratio` to the first number of the same run."""
+
+    engines: int
+    ready_s: Spread
+    ratio: Spread
+
+
+class StartReport(msgspec.Struct, kw_only=True):
+    """`results`: one per number of engines, in the order of the flags."""
+
+    bench: str = "start-engines"
+    runs: int
+    results: list[StartResult]
+    settings: dict[str, Any]
+    machine: Machine
+
+
+class StartEnginesBench(Command):
+    """Starts engines again and again. What a front end does for itself, such as loading a tokenizer, is not counted."""
+
+    summary = "Engine processes with a worker that computes nothing: seconds until N of them are ready."
+
+    def add_arguments(self, parser: argparse.ArgumentParser) -> None:
+        parser.add_argument(
+            "--sizes", type=counts, default=[1, 4], metavar="N,N",
+            help="Numbers of engines; the first is what the others are compared with [default: 1,4].",
+        )  # fmt: skip
+        parser.add_argument("--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5].")
+        parser.add_argument("--json", metavar="FILE", help="Write the report here.")
+        add_engine_arguments(parser, model_positional=False)
+
+    def run(self, args: argparse.Namespace) -> int:
+        refuse(args, {"data_parallel_size": "--sizes"})
+        if 0 in args.sizes:
+            raise ConfigError("--sizes 0: at least one engine has to start")
+        config, _ = engine_config(args, worker="null")
+        machine = describe_machine()
+        starter = Starter(config)
+        starter.seconds(1)  # from now on the files are in the page cache
+        sizes = list(dict.fromkeys(args.sizes))
+        rounds = [{size: starter.seconds(size) for size in in_turn(sizes, run)} for run in range(args.runs)]
+        report = StartReport(
+            runs=args.runs, results=summarise(sizes, rounds), settings=settings_of(config), machine=machine
+        )
+        print(describe(report))
+        write_report(args.json, report)
+        return 0
+
+
+class Starter:
+    """The part of a front end that starts engines."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        from tenonry.client.parts import build_front_end
+
+        self._config, self._parts = config, build_front_end(config, launcher=True)
+
+    def seconds(self, engines: int) -> float:
+        """Start so many, and stop them again. Raises LaunchError if one ends by itself."""
+        from tenonry.client.engines import Engines
+
+        deaths: list[str] = []
+        config = Layout("", engines).config(self._config)
+        fleet = Engines(config, self._parts.model, self._parts.plan, lambda _, why: deaths.append(why), "library")
+        began = time.perf_counter()
+        try:
+            fleet.start()
+            took = time.perf_counter() - began
+        finally:
+            fleet.shutdown()
+        if deaths:
+            raise LaunchError(deaths[0])
+        return took
+
+
+def summarise(sizes: Sequence[int], rounds: Sequence[dict[int, float]]) -> list[StartResult]:
+    """Ratios are taken run by run."""
+    return [
+        StartResult(size, spread([one[size] for one in rounds]), spread([one[size] / one[sizes[0]] for one in rounds]))
+        for size in sizes
+    ]
+
+
+def describe(report: StartReport) -> str:
+    """The report for a person."""
+    title = f"engines from start to ready, seconds, {report.runs} runs in turn, median (min–max)"
+    rows = [f"  {one.engines:3} engines  {one.ready_s.text(2)}, ratio {one.ratio.text(2)}" for one in report.results]
+    return "\n".join([title, *rows])

@@ -1,0 +1,25 @@
+from __future__ import annotations
+
+import psutil
+import pytest
+
+from tenonry_bench.start_engines import summarise
+
+
+def test_report(bench, model_folder):
+    report, printed = bench("start-engines", "--sizes", "1,2", "--runs", "1", "--model", model_folder)
+    one, two = report["results"]
+    assert (one["engines"], two["engines"]) == (1, 2)
+    assert one["ready_s"]["min"] > 0
+    assert one["ratio"]["median"] == 1
+    assert two["ratio"]["median"] == pytest.approx(two["ready_s"]["median"] / one["ready_s"]["median"])
+    assert report["settings"]["worker"]["name"] == "null"
+    assert "2 engines" in printed
+    assert psutil.Process().children() == []
+
+
+def test_ratios_are_taken_run_by_run():
+    one, four = summarise([1, 4], [{1: 1.0, 4: 2.0}, {4: 12.0, 1: 4.0}])
+    assert (one.ratio.min, one.ratio.max) == (1, 1)
+    assert (four.ratio.min, four.ratio.max) == (2, 3)
+    assert (four.engines, four.ready_s.max) == (4, 12)
