@@ -95,7 +95,7 @@ class SharedBroadcast:
             self.close()
             raise LaunchError(
                 f"no shared memory for the steps of {num_ranks} ranks ({num_slots} slots of {RESERVED_BYTES} bytes): "
-                f"{error.strerror}; free memory, or raise the limit of open files (ulimit -n)"
+                f"{error.strerror}; free memory, or raise the limits of open files and of file size (ulimit -n, -f)"
             ) from error
 
     def _keep(self, fd: int) -> int:

@@ -157,7 +157,7 @@ class Rank:
         try:
             result = self._worker.execute_model(self._steps.decode(packet.frames))
         except Exception as error:
-            logger.exception("step %d of the rank failed", packet.sequence)
+            logger.exception("a step failed")
             self._answers.failed(packet.kind, packet.sequence, error)
             return
         if self._later is None and isinstance(result, ModelRunnerOutput):
@@ -174,7 +174,7 @@ class Rank:
             if self._is_driver:
                 self._answers.send(Kind.STEP, sequence, output)
         except Exception as error:
-            logger.exception("the result of step %d failed", sequence)
+            logger.exception("the result of a step failed")
             self._answers.failed(Kind.STEP, sequence, error)
 
 

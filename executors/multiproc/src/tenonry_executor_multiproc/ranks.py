@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import msgspec
 import psutil
 
-from tenonry.errors import EngineDeadError, WireError
+from tenonry.errors import EngineDeadError, TenonryError, WireError
 from tenonry.serial import Decoder, Encoder, Frame, to_plain
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
@@ -106,16 +106,18 @@ class RankGroup:
         if self._step_fault is not None or not self._is_started:
             timeout = min(timeout, BROKEN_STOP_TIMEOUT_S)
         end = time.monotonic() + timeout
-        if self._death is None and self._supervisor.pids():
-            self._ask_to_stop(time.monotonic() + ASKING_SHARE * timeout)
-        self._supervisor.stop(max(0.1, end - time.monotonic()))
-        self._link.close()
+        try:
+            if self._death is None and self._supervisor.pids():
+                self._ask_to_stop(time.monotonic() + ASKING_SHARE * timeout)
+        finally:
+            self._supervisor.stop(max(0.1, end - time.monotonic()))
+            self._link.close()
 
     def _ask_to_stop(self, deadline: float) -> None:
         def give_up(*_: int) -> None:
             raise TimeoutError
 
-        with contextlib.suppress(TimeoutError):
+        with contextlib.suppress(TimeoutError, TenonryError):  # no room, or no memory: then they are terminated
             self._link.send(Kind.TASK, HELLO, self._encoder.encode(Call("stop")), give_up)
             while self._supervisor.pids() and time.monotonic() < deadline:
                 for _ in self._link.receive(deadline):
