@@ -10,7 +10,7 @@ import pytest
 from tenonry.errors import ConfigError, TenonryError
 from tenonry_bench.__main__ import main
 from tenonry_bench.affinity import POLICIES, layouts_for, policies, sizes_from, summarise, with_blocks
-from tenonry_bench.conversations import Reuse, Sizes, Turn, blocks_needed, hold, make_conversations
+from tenonry_bench.conversations import Reuse, Sizes, Turn, enough_blocks, hold, make_conversations
 
 SIZES = Sizes(conversations=5, turns=3, system=8, user_low=2, user_high=6, answer=4, pause_s=0.01)
 
@@ -76,8 +76,9 @@ def test_an_answer_cut_short_is_an_error():
 
 
 def test_blocks_hold_whole_conversations():
-    turns = [Turn(0.0, [1] * 10), Turn(0.0, [1] * 5)]
-    assert blocks_needed([turns, turns[:1]], 4, 16) == 2 + 1  # 23 and 14 tokens
+    turns = [Turn(0.0, [1] * 10), Turn(0.0, [1] * 5)]  # with their answers 14 and 23 tokens
+    assert enough_blocks([[turns[:1]], [turns] * 8], SIZES, 1, 16) == 1.25 * 8 * 2
+    assert enough_blocks([[turns]], SIZES, 3, 16) == 3 * 3  # 38 tokens at most, on each engine
 
 
 def test_the_blocks_are_shared_out(model_folder):

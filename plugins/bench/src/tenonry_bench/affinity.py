@@ -17,7 +17,7 @@ from tenonry.arguments import add_engine_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
-from tenonry_bench.conversations import Reuse, Sizes, Turn, blocks_needed, hold, make_conversations
+from tenonry_bench.conversations import Reuse, Sizes, Turn, enough_blocks, hold, make_conversations
 from tenonry_bench.figures import Spread, spread, table
 from tenonry_bench.layouts import Layout, started
 from tenonry_bench.machine import Machine, describe_machine
@@ -33,7 +33,6 @@ from tenonry_bench.settings import (
 )
 
 BLOCK_SIZE = 16
-ROOM = 1.25  # blocks by default: what all conversations need at their ends, and a quarter more
 POLICIES = ("affinity", "round-robin", "least-loaded")
 
 
@@ -102,10 +101,12 @@ class AffinityBench(Command):
         rows = max(args.conversations, 256)
         config, facts = engine_config(args, worker="null", max_num_seqs=rows, block_size=BLOCK_SIZE)
         check_length(config, sizes.longest_prompt, sizes.answer)
+        if args.max_model_len is None:
+            config = config.model_copy(update={"max_model_len": sizes.longest_prompt + sizes.answer})
         machine = describe_machine()
         runs = [make_conversations(sizes, run, facts.vocab_size) for run in range(args.runs)]
-        needed = max(blocks_needed(run, sizes.answer, config.block_size or BLOCK_SIZE) for run in runs)
-        each = -(-(args.blocks or round(ROOM * needed)) // args.engines)  # the same for all, so rounded up
+        total = args.blocks or enough_blocks(runs, sizes, args.engines, config.block_size or BLOCK_SIZE)
+        each = -(-total // args.engines)  # the same for all, so rounded up
         found = {layout: measure(layout, with_blocks(config, layout, each * args.engines), runs, sizes.answer)
                  for layout in layouts_for(args.engines, args.balancing)}  # fmt: skip
         report = AffinityReport(

@@ -18,6 +18,8 @@ from tenonry_bench.workload import default_workloads, narrow
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
+ROOM = 1.25
+
 
 class Sizes(NamedTuple):
     """Tokens of each part; a user says `user_low` to `user_high` of them. `pause_s`: mean pause before a turn."""
@@ -71,10 +73,16 @@ def make_conversations(sizes: Sizes, run: int, vocab_size: int) -> list[list[Tur
     return [[turn(number) for number in range(sizes.turns)] for _ in range(sizes.conversations)]
 
 
-def blocks_needed(conversations: Sequence[Sequence[Turn]], answer: int, block_size: int) -> int:
-    """KV blocks that hold every conversation to its end, were nothing shared."""
-    lengths = (sum(len(turn.token_ids) + answer for turn in turns) for turns in conversations)
-    return sum(-(-length // block_size) for length in lengths)
+def enough_blocks(runs: Sequence[Sequence[Sequence[Turn]]], sizes: Sizes, engines: int, block_size: int) -> int:
+    """KV blocks of all engines together: a quarter more than a run's conversations fill at their ends, were nothing
+    shared, and no less than the longest sequence needs on each engine.
+    """
+    filled = max(sum(_blocks(turns, sizes.answer, block_size) for turns in run) for run in runs)
+    return max(round(ROOM * filled), engines * -(-(sizes.longest_prompt + sizes.answer) // block_size))
+
+
+def _blocks(turns: Sequence[Turn], answer: int, block_size: int) -> int:
+    return -(-sum(len(turn.token_ids) + answer for turn in turns) // block_size)
 
 
 async def hold(engine: AsyncLLM, conversations: Sequence[Sequence[Turn]], answer: int, run: int) -> Reuse:
