@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import time
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
 import pytest
+
+from tenonry_testkit.residue import RUN_VARIABLE
 
 ROLES = Path(__file__).with_name("roles")
 HEAD = {"num_cpus": 8, "num_gpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False}
@@ -33,20 +36,35 @@ def ray_settings():
         yield
 
 
-@pytest.fixture(scope="session")
-def make_cluster(ray_settings):
-    """`make_cluster(**head)`: a cluster with one node; `address` is where it listens. The caller shuts it down."""
+@contextmanager
+def one_cluster():
+    """A cluster with one node; all that was started for it is killed in the end, with the agents that Ray leaves."""
     from ray.cluster_utils import Cluster
 
-    return lambda **head: Cluster(initialize_head=True, head_node_args={**HEAD, **head})
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
+    try:
+        yield cluster
+    finally:
+        started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+        for process in started:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, PATIENCE_S)
 
 
 @pytest.fixture(scope="session")
-def cluster(make_cluster):
-    """One node with eight CPUs and two GPUs that exist only in Ray's books."""
-    found = make_cluster()
-    yield found
-    found.shutdown()
+def cluster(ray_settings):
+    """One node with eight CPUs and two GPUs that exist only in Ray's books; `address` is where it listens."""
+    with one_cluster() as found:
+        yield found
+
+
+@pytest.fixture
+def second_cluster(ray_settings):
+    """One that the test may break."""
+    with one_cluster() as found:
+        yield found
 
 
 @pytest.fixture
@@ -83,9 +101,12 @@ def no_actor_left(wait_for):
 
 
 def _actors():
-    found = []
+    """Of this test run: the machine may have others."""
+    mark, found = os.environ.get(RUN_VARIABLE), []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
         if line.startswith(("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: engine")):
-            found.append(line)
+            with suppress(psutil.Error):
+                if process.environ().get(RUN_VARIABLE) == mark:
+                    found.append(line)
     return found

@@ -64,7 +64,7 @@ def connection(cluster):
     """This process is connected already, as a user's may be."""
     import ray
 
-    ray.init(address=cluster.address, namespace="tests")
+    ray.init(address=cluster.address, namespace="tests", log_to_driver=False)
     yield ray
     ray.shutdown()
 
