@@ -132,6 +132,7 @@ def test_our_own_server_from_start_to_stop(bench, model_folder):
     assert result["server_us_per_tok"]["min"] > 0
     assert 0 < result["server_cores"]["min"] <= psutil.cpu_count()
     assert "µs per output token" in printed
+    assert report["args"] == {"model": str(model_folder), "server_args": "--worker null"}
     assert psutil.Process().children() == []
 
 

@@ -16,23 +16,20 @@ from collections.abc import Sequence
 
 from tenonry.errors import LaunchError
 from tenonry_bench.processes import tenonry_command
-from tenonry_bench.sse import Client, Endpoint
 
-ADDRESS = re.compile(r"http://127\.0\.0\.1:(\d+)")
+READY = re.compile(r"ready at http://127\.0\.0\.1:(\d+)")  # said once, when every process of it takes requests
 STOP_S = 10.0
 POLL_S = 0.05
 
 
 class OwnServer:
-    """A server on 127.0.0.1. With `port` 0 it takes a free one, and says in its output which."""
+    """A server on 127.0.0.1. With `port` 0 it takes a free one; which, it says in its output when it is ready."""
 
     def __init__(self, model: str, port: int = 0, arguments: Sequence[str] = ()) -> None:
         command = [*tenonry_command(), "serve", model, "--host", "127.0.0.1", "--port", str(port), *arguments]
         self._lines: deque[str] = deque(maxlen=40)
         self._port = port
-        self._known = threading.Event()
-        if port:
-            self._known.set()
+        self._is_ready = threading.Event()
         self._started = time.monotonic()
         self._process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -44,17 +41,17 @@ class OwnServer:
     def _read(self) -> None:
         for line in self._process.stdout or ():
             self._lines.append(line.rstrip())
-            found = None if self._known.is_set() else ADDRESS.search(line)
+            found = None if self._is_ready.is_set() else READY.search(line)
             if found:
                 self._port = int(found.group(1))
-                self._known.set()
+                self._is_ready.set()
 
     async def ready(self, timeout_s: float) -> tuple[str, float]:
         """Wait for it; its base URL, and seconds since its start. Raises LaunchError with its last words."""
         while time.monotonic() - self._started < timeout_s:
             if self._process.poll() is not None:
                 raise LaunchError(f"the server ended with status {self._process.returncode}:\n{self._last_words()}")
-            if self._known.is_set() and await self._answers():
+            if self._is_ready.is_set():
                 return self.base_url, time.monotonic() - self._started
             await asyncio.sleep(POLL_S)
         raise LaunchError(f"the server is not ready after {timeout_s:g} s:\n{self._last_words()}")
@@ -62,13 +59,6 @@ class OwnServer:
     @property
     def base_url(self) -> str:
         return f"http://127.0.0.1:{self._port}"
-
-    async def _answers(self) -> bool:
-        try:
-            status, _ = await Client(Endpoint.parse(self.base_url)).get("/ready")
-        except OSError:
-            return False
-        return status == 200
 
     def _last_words(self) -> str:
         self._reader.join(timeout=1.0)

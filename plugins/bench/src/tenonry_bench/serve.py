@@ -106,9 +106,8 @@ class ServeBench(Command):
             if server is not None:
                 server.stop()
         peer = "tenonry" if server is not None else args.base_url
-        report = ServeReport(
-            peer=peer, model=model, args={"model": model}, goodput=limits, results=results, machine=machine
-        )
+        asked = {"model": model} | ({"server_args": args.server_args} if server is not None else {})
+        report = ServeReport(peer=peer, model=model, args=asked, goodput=limits, results=results, machine=machine)
         print(describe(report))
         write_report(args.json, report)
         return 0 if all(result.failed.max == 0 for result in results) else 1
