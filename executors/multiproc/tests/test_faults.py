@@ -136,12 +136,22 @@ def test_a_rank_that_ends_without_a_word_is_dead_too(build, first_step):
 def test_a_death_is_noticed_while_nobody_asks(build):
     built = build()
     built.start()
-    os.kill(built.pids[0], signal.SIGTERM)
+    os.kill(built.pids[0], signal.SIGKILL)
     deadline = time.monotonic() + 5
     while not built.reasons and time.monotonic() < deadline:
         time.sleep(0.01)
     assert "worker 0.0" in built.reasons[0]
-    assert "exit code 143" in built.reasons[0]
+    assert "signal SIGKILL" in built.reasons[0]
+
+
+def test_a_rank_at_work_leaves_it_to_the_engine_when_to_end(build, first_step):
+    """A signal to the whole group must not end the ranks while the engine finishes what runs."""
+    built = build()
+    executor = built.start()
+    for pid in built.pids:
+        os.kill(pid, signal.SIGTERM)
+    assert len(executor.execute_model(first_step()).result(10).token_ids) == 1
+    assert built.reasons == []
 
 
 def test_no_rank_survives_the_engine(tmp_path):

@@ -151,6 +151,9 @@ class Rank:
         self._worker.warm_up()
         gc.collect()
         gc.freeze()  # what lives now lives as long as the rank: later collections need not look at it
+        # From here on the engine decides: who stops a whole group of processes would take the ranks from under the
+        # requests that the engine still finishes.
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     # ------------------------------------------------------------------ steps
     def _step(self, packet: Packet) -> None:
