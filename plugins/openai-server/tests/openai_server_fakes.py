@@ -176,6 +176,13 @@ class FakeEngine:
         )
 
     # ------------------------------------------------------------------ the rest of the surface
+    def listen(self) -> None:
+        self.is_listening = True
+
+    async def render_metrics(self) -> tuple[bytes, str] | None:
+        renders = [getattr(one, "render", None) for one in self.stat_loggers.values()]
+        return next((render() for render in renders if render is not None), None)
+
     async def abort(self, request_id: Any) -> None:
         for name in [request_id] if isinstance(request_id, str) else request_id:
             if name in self.running:

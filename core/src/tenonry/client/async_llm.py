@@ -10,13 +10,15 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.attached import AttachedEngines, StatForwarder
+from tenonry.client.control_ends import ControlLink
 from tenonry.client.engines import Engines
 from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import build_front_end
+from tenonry.client.parts import announce, build_front_end, build_io_processor
+from tenonry.client.pausing import Pausing
 from tenonry.client.stat_manager import StatManager
 from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
@@ -29,13 +31,14 @@ from tenonry.errors import (
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
+from tenonry.plugin_manager import PluginManager
 from tenonry.request_limits import RequestLimits
 from tenonry.sampling_params import SamplingParams
 
 logger = logging.getLogger(__name__)
 
 
-class AsyncLLM(EngineCalls):
+class AsyncLLM(Pausing):
     """Serves requests concurrently.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -50,34 +53,45 @@ class AsyncLLM(EngineCalls):
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
         coordinated: bool = False,
+        link: ControlLink | None = None,
     ) -> None:
-        """`coordinated`: run a coordinator even where one front end with independent engines needs none."""
+        """`coordinated`: run a coordinator even where one front end with independent engines needs none.
+
+        `link`: start no engines; share those of the supervisor at its other end, which also feeds the stat loggers.
+        """
         if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
             config = config.model_copy(update={"log_stats": True})
         self.config = config
         self._closed = False
         self._handler: OutputHandler | None = None
         self._scaling = asyncio.Lock()
-        parts = build_front_end(config, launcher=True)
-        self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
-        io = parts.io_processor
+        on_death = functools.partial(_report_death, weakref.ref(self))
+        self._stats: StatManager
+        self._engines: Engines | AttachedEngines
+        manager: PluginManager | None = None
+        if link is None:
+            manager, self.plan, self.model, io = build_front_end(config, launcher=True)
+            self._stats = StatManager(config, self.plan, stat_loggers)
+            self._engines = Engines(config, self.model, self.plan, on_death, context, coordinated=coordinated)
+        else:
+            self.plan, self.model = link.place.plan, link.place.model
+            io = build_io_processor(config, self.plan, self.model)
+            self._stats = StatForwarder(config, link)
+            self._engines = AttachedEngines(config, link, self._stats, on_death)
+        self.io_processor = io
         looks_at_outputs = io is not None and type(io).post_process is not IOProcessor.post_process
         self._post_process = io.post_process if io is not None and looks_at_outputs else None
-        self._stats = StatManager(config, parts.plan, stat_loggers)
-        reference = weakref.ref(self)
-        on_death = functools.partial(_report_death, reference)
-        self._engines = Engines(config, parts.model, parts.plan, on_death, context, coordinated=coordinated)
+        place = (link.place.index, link.place.count) if link is not None else (0, 1)
         try:
             self._engines.start()
             self._client, self.info = self._engines.client, self._engines.info
-            limits = RequestLimits(self.info.max_model_len, parts.model.vocab_size)
-            self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
-            self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
-            self._gate = Gate(config, self._outputs, self._stats)
-            plugins = ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in self.info.plugins)
-            logger.info("plugins: %s", plugins)
+            limits = RequestLimits(self.info.max_model_len, self.model.vocab_size)
+            self._inputs = InputProcessor(config, self.model, io, limits, place[0])
+            self._outputs = OutputProcessor(io, time.monotonic, log_stats=self._stats.enabled)
+            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), place[1])
             self._stats.initialized(self.info)
-            parts.manager.call("tenonry_engine_ready", info=self.info)
+            if manager is not None:
+                announce(manager, self.info)
         except BaseException:
             self.shutdown()
             raise
@@ -130,7 +144,7 @@ class AsyncLLM(EngineCalls):
     async def add_request(self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
         self._check_alive()
-        self._start_handler()
+        self.listen()
         with self._gate.holding(params.n):
             if is_long_text(prompt):
                 process = asyncio.to_thread(self._inputs.process, prompt, params, request_id, **fields)
@@ -149,11 +163,13 @@ class AsyncLLM(EngineCalls):
             logger.info("request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params)
         return stream
 
-    def _start_handler(self) -> None:
-        """Begin to listen for outputs, on the loop that serves requests."""
+    def listen(self) -> None:
+        """Begin to listen for outputs, on the loop that serves requests. The first request does it, too."""
         loop = asyncio.get_running_loop()
         if self._handler is None:
             self._handler = OutputHandler(loop, self._client, self._outputs, self._stats, self._gate)
+            if isinstance(self._engines, AttachedEngines):
+                self._engines.listen(loop, self._outputs.take_iterations)
         elif self._handler.loop is not loop:
             raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")
 
@@ -172,42 +188,7 @@ class AsyncLLM(EngineCalls):
     def num_unfinished_requests(self) -> int:
         return len(self._outputs)
 
-    # ------------------------------------------------------------------ pause, drain, end
-    @property
-    def is_paused(self) -> bool:
-        return not self._gate.is_open
-
-    @property
-    def is_draining(self) -> bool:
-        return self._gate.is_draining
-
-    async def pause_generation(self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True) -> None:
-        """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
-        self._gate.close()
-        if not wait_for_inflight_requests:
-            await self.abort_all()
-        await self._wait_until_empty(None)
-        if clear_cache:
-            await self.reset_prefix_cache()
-            await self.reset_mm_cache()
-
-    async def resume_generation(self) -> None:
-        """Let held-back requests go on."""
-        self._gate.open()
-
-    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
-        """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
-        self._gate.is_draining = True
-        return await self._wait_until_empty(timeout)
-
-    async def _wait_until_empty(self, timeout: float | None) -> bool:  # noqa: ASYNC109 - as above
-        deadline = None if timeout is None else time.monotonic() + timeout
-        while len(self._outputs):
-            if self.errored or (deadline is not None and time.monotonic() > deadline):
-                return False
-            await asyncio.sleep(0.02)
-        return True
-
+    # ------------------------------------------------------------------ end, health
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
         if getattr(self, "_closed", True):  # or the constructor never came to anything
@@ -226,7 +207,6 @@ class AsyncLLM(EngineCalls):
     def __del__(self) -> None:
         self.shutdown()
 
-    # ------------------------------------------------------------------ health
     @property
     def errored(self) -> bool:
         return self._closed or self._client.dead is not None or not self.is_running
@@ -253,12 +233,12 @@ class AsyncLLM(EngineCalls):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
-        return {name: pid for name, pid in self._engines.fleet.pids().items() if name.startswith("engine ")}
+        return {name: pid for name, pid in self._engines.pids().items() if name.startswith("engine ")}
 
     # ------------------------------------------------------------------ calls to the engine
     async def _call(self, method: str, *args: Any) -> list[Any]:
         self._check_alive()
-        self._start_handler()
+        self.listen()
         return await self._client.call(method, *args)
 
     # ------------------------------------------------------------------ more engines, or fewer
@@ -269,18 +249,14 @@ class AsyncLLM(EngineCalls):
         changes nothing.
         """
         self._check_alive()
-        self._start_handler()
+        self.listen()
         async with self._scaling:
             await self._engines.scale(size, drain_timeout)
             self.info = self._engines.info
+            self._gate.resize(len(self.info.engine_indexes))
             self._stats.initialized(self.info)
 
     scale_elastic_ep = scale
-
-    async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
-        """Until no engine has work. Raises TimeoutError after `drain_timeout` seconds."""
-        if not await self._wait_until_empty(drain_timeout):
-            raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
 
     def _tell_loggers(self, method: str, *args: Any) -> None:
         self._stats.submit(method, *args)
@@ -294,6 +270,10 @@ class AsyncLLM(EngineCalls):
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
         self._stats.submit("log")
+
+    async def render_metrics(self) -> tuple[bytes, str] | None:
+        """What the first stat logger that can render shows, and its content type; None if there is none."""
+        return await self._stats.render()
 
     async def is_tracing_enabled(self) -> bool:
         return False

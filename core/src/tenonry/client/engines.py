@@ -115,6 +115,10 @@ class Engines:
             self.client.remove_engine(index, "it was scaled away")
         await asyncio.to_thread(self.fleet.stop, indexes)
 
+    def pids(self) -> dict[str, int]:
+        """Processes that run: name → process id."""
+        return self.fleet.pids()
+
     def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
         source, sink = self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))
         return EngineZmqAddresses(inputs=[source], outputs=[sink])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 from collections.abc import Iterator
 
 from tenonry.client.output_processor import OutputProcessor
@@ -13,16 +14,33 @@ from tenonry.errors import QueueFullError
 
 
 class Gate:
-    """Counts completions: those that run or wait in the engine, and those that are held before it."""
+    """Counts completions: those that run or wait in the engine, and those that are held before it.
 
-    def __init__(self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager) -> None:
-        queued = config.max_num_queued_reqs
-        self._capacity = None if queued is None else config.max_num_seqs + queued
-        self._queued, self._outputs, self._stats = queued, outputs, stats
+    There is room for what all engines can run and `max_num_queued_reqs` more; each of `num_clients` front ends has an
+    equal share of it.
+    """
+
+    def __init__(
+        self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager, num_engines: int, num_clients: int = 1
+    ) -> None:
+        self._max_num_seqs, self._queued, self._num_clients = (
+            config.max_num_seqs,
+            config.max_num_queued_reqs,
+            num_clients,
+        )
+        self._outputs, self._stats = outputs, stats
         self._held = 0
+        self.resize(num_engines)
         self._opened = asyncio.Event()
         self._opened.set()
         self.is_draining = False
+
+    def resize(self, num_engines: int) -> None:
+        """The number of engines changed."""
+        self._capacity = (
+            None if self._queued is None
+            else math.ceil((self._max_num_seqs * num_engines + self._queued) / self._num_clients)
+        )  # fmt: skip
 
     @property
     def is_open(self) -> bool:

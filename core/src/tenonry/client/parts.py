@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import NamedTuple
 
 from tenonry.config import EngineConfig
@@ -11,6 +12,8 @@ from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import PluginManager, build_plugin
 from tenonry.plugin_plan import PluginPlan
 from tenonry.stats import EngineInfo, UsageRecord
+
+logger = logging.getLogger(__name__)
 
 
 class FrontEndParts(NamedTuple):
@@ -24,6 +27,12 @@ class FrontEndParts(NamedTuple):
 
 def build_front_end(config: EngineConfig, *, launcher: bool) -> FrontEndParts:
     """Resolve the plugins and the model; nothing is started. Raises on the first thing that is wrong."""
+    manager, plan, model = resolve_front_end(config, launcher=launcher)
+    return FrontEndParts(manager, plan, model, build_io_processor(config, plan, model))
+
+
+def resolve_front_end(config: EngineConfig, *, launcher: bool) -> tuple[PluginManager, PluginPlan, ModelInfo]:
+    """The same without the IO processor, which only processes that serve requests need."""
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
     model = manager.resolve_model(config)
@@ -32,15 +41,22 @@ def build_front_end(config: EngineConfig, *, launcher: bool) -> FrontEndParts:
             f"max_model_len={config.max_model_len} is above the {model.max_model_len} tokens that the model "
             f"{model.name} was made for; lower it, or leave it out"
         )
-    return FrontEndParts(manager, plan, model, _build_io_processor(config, plan, model))
+    return manager, plan, model
 
 
-def _build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> IOProcessor | None:
+def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> IOProcessor | None:
+    """The chosen one, or None where the configuration wants none."""
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
     made: IOProcessor = build_plugin(entry, lambda options: IOProcessorContext(config, model, options))
     return made
+
+
+def announce(manager: PluginManager, info: EngineInfo) -> None:
+    """All engines are ready: the log names the plugins in use, and hook modules hear of it."""
+    logger.info("plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in info.plugins))
+    manager.call("tenonry_engine_ready", info=info)
 
 
 def engine_info(

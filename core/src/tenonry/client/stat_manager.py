@@ -6,6 +6,7 @@ import logging
 import queue
 import threading
 import time
+from collections.abc import Callable
 from typing import Any
 
 from tenonry.config import EngineConfig
@@ -75,7 +76,7 @@ class StatManager:
             self._observers.append(_Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger))
         self.enabled = bool(self._observers)
         self.dropped = 0
-        self._queue: queue.Queue[tuple[str, tuple[Any, ...]] | None] = queue.Queue(QUEUE_SIZE)
+        self._queue: queue.Queue[tuple[str | Callable[[], object], tuple[Any, ...]] | None] = queue.Queue(QUEUE_SIZE)
         self._thread: threading.Thread | None = None
 
     @property
@@ -106,6 +107,21 @@ class StatManager:
         except queue.Full:
             self.dropped += 1
 
+    def after(self, function: Callable[[], object]) -> None:
+        """Call `function`, on the observer's thread, once the loggers have heard all that was submitted so far."""
+        try:
+            if self._thread is None:
+                raise queue.Full
+            self._queue.put_nowait((function, ()))
+        except queue.Full:  # or nobody listens: then there is nothing to wait for
+            function()
+
+    async def render(self) -> tuple[bytes, str] | None:
+        """What the first logger that can render shows, and its content type; None if there is none."""
+        renders = (getattr(stat_logger, "render", None) for stat_logger in self.loggers.values())
+        render = next((render for render in renders if render is not None), None)
+        return None if render is None else render()
+
     def _observe(self) -> None:
         due = {id(observer): time.monotonic() + observer.interval_s for observer in self._observers}
         while True:
@@ -116,9 +132,13 @@ class StatManager:
                 item = ("", ())
             if item is None:
                 return
+            call, args = item
+            if callable(call):
+                call()
+                continue
             for observer in self._observers:
-                if item[0]:
-                    observer.call(item[0], *item[1])
+                if call:
+                    observer.call(call, *args)
                 if time.monotonic() >= due[id(observer)]:
                     observer.call("log")
                     due[id(observer)] = time.monotonic() + observer.interval_s

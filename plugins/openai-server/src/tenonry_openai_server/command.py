@@ -24,7 +24,15 @@ class ServeCommand(Command):
         from tenonry_openai_server.settings import configs_from_arguments
 
         config, settings = configs_from_arguments(args)
+        if settings.headless:
+            from tenonry.launch.headless import run_headless
+
+            return run_headless(config)
         sock, settings = listen(settings)
+        if settings.api_server_count > 1:
+            from tenonry_openai_server.api_servers import serve_many
+
+            return serve_many(config, settings, sock)
         from tenonry_openai_server.lifecycle import serve
 
         return serve(config, settings, sock)

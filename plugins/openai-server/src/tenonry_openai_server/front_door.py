@@ -26,8 +26,9 @@ FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 class FrontDoor:
     """Answers HTTP from `start()` on. Methods are called from the main thread, but for those that start with `_`."""
 
-    def __init__(self, state: ServerState, sock: socket.socket) -> None:
-        self.state, self.sock = state, sock
+    def __init__(self, state: ServerState, sock: socket.socket, *, is_shared: bool = False) -> None:
+        """`is_shared`: others listen on this socket, too."""
+        self.state, self.sock, self._is_shared = state, sock, is_shared
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -56,6 +57,11 @@ class FrontDoor:
         self.is_stopping = True
         self._call(self._stop)
 
+    def stop(self, abort: bool) -> None:
+        """The same, said by someone who knows which of the two it means."""
+        self.is_stopping = True
+        self._call(self._abandon if abort else self._stopping.set)
+
     def wait(self, poll_s: float) -> int:
         """Wait for the end, waking every `poll_s` seconds for signals. Returns the exit status."""
         while not self._over.wait(poll_s):
@@ -69,7 +75,7 @@ class FrontDoor:
         self._call(self._abandon)
         self._thread.join()
         self.sock.close()
-        if self.state.settings.uds:
+        if self.state.settings.uds and not self._is_shared:
             Path(self.state.settings.uds).unlink(missing_ok=True)
 
     def _call(self, function: object) -> None:
@@ -113,6 +119,7 @@ class FrontDoor:
         gc.collect()
         gc.freeze()  # what start-up left behind lives as long as the server; collections need not look at it
         self.state.attach(engine)
+        engine.listen()
 
     def _stop(self) -> None:
         self._stops += 1

@@ -12,14 +12,15 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from tenonry.config import EngineConfig
 from tenonry.logs import configure_logging
 from tenonry.plugin_discovery import kernel_version
+from tenonry.stats import EngineInfo
 from tenonry_openai_server.front_door import FrontDoor
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
@@ -48,32 +49,43 @@ def serve(
 
     Raises TenonryError when the engines cannot start or the server is set up wrongly.
     """
-    _set_up_logging()
-    _set_title()
+    set_up_logging("api-server")
+    set_title("api-server 0")
     door = FrontDoor(ServerState(config, settings), sock)
-    engine: Any = None
-    with _signals(door) as starting:
+    with signals(door) as starting:
         door.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
-        try:
-            starting.set()
-            if door.is_stopping:
-                raise StopStart
-            engine = (make_engine or _make_engine)(config)
-            starting.clear()
-            if door.is_stopping:
-                raise StopStart
-            door.attach(engine)
-            _announce(engine, settings)
-            return door.wait(POLL_S)
-        except StopStart:
-            logger.info("stopped before the model was loaded")
-            return 0
-        finally:
-            starting.clear()
-            door.close()
-            if engine is not None:
-                engine.shutdown()
+        return run_door(door, starting, make_engine or _make_engine, lambda engine: announce(engine.info, settings))
+
+
+def run_door(
+    door: FrontDoor,
+    starting: threading.Event,
+    make_engine: Callable[[EngineConfig], AsyncLLM],
+    on_ready: Callable[[AsyncLLM], None] | None = None,
+) -> int:
+    """Load the engine behind a door that is open already, and serve; as `serve`, from there on."""
+    engine: Any = None
+    try:
+        starting.set()
+        if door.is_stopping:
+            raise StopStart
+        engine = make_engine(door.state.config)
+        starting.clear()
+        if door.is_stopping:
+            raise StopStart
+        door.attach(engine)
+        if on_ready is not None:
+            on_ready(engine)
+        return door.wait(POLL_S)
+    except StopStart:
+        logger.info("stopped before the model was loaded")
+        return 0
+    finally:
+        starting.clear()
+        door.close()
+        if engine is not None:
+            engine.shutdown()
 
 
 def _make_engine(config: EngineConfig) -> AsyncLLM:
@@ -82,19 +94,28 @@ def _make_engine(config: EngineConfig) -> AsyncLLM:
     return AsyncLLM.from_config(config, context="server")
 
 
+class Stoppable(Protocol):
+    """What signals stop."""
+
+    is_stopping: bool
+
+    def request_stop(self) -> None:
+        """Safe in a signal handler."""
+
+
 @contextmanager
-def _signals(door: FrontDoor) -> Iterator[threading.Event]:
-    """Signals stop the server; while the yielded event is set, they stop the start."""
+def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[threading.Event]:
+    """Signals stop the process; while the yielded event is set, they stop the start."""
     starting = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if not starting.is_set():
-            door.request_stop()
+            top.request_stop()
             return
-        door.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
+        top.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
         raise StopStart
 
-    before = {number: signal.signal(number, stop) for number in SIGNALS}
+    before = {number: signal.signal(number, stop) for number in numbers}
     try:
         yield starting
     finally:
@@ -102,17 +123,17 @@ def _signals(door: FrontDoor) -> Iterator[threading.Event]:
             signal.signal(number, handler)
 
 
-def _announce(engine: AsyncLLM, settings: ServerConfig) -> None:
+def announce(info: EngineInfo, settings: ServerConfig) -> None:
     """One line: where, and which plugins are in use."""
-    parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in engine.info.plugins]
+    parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in info.plugins]
     plugins = ", ".join(parts) or "none"
-    sys.stdout.write(f"tenonry {kernel_version()} ready at {settings.url} · {engine.info.model} · plugins: {plugins}\n")
+    sys.stdout.write(f"tenonry {kernel_version()} ready at {settings.url} · {info.model} · plugins: {plugins}\n")
     sys.stdout.flush()
 
 
-def _set_up_logging() -> None:
+def set_up_logging(process: str) -> None:
     """The server's own lines and those of the HTTP library look alike and go to standard error."""
-    configure_logging("api-server")
+    configure_logging(process)
     handlers = logging.getLogger("tenonry").handlers
     for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
         library = logging.getLogger(name)
@@ -127,7 +148,8 @@ def _no_probe(record: logging.LogRecord) -> bool:
     return path not in PROBES or status != 200
 
 
-def _set_title() -> None:
+def set_title(process: str) -> None:
+    """What `ps` shows."""
     import setproctitle
 
-    setproctitle.setproctitle("tenonry: api-server 0")
+    setproctitle.setproctitle(f"tenonry: {process}")

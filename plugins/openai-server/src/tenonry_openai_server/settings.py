@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from typing import Any, get_origin
+from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -37,6 +37,11 @@ class ServerConfig(BaseModel):
     keep_alive_timeout: int = Field(65, ge=1, le=3600, description="Seconds that an idle connection is kept.")
     backlog: int = Field(2048, ge=1, le=65535, description="Connections that may wait to be accepted.")
     route: tuple[str, ...] = Field((), description="Route plugin to mount under /plugins/NAME; repeat for several.")
+    api_server_count: int = Field(1, ge=1, le=256, description="API server processes that share the engines.")
+    api_server_death: Literal["restart", "stop"] = Field(
+        "restart", description="What follows when one of several API servers dies: it is restarted, or all stop."
+    )
+    headless: bool = Field(False, description="Run only this node's engines, for a server on another node.")
     disable_access_log: bool = Field(False, description="Do not log each HTTP request.")
     ssl_certfile: str | None = Field(None, description="Certificate file; turns on HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
@@ -78,6 +83,8 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
             keywords["action"] = "store_true"
         elif many:
             keywords |= {"action": "append", "metavar": name.upper()}
+        elif get_origin(field.annotation) is Literal:
+            keywords["choices"] = get_args(field.annotation)
         elif field.annotation in (int, float):
             keywords |= {"type": human_int if field.annotation is int else float, "metavar": "N"}
         else:

@@ -55,12 +55,11 @@ async def version(_: Request) -> Response:
 
 @router.get("/metrics", **describe("Prometheus metrics", None, None))
 async def metrics(request: Request) -> Response:
-    """The exposition of the first stat logger that can render one."""
-    for stat_logger in server_state(request).engine.stat_loggers.values():
-        render = getattr(stat_logger, "render", None)
-        if render is not None:
-            content, content_type = render()
-            return Response(content, headers={"content-type": content_type})
+    """The exposition of the first stat logger that can render one: the numbers of all API servers and engines."""
+    rendered = await server_state(request).engine.render_metrics()
+    if rendered is not None:
+        content, content_type = rendered
+        return Response(content, headers={"content-type": content_type})
     message = "no stat logger renders metrics; start the server with --stat-logger prometheus"
     raise APIError(404, message, code="no_metrics")
 

@@ -1,0 +1,206 @@
+"""A front end that does not own its engines: it meets them through its supervisor, and hands its numbers over. API
+server, beside others, of which `tenonry.client.control` tells.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from tenonry.client.control import (
+    AskMetrics,
+    EngineDied,
+    EnginesReady,
+    Flush,
+    Heard,
+    LoggerCall,
+    Metrics,
+    Report,
+    ServerConnected,
+    ServerHello,
+    Stop,
+    SupervisorMessage,
+)
+from tenonry.client.control_ends import ControlLink
+from tenonry.client.core_client import CoreClient
+from tenonry.client.stat_manager import StatManager
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import CurveKeys
+from tenonry.stats import EngineInfo, IterationStats, StatRecord
+
+logger = logging.getLogger(__name__)
+CONNECT_TIMEOUT_S = 10.0
+POLL_MS = 5
+READY_POLL_MS = 100  # signals are handled in between
+REPORT_EVERY_S = 0.25
+MAX_UNHEARD = 64  # reports that the supervisor has not taken in yet; above it, numbers are dropped and counted
+METRICS_TIMEOUT_S = 10.0
+TakeIterations = Callable[[], dict[int, IterationStats]]
+
+
+class StatForwarder(StatManager):
+    """In the place of the StatManager: the supervisor's stat loggers get what this server's would. Event loop."""
+
+    def __init__(self, config: EngineConfig, link: ControlLink) -> None:
+        super().__init__(config, PluginPlan())
+        self.enabled = bool(link.place.plan.all("stat_logger"))
+        self._link, self._unheard, self._unreported = link, 0, 0
+        self._take: TakeIterations = dict
+        self._calls: dict[LoggerCall, int] = {}
+        self._asked: dict[int, asyncio.Future[Metrics]] = {}
+        self._call_ids = itertools.count(1)
+
+    def initialized(self, info: EngineInfo) -> None:
+        """The supervisor has told them."""
+
+    def submit(self, method: str, *args: Any) -> None:
+        """Rejections may come by the thousand, and are counted; anything else is told at once."""
+        if self.enabled:
+            call = LoggerCall(method, args)  # type: ignore[arg-type]  # checked where it is decoded
+            self._calls[call] = self._calls.get(call, 0) + 1
+            if method != "record_rejection":
+                self.flush()
+
+    def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
+        """Report several times a second from now on."""
+        self._take = take
+        if self.enabled:
+            self._tick(loop)
+
+    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+        self.flush()
+        loop.call_later(REPORT_EVERY_S, self._tick, loop)
+
+    def flush(self, number: int = 0) -> None:
+        """Report what there is; nothing, too, in answer to a Flush."""
+        now = time.monotonic()
+        records = [
+            StatRecord(engine_index=index, time=now, iteration=iteration) for index, iteration in self._take().items()
+        ]
+        calls, self._calls = self._calls, {}
+        if not (records or calls or number):
+            return
+        if self._unheard >= MAX_UNHEARD and not number:
+            self.dropped += len(records) + len(calls)
+            self._unreported += len(records) + len(calls)
+            return
+        self._unheard += 1
+        self._link.send(Report(records, list(calls.items()), self._unreported, number))
+        self._unreported = 0
+
+    def heard(self) -> None:
+        """The supervisor took a report in."""
+        self._unheard -= 1
+
+    async def render(self) -> tuple[bytes, str] | None:
+        """The supervisor's metrics, complete. Raises TenonryError if there are none to have."""
+        call_id = next(self._call_ids)
+        future: asyncio.Future[Metrics] = asyncio.get_running_loop().create_future()
+        self._asked[call_id] = future
+        self._link.send(AskMetrics(call_id))
+        try:
+            async with asyncio.timeout(METRICS_TIMEOUT_S):
+                metrics = await future
+        except TimeoutError:
+            raise TenonryError(f"the supervisor gave no metrics within {METRICS_TIMEOUT_S:g} s") from None
+        finally:
+            del self._asked[call_id]
+        if metrics.error:
+            raise TenonryError(f"the supervisor could not render metrics: {metrics.error}")
+        return None if metrics.content is None else (metrics.content, metrics.content_type)
+
+    def rendered(self, metrics: Metrics) -> None:
+        """The supervisor answered `render`."""
+        future = self._asked.get(metrics.call_id)
+        if future is not None and not future.done():
+            future.set_result(metrics)
+
+    def shutdown(self, timeout: float = 2.0) -> None:
+        """Report the last numbers. Idempotent."""
+        self.flush()
+        self._take = dict
+
+
+class AttachedEngines:
+    """In the place of `Engines`: those that the supervisor owns. `on_death(engine index, reason)`: one is gone."""
+
+    info: EngineInfo
+
+    def __init__(
+        self, config: EngineConfig, link: ControlLink, stats: StatForwarder, on_death: Callable[[int, str], None]
+    ) -> None:
+        place = link.place
+        self._link, self._stats, self._on_death = link, stats, on_death
+        curve = CurveKeys.decode(place.curve_keys) if place.curve_keys else None
+        self.client = CoreClient(config, self._lost, curve, place.index)
+        self.client.num_clients = place.count
+        self._gone: set[int] = set()
+        self._pids: dict[str, int] = {}
+
+    def start(self) -> None:
+        """Wait until the engines are ready and connected. Raises LaunchError or EngineDeadError."""
+        place = self._link.place
+        self._link.send(ServerHello(*self.client.bind(place.input_address, place.output_address)))
+        while not isinstance(ready := self._link.receive(READY_POLL_MS), EnginesReady):
+            pass  # however long it takes: without the supervisor this process ends
+        self.info, self._pids = ready.info, ready.pids
+        self.client.add_engines(ready.engines, ready.coordinator)
+        deadline = time.monotonic() + CONNECT_TIMEOUT_S
+        while missing := self.client.unheard():
+            self.client.receive()  # nothing but the engines' first words can come yet
+            message = self._link.receive(POLL_MS)
+            if isinstance(message, EngineDied):
+                self._lost(message.index, message.reason)
+                self.client.remove_engine(message.index, message.reason)
+            if self.client.dead is not None or not self.client.engines:
+                raise EngineDeadError(f"the engine is gone: {self.client.dead}")
+            if time.monotonic() > deadline:
+                raise LaunchError(f"engines {sorted(missing)} are ready but did not connect their sockets")
+
+    def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
+        """Hear the supervisor on the event loop, and say that requests are taken."""
+        self._stats.listen(loop, take)
+        self._link.listen(loop, self._on_message)
+        self._link.send(ServerConnected())
+
+    def _on_message(self, message: SupervisorMessage) -> None:
+        match message:
+            case EngineDied(index, reason):
+                self._lost(index, reason)
+            case Flush(number):
+                self._stats.flush(number)
+            case Heard():
+                self._stats.heard()
+            case Metrics():
+                self._stats.rendered(message)
+            case Stop(abort):
+                self._link.on_stop(abort)
+            case EnginesReady():
+                logger.warning("engines became ready twice")
+
+    def _lost(self, index: int, reason: str) -> None:
+        """The first one to say it counts: the supervisor, or the engine itself."""
+        if index not in self._gone:
+            self._gone.add(index)
+            self._on_death(index, reason)
+
+    def pids(self) -> dict[str, int]:
+        """Processes of the engines: name → process id."""
+        return {name: pid for name, pid in self._pids.items() if name not in {f"engine {i}" for i in self._gone}}
+
+    async def scale(self, size: int, drain_timeout: float) -> None:
+        """Raises Unsupported."""
+        raise Unsupported(
+            f"{size} engines: with several API servers their number is fixed; use --api-server-count 1 to change it"
+        )
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Report the last numbers and leave the engines, and the link, to those who own them. Idempotent."""
+        self._stats.shutdown()
+        self.client.close()

@@ -1,0 +1,122 @@
+"""The two ends of the control channel: a DEALER per API server, one ROUTER in the supervisor. They meet at a file that
+is removed once both are connected. Used before there is an event loop, and on it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Callable
+
+import msgspec
+import zmq
+
+from tenonry.client.control import Place, ServerMessage, SupervisorMessage
+from tenonry.sockets import make_socket
+
+logger = logging.getLogger(__name__)
+LINGER_MS = 1000
+Work = Callable[[], None]
+
+
+def watch(loop: asyncio.AbstractEventLoop, socket: zmq.Socket[bytes], read: Work) -> None:
+    """Call `read` when the socket may have something, and now: its descriptor is edge-triggered."""
+    loop.add_reader(socket.fileno(), read)
+    loop.call_soon(read)
+
+
+def _look_again(loop: asyncio.AbstractEventLoop | None, read: Work) -> None:
+    """After sending, which may swallow the edge of the descriptor."""
+    if loop is not None and not loop.is_closed():
+        loop.call_soon(read)
+
+
+class ControlLink:
+    """A server's end. `on_stop(abort)` is called on the event loop when the supervisor wants this server to end."""
+
+    def __init__(self, place: Place) -> None:
+        self.place = place
+        self.on_stop: Callable[[bool], None] = lambda _: None
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = make_socket(
+            self._context, zmq.DEALER, place.control_address,
+            bind=False, identity=place.identity.encode(), linger_ms=LINGER_MS,
+        )  # fmt: skip
+        self._decoder = msgspec.msgpack.Decoder(SupervisorMessage)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._on_message: Callable[[SupervisorMessage], None] = lambda _: None
+
+    def send(self, message: ServerMessage) -> None:
+        if not self._socket.closed:
+            self._socket.send(msgspec.msgpack.encode(message))
+            _look_again(self._loop, self._on_readable)
+
+    def receive(self, timeout_ms: int = 0) -> SupervisorMessage | None:
+        """The next message, or None."""
+        return self._decoder.decode(self._socket.recv()) if self._socket.poll(timeout_ms) else None
+
+    def listen(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[SupervisorMessage], None]) -> None:
+        """Hand every message over, on the event loop, from now on."""
+        self._loop, self._on_message = loop, on_message
+        watch(loop, self._socket, self._on_readable)
+
+    def _on_readable(self) -> None:
+        while not self._socket.closed and (message := self.receive()) is not None:
+            self._on_message(message)
+
+    def close(self) -> None:
+        """Once everything is sent. Idempotent."""
+        if self._loop is not None and not self._loop.is_closed() and not self._socket.closed:
+            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
+                self._loop.remove_reader(self._socket.fileno())
+        self._socket.close()
+        self._context.term()
+
+
+class ControlRouter:
+    """The supervisor's end. `on_message(identity, message)` is called on the event loop."""
+
+    def __init__(self, on_message: Callable[[bytes, ServerMessage], None]) -> None:
+        self._on_message = on_message
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._socket = self._context.socket(zmq.ROUTER)
+        self._socket.set_hwm(0)
+        self._socket.linger = 0
+        self._socket.router_mandatory = True
+        self._decoder = msgspec.msgpack.Decoder(ServerMessage)
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def bind(self, address: str) -> None:
+        """Be found at this address, too."""
+        self._socket.bind(address)
+
+    def unbind(self, address: str) -> None:
+        """The server that came here is gone. Unbinding would cut its connection."""
+        self._socket.unbind(address)
+
+    def send(self, identity: bytes, message: SupervisorMessage) -> None:
+        """A server that is gone hears nothing; whoever started it knows."""
+        with contextlib.suppress(zmq.ZMQError):
+            self._socket.send_multipart([identity, msgspec.msgpack.encode(message)], zmq.NOBLOCK)
+        _look_again(self._loop, self.read)
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Read on the event loop from now on."""
+        self._loop = loop
+        watch(loop, self._socket, self.read)
+
+    def read(self, timeout_ms: int = 0) -> None:
+        """Hand over all messages that are there, or come within the time; what cannot be decoded is dropped."""
+        while not self._socket.closed and self._socket.poll(timeout_ms):
+            identity, body = self._socket.recv_multipart()
+            try:
+                message: ServerMessage = self._decoder.decode(body)
+            except msgspec.DecodeError as error:
+                logger.warning("dropped a message of API server %s: %s", identity.decode(), error)
+                continue
+            self._on_message(identity, message)
+
+    def close(self) -> None:
+        """Idempotent."""
+        self._context.destroy(linger=0)

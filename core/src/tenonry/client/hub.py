@@ -1,0 +1,279 @@
+"""What several API servers share: the engines, the stat loggers, and the channel on which servers attach to them. The
+supervisor's process; every method runs on its event loop, or before there is one.
+
+The supervisor is client 0 of the engines, the one that gets their numbers, and asks nothing of them but to attach and
+detach the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import logging
+import queue
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from tenonry.client.control import (
+    AskMetrics,
+    EngineDied,
+    EnginesReady,
+    Flush,
+    Heard,
+    Metrics,
+    Place,
+    Report,
+    ServerConnected,
+    ServerFailed,
+    ServerHello,
+    ServerMessage,
+    Stop,
+    SupervisorMessage,
+)
+from tenonry.client.control_ends import ControlRouter
+from tenonry.client.engines import Engines
+from tenonry.client.parts import announce, resolve_front_end
+from tenonry.client.stat_manager import StatManager
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.sockets import RunDirectory
+from tenonry.stats import EngineInfo, StatRecord
+
+logger = logging.getLogger(__name__)
+FLUSH_TIMEOUT_S = 2.0  # a server that hangs keeps nobody from the metrics for longer
+LAST_WORDS_MS = 50
+
+
+class _Server:
+    """One API server as the hub sees it. `meeting` is gone once it is connected."""
+
+    __slots__ = ("connected", "hello", "index", "meeting")
+
+    def __init__(self, index: int, meeting: RunDirectory) -> None:
+        self.index, self.meeting = index, meeting
+        self.hello: ServerHello | None = None
+        self.connected = False
+
+
+class Hub:
+    """`on_engine_died(reason)` follows every death of an engine, `on_connected(index)` says that a server serves."""
+
+    info: EngineInfo
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        num_servers: int,
+        *,
+        on_connected: Callable[[int], None],
+        on_engine_died: Callable[[str], None],
+        context: str = "server",
+    ) -> None:
+        self._on_connected, self._on_engine_died, self._num_servers = on_connected, on_engine_died, num_servers
+        self._manager, self._plan, self._model = resolve_front_end(config, launcher=True)
+        self._stats = StatManager(config, self._plan)
+        self._engines = Engines(config, self._model, self._plan, self._engine_lost, context, coordinated=True)
+        self._client, self._fleet = self._engines.client, self._engines.fleet
+        self._control = ControlRouter(self._take)
+        self._servers: dict[bytes, _Server] = {}
+        self._failures: dict[int, str] = {}
+        self._starts, self._flush_numbers = itertools.count(1), itertools.count(1)
+        self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
+        self._deaths: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # ------------------------------------------------------------------ start
+    def place(self, index: int) -> tuple[Place, str]:
+        """A place for a server that is about to start, and the folder that it removes if it is left alone."""
+        meeting = self._fleet.meeting()
+        address, identity = meeting.address("control"), f"{index}.{next(self._starts)}"
+        self._control.bind(address)
+        self._servers[identity.encode()] = _Server(index, meeting)
+        place = Place(
+            index=index,
+            count=self._num_servers,
+            identity=identity,
+            control_address=address,
+            input_address=self._fleet.address(meeting),
+            output_address=self._fleet.address(meeting),
+            plan=self._plan,
+            model=self._model,
+            curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
+        )
+        return place, meeting.path
+
+    def start(self) -> None:
+        """Start the engines; returns when they can be used. Raises LaunchError or ConfigError."""
+        self._engines.start()
+        self.info = self._engines.info
+        self._stats.initialized(self.info)
+        announce(self._manager, self.info)
+
+    def listen(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Serve the servers from now on."""
+        self._loop = loop
+        self._control.listen(loop)
+        loop.add_reader(self._client.output_fd, self._on_outputs)
+        loop.call_soon(self._on_outputs)  # the descriptor is edge-triggered: something may be there already
+        loop.call_soon(self._on_deaths)
+
+    # ------------------------------------------------------------------ engines
+    def _engine_lost(self, index: int, reason: str) -> None:
+        """Any thread."""
+        self._deaths.put((index, reason))
+        loop = self._loop
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed: everything ends anyway
+                loop.call_soon_threadsafe(self._on_deaths)
+
+    def _on_deaths(self) -> None:
+        while not self._deaths.empty():
+            index, reason = self._deaths.get()
+            logger.error("the engine died: %s", reason)
+            self._client.engine_died(index, reason)
+            self._client.remove_engine(index, reason)
+            self._tell(EngineDied(index, reason))
+            self._on_engine_died(reason)
+
+    @property
+    def dead(self) -> str | None:
+        """Why there is no engine left."""
+        return self._client.dead
+
+    def pids(self) -> dict[str, int]:
+        """Processes of engines and coordinator: name → process id."""
+        return self._engines.pids()
+
+    def _on_outputs(self) -> None:
+        while (outputs := self._client.receive()) is not None:
+            if outputs.scheduler_stats is not None:
+                self._stats.record(
+                    StatRecord(
+                        engine_index=outputs.engine_index, time=time.monotonic(), scheduler=outputs.scheduler_stats
+                    )
+                )
+
+    # ------------------------------------------------------------------ servers
+    def _take(self, identity: bytes, message: ServerMessage) -> None:
+        server = self._servers.get(identity)
+        if isinstance(message, Report):  # of one that is gone, too
+            self._take_report(identity, message)
+        elif isinstance(message, ServerFailed):
+            self._failures[int(identity.partition(b".")[0])] = message.error
+        elif server is None or self._loop is None or self._loop.is_closed():
+            return  # it is too late for those that wait for an answer
+        elif isinstance(message, ServerHello):
+            server.hello = message
+            self._do(self._attach(identity, server))
+        elif isinstance(message, ServerConnected):
+            server.connected = True
+            server.meeting.close()
+            self._on_connected(server.index)
+        elif isinstance(message, AskMetrics):
+            self._do(self._answer_metrics(identity, message.call_id))
+
+    async def _attach(self, identity: bytes, server: _Server) -> None:
+        """Let every engine connect to the server; the server waits for those that it is told of."""
+        hello = server.hello
+        if hello is not None:
+            await self._call("attach_client", server.index, hello.input_address, hello.output_address)
+        facts = list(self._fleet.engines.values())
+        self._control.send(identity, EnginesReady(facts, self._fleet.coordinator, self.info, self.pids()))
+
+    def gone(self, index: int) -> str:
+        """A server ended: its requests are aborted. Returns what it said last, or nothing."""
+        self._control.read(LAST_WORDS_MS)
+        for identity in [identity for identity, server in self._servers.items() if server.index == index]:
+            meeting = self._servers.pop(identity).meeting
+            self._control.unbind(meeting.address("control"))
+            meeting.close()
+            for number in list(self._flushes):
+                self._flushed(number, identity)
+        if self.dead is None:
+            self._do(self._call("detach_client", index))
+        return self._failures.pop(index, "")
+
+    def last_words(self, index: int) -> str:
+        """What a server that ended while nobody listened said last, or nothing."""
+        self._control.read(LAST_WORDS_MS)
+        return self._failures.pop(index, "")
+
+    async def _call(self, method: str, *args: Any) -> None:
+        """Of every engine; what one that dies meanwhile has to say is known from elsewhere."""
+        try:
+            await self._client.call(method, *args)
+        except EngineDeadError:
+            return
+        except EngineGenerateError as error:
+            logger.error("%s of client %s failed: %s", method, args[0], error)  # noqa: TRY400 - it says all
+
+    def stop_servers(self, *, abort: bool) -> set[int]:
+        """Tell servers to finish, or abort, what runs, and to end; returns those that hear it."""
+        self._tell(Stop(abort))
+        return {server.index for server in self._servers.values() if server.connected}
+
+    def _tell(self, message: SupervisorMessage) -> None:
+        for identity, server in self._servers.items():
+            if server.hello is not None:
+                self._control.send(identity, message)
+
+    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # ------------------------------------------------------------------ numbers
+    def _take_report(self, identity: bytes, report: Report) -> None:
+        for record in report.records:
+            self._stats.record(record)
+        for call, count in report.calls:
+            for _ in range(count):
+                self._stats.submit(call.method, *call.args)
+        if report.dropped:
+            logger.warning("API server %s lost %d records; the totals miss them", identity.decode(), report.dropped)
+        if report.flush:
+            self._flushed(report.flush, identity)
+        self._control.send(identity, Heard())
+
+    def _flushed(self, number: int, identity: bytes) -> None:
+        waiting, future = self._flushes.get(number, (set(), None))
+        waiting.discard(identity)
+        if future is not None and not waiting and not future.done():
+            future.set_result(None)
+
+    async def _answer_metrics(self, identity: bytes, call_id: int) -> None:
+        """Complete: what any server has told a client by now is counted."""
+        number, loop = next(self._flush_numbers), asyncio.get_running_loop()
+        waiting = {one for one, server in self._servers.items() if server.connected}
+        flushed, heard = loop.create_future(), asyncio.Event()
+        self._flushes[number] = waiting, flushed
+        try:
+            async with asyncio.timeout(FLUSH_TIMEOUT_S):
+                for one in list(waiting):
+                    self._control.send(one, Flush(number))
+                await flushed
+                self._on_outputs()
+                self._stats.after(lambda: loop.call_soon_threadsafe(heard.set))
+                await heard.wait()
+        except TimeoutError:
+            logger.warning("the metrics may be incomplete: not every API server and stat logger answered in time")
+        finally:
+            del self._flushes[number]
+        try:
+            content, content_type = await self._stats.render() or (None, "")
+            self._control.send(identity, Metrics(call_id, content, content_type))
+        except Exception as error:
+            logger.exception("the metrics cannot be rendered")
+            self._control.send(identity, Metrics(call_id, error=f"{type(error).__name__}: {error}"))
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop the engines; the servers have ended before. Idempotent."""
+        self._control.read(LAST_WORDS_MS)
+        self._engines.shutdown(timeout)
+        self._stats.shutdown()
+        for server in self._servers.values():
+            server.meeting.close()
+        self._control.close()

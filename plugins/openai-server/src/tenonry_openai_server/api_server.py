@@ -1,0 +1,48 @@
+"""One of several API servers: a process that shares the listening socket and the engines with its siblings. Light until
+it runs; child of the supervisor.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+from tenonry.client.control import Place, ServerFailed
+from tenonry.client.control_ends import ControlLink
+from tenonry.config import EngineConfig
+from tenonry.errors import TenonryError
+from tenonry_openai_server.front_door import FrontDoor
+from tenonry_openai_server.lifecycle import run_door, set_up_logging, signals
+from tenonry_openai_server.settings import ServerConfig
+from tenonry_openai_server.state import ServerState
+
+ROLE = f"{__name__}:run_api_server"
+
+
+def run_api_server(payload: Mapping[str, str]) -> int:
+    """The role of an API server's process; returns its exit status. `payload`: config, settings, place, socket."""
+    config = EngineConfig.model_validate_json(payload["config"])
+    settings = ServerConfig.model_validate_json(payload["settings"])
+    place = msgspec.json.decode(payload["place"], type=Place)
+    set_up_logging(f"api-server {place.index}")
+    link = ControlLink(place)
+    door = FrontDoor(ServerState(config, settings), socket.socket(fileno=int(payload["socket"])), is_shared=True)
+    link.on_stop = door.stop
+    try:
+        with signals(door, (signal.SIGTERM,)) as starting:  # what Ctrl-C means is the supervisor's affair
+            door.start()
+            return run_door(door, starting, lambda config: _attach(config, link))
+    except TenonryError as error:
+        link.send(ServerFailed(str(error)))
+        return 1
+    finally:
+        link.close()
+
+
+def _attach(config: EngineConfig, link: ControlLink) -> object:
+    from tenonry.client.async_llm import AsyncLLM
+
+    return AsyncLLM(config, context="server", link=link)
