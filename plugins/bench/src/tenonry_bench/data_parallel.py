@@ -57,6 +57,7 @@ class DataParallelReport(msgspec.Struct, kw_only=True):
     streams: int
     prompt_len: int
     output_len: int
+    requests: int
     runs: int
     results: list[LayoutResult]
     coordinator_ratio: Spread
@@ -76,6 +77,7 @@ class DataParallelBench(Command):
         add("--streams", type=count, default=256, metavar="N", help="Requests at once [default: 256].")
         add("--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32].")
         add("--output-len", type=count, default=128, metavar="N", help="New tokens [default: 128].")
+        add("--requests", type=count, default=8, metavar="N", help="Of each stream, one by one [default: 8].")
         add("--runs", type=count, default=11, metavar="N", help="Repetitions [default: 11].")
         add(
             "--event-loop", choices=("auto", "uvloop", "asyncio"), default="auto",
@@ -101,11 +103,12 @@ class DataParallelBench(Command):
             for layout in layouts_for(args.sizes, config.load_balancing):
                 engine, processes[layout] = running.enter_context(started(layout, config))
                 clients[layout] = StreamClient(engine, facts.vocab_size, args.prompt_len, processes[layout])
-            rounds = runner.run(measure(clients, args.streams, args.output_len, args.runs))
+            rounds = runner.run(measure(clients, args))
         report = DataParallelReport(
             streams=args.streams,
             prompt_len=args.prompt_len,
             output_len=args.output_len,
+            requests=args.requests,
             runs=args.runs,
             results=[summarise(layout, 1 + len(processes[layout]), rounds) for layout in clients],
             coordinator_ratio=coordinator_ratio(rounds),
@@ -124,19 +127,18 @@ def layouts_for(sizes: Sequence[int], balancing: str) -> list[Layout]:
     return [*plain, STATIC, COORDINATED]
 
 
-async def measure(clients: dict[Layout, StreamClient], streams: int, output_len: int, runs: int) -> list[Round]:
+async def measure(clients: dict[Layout, StreamClient], args: argparse.Namespace) -> list[Round]:
     """Warm all up, then the runs, each over all layouts in turn."""
     for client in clients.values():
-        await client.point(min(streams, WARM_UP_STREAMS), min(output_len, WARM_UP_TOKENS), seed=7)
+        await client.point(min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7)
     gc.collect()
     gc.freeze()
-    return [
-        {
-            layout: await clients[layout].point(streams, output_len, seed=100 + run)
-            for layout in in_turn([*clients], run)
-        }
-        for run in range(runs)
-    ]
+
+    async def point(layout: Layout, run: int) -> Point:
+        size = (args.streams, args.output_len)
+        return await clients[layout].point(*size, seed=100 + run, requests=args.requests)
+
+    return [{layout: await point(layout, run) for layout in in_turn([*clients], run)} for run in range(args.runs)]
 
 
 def us_per_token(point: Point) -> float:
@@ -183,7 +185,7 @@ def describe(report: DataParallelReport) -> str:
         )
         for result in report.results
     ]
-    size = f"{report.streams} streams of {report.prompt_len} + {report.output_len} tokens"
+    size = f"{report.streams} streams of {report.requests} × {report.prompt_len} + {report.output_len} tokens"
     return "\n".join(
         [
             f"{size}, {report.runs} runs in turn, {report.event_loop}; median (min–max)",

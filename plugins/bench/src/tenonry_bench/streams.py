@@ -22,6 +22,8 @@ from tenonry_bench.workload import default_workloads, random_prompts
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
+Times = tuple[float, float, int]
+
 
 class Point(msgspec.Struct, frozen=True, kw_only=True):
     """One run. `chunks`: how many outputs the streams delivered; fewer than tokens if the consumer fell behind."""
@@ -48,20 +50,22 @@ class StreamClient:
         self._seed = default_workloads().seed
         self._points = 0
 
-    async def point(self, streams: int, output_len: int, *, seed: int) -> Point:
-        """`streams` requests at once, each to its last token. Raises TenonryError if one is cut short."""
-        prompts = random_prompts(streams, self._prompt_len, self._seed + seed, self._vocab_size)
+    async def point(self, streams: int, output_len: int, *, seed: int, requests: int = 1) -> Point:
+        """`streams` streams at once, each of so many requests one after another, each to its last token.
+
+        Raises TenonryError if one is cut short.
+        """
+        prompts = random_prompts(streams * requests, self._prompt_len, self._seed + seed, self._vocab_size)
         params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, output_kind=OutputKind.DELTA)
         self._points += 1
         self._meter.take()
         started = time.perf_counter()
-        times = await asyncio.gather(
-            *(self._stream(prompt, params, f"{self._points}-{i}") for i, prompt in enumerate(prompts))
-        )
+        parts = await asyncio.gather(*(self._stream(prompts[i::streams], params, i) for i in range(streams)))
         wall_s = time.perf_counter() - started
         frontend_cpu_s, engine_cpu_s = self._meter.take()
+        times = [one for part in parts for one in part]
         return Point(
-            tokens=streams * output_len,
+            tokens=len(prompts) * output_len,
             wall_s=wall_s,
             frontend_cpu_s=frontend_cpu_s,
             engine_cpu_s=engine_cpu_s,
@@ -70,7 +74,11 @@ class StreamClient:
             chunks=sum(chunks for _, _, chunks in times),
         )
 
-    async def _stream(self, prompt: list[int], params: SamplingParams, request_id: str) -> tuple[float, float, int]:
+    async def _stream(self, prompts: list[list[int]], params: SamplingParams, stream: int) -> list[Times]:
+        names = (f"{self._points}-{stream}-{number}" for number in range(len(prompts)))
+        return [await self._request(prompt, params, name) for prompt, name in zip(prompts, names, strict=True)]
+
+    async def _request(self, prompt: list[int], params: SamplingParams, request_id: str) -> Times:
         """(time to first token, mean time per token after it, outputs delivered)."""
         started = time.perf_counter()
         first = last = 0.0
