@@ -117,6 +117,16 @@ def test_targets_of_affinity_are_lower_bounds(ratio, met):
     assert rows["prefix hit rate, 4 engines, round-robin over 1 engine"].met is None
 
 
+def test_rows_of_servers_name_their_flags():
+    result = {"output_tok_s": spread(900.0), "server_us_per_tok": spread(50.0), "server_cores": spread(0.5)}
+    rows = by_label([{"bench": "serve", "args": {"server_args": "--worker null"}, "results": [result]}])
+    assert [(label, row.ours.median) for label, row in rows.items()] == [
+        ("served, --worker null: tokens/s", 900),
+        ("served, --worker null: CPU µs/token", 50),
+        ("served, --worker null: cores busy", 0.5),
+    ]
+
+
 def test_without_a_peer_there_is_no_ratio():
     (row,) = by_label([THROUGHPUT | {"results": THROUGHPUT["results"][:1]}], peers={}).values()
     assert (row.ratio, row.met, row.target) == (None, None, None)
@@ -137,7 +147,8 @@ def test_the_plan_covers_every_part_and_uses_tiny(monkeypatch):
     assert list(commands) == [
         "scheduler", "engine, 1 streams", "engine, 256 streams", "engine, 1024 streams",
         "engine, 1 streams, steps of 5 ms", "engine, 256 streams, steps of 5 ms", "startup", "start-engines",
-        "data-parallel", "affinity", "throughput, small", "throughput, tiny",
+        "data-parallel", "affinity", "serve, --worker null",
+        "serve, --worker null --data-parallel-size 4 --api-server-count 2", "throughput, small", "throughput, tiny",
     ]  # fmt: skip
     assert commands["engine, 256 streams"][-2:] == ["--runs", "2"]
     for part in ("startup", "start-engines", "data-parallel", "affinity"):

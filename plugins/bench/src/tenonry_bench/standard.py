@@ -19,7 +19,14 @@ from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.peers import PeerFigure, peer_figures
 from tenonry_bench.settings import count, write_report
 from tenonry_bench.standard_figures import Figure, engine_rows, scheduler_rows, startup_rows, throughput_rows
-from tenonry_bench.standard_scale import affinity_rows, data_parallel_rows, scale_commands, start_rows
+from tenonry_bench.standard_scale import (
+    affinity_rows,
+    data_parallel_rows,
+    scale_commands,
+    served_rows,
+    server_commands,
+    start_rows,
+)
 
 ROWS = {
     "scheduler": scheduler_rows,
@@ -28,6 +35,7 @@ ROWS = {
     "start-engines": start_rows,
     "data-parallel": data_parallel_rows,
     "affinity": affinity_rows,
+    "serve": served_rows,
     "throughput": throughput_rows,
 }  # in the order in which they run
 PARTS = tuple(ROWS)
@@ -128,6 +136,9 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
     for part, words in scale_commands(small, quick=quick).items():
         if part in parts:
             commands[part] = [*words, *once, *repeat]
+    if "serve" in parts:
+        for title, words in server_commands(small, quick=quick).items():
+            commands[title] = [*words, *once, *repeat]
     if "throughput" in parts:
         for name, path in models.items():
             commands[f"throughput, {name}"] = ["throughput", "--model", path, "--name", "W1,W2", *once, *repeat]

@@ -16,11 +16,20 @@ QUICK = {
     "data-parallel": "--sizes 1 --streams 4 --output-len 8",
     "affinity": "--conversations 4 --turns 2 --engines 2 --system-len 16 --user-len 8,24 --answer-len 8",
 }
+SERVERS = ("--worker null", "--worker null --data-parallel-size 4 --api-server-count 2")
+SERVED = "--name W6 --requests 512 --concurrency 128"
+SERVED_QUICK = "--name W6 --requests 8 --prompt-len 8 --output-len 4 --concurrency 4"
 
 
 def scale_commands(model: str, *, quick: bool) -> dict[str, list[str]]:
     """Part to words of `tenonry bench`."""
     return {part: [part, "--model", model, *(words.split() if quick else [])] for part, words in QUICK.items()}
+
+
+def server_commands(model: str, *, quick: bool) -> dict[str, list[str]]:
+    """Title to words of `tenonry bench`: one server with one engine, and several with several."""
+    words = (SERVED_QUICK if quick else SERVED).split()
+    return {f"serve, {flags}": ["serve", "--model", model, f"--server-args={flags}", *words] for flags in SERVERS}
 
 
 def data_parallel_rows(report: dict[str, Any]) -> list[Figure]:
@@ -62,4 +71,17 @@ def affinity_rows(report: dict[str, Any]) -> list[Figure]:
         bound = AFFINITY_RATIO if other["load_balancing"] == "affinity" else None
         label = f"prefix hit rate, {other['layout']} over 1 engine"
         rows.append(Figure(label=label, key="hit_rate", ours=as_spread(other["ratio"]), bound=bound))
+    return rows
+
+
+def served_rows(report: dict[str, Any]) -> list[Figure]:
+    """Rate, CPU per token and cores of a server of ours."""
+    rows = []
+    for result in report["results"]:
+        label = f"served, {report['args']['server_args']}"
+        rows += [
+            Figure(label=f"{label}: tokens/s", key="", ours=as_spread(result["output_tok_s"]), digits=0),
+            Figure(label=f"{label}: CPU µs/token", key="", ours=as_spread(result["server_us_per_tok"]), digits=2),
+            Figure(label=f"{label}: cores busy", key="", ours=as_spread(result["server_cores"]), digits=2),
+        ]
     return rows
