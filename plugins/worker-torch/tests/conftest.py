@@ -16,7 +16,7 @@ def _load(name):
     spec.loader.exec_module(module)
 
 
-for _name in ("worker_families", "worker_driver", "worker_tools"):
+for _name in ("worker_families", "worker_driver", "worker_tools", "parallel_tools"):
     _load(_name)
 
 

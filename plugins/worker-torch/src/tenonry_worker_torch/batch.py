@@ -56,3 +56,17 @@ def pruned_batch(
         put=lambda label, array: buffers.put(f"last_{label}", array),  # labels are unique within a step
         full_plan=full_plan,
     )
+
+
+def dummy_batch(block: int, block_size: int, count: int, buffers: StepBuffers) -> AttentionBatch:
+    """A prompt of `count` tokens in a block that no request has; where exactly its K/V go does not matter."""
+    return AttentionBatch(
+        row=np.zeros(1, np.int32),
+        num_tokens=np.full(1, count, np.int32),
+        start=np.zeros(1, np.int32),
+        seq_lens=np.full(1, count, np.int32),
+        block_table=np.full((1, 1), block, np.int32),
+        slot_mapping=np.full(count, block * block_size, np.int64),
+        generation=np.full(1, -1, np.int64),
+        put=buffers.put,
+    )

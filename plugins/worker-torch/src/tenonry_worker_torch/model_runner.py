@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tenonry.step import BatchState, DoneFuture
-from tenonry_worker_torch.batch import attention_batch, pruned_batch
+from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.history import History
 from tenonry_worker_torch.kv_binding import bind_kv_cache
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.sampler.processors import LogitsProcessor
     from tenonry_worker_torch.sampler.sampler import Sampled
+
+DUMMY_TOKENS = 2  # a prompt of two, since a single token would look like a decoding row
 
 
 class ModelRunner:
@@ -48,7 +50,9 @@ class ModelRunner:
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
-        bind_kv_cache(model.backend.allocate(num_blocks, block_size), model.layers, self.kv_caches)
+        # One block more than there is to give away: for `dummy`.
+        bind_kv_cache(model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches)
+        self._nobodys_block = num_blocks
         context = ProcessorContext(max_num_seqs, model.vocab_size, self.device, self.history.tokens)
         self.sampler = Sampler(context, seed, processors)
 
@@ -147,6 +151,21 @@ class ModelRunner:
             parts.append(PromptPart(row, start, prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count)))
             begin += len(tokens)
         return parts
+
+    # ------------------------------------------------------------------ for nobody
+
+    @torch.inference_mode()
+    def dummy(self) -> None:
+        """A forward pass over tokens of nobody, for ranks that others wait for. No request's K/V are touched."""
+        self.buffers.begin_step()
+        link, count = self.model.parallel.link, DUMMY_TOKENS
+        given = link.inputs(torch.zeros(count, dtype=torch.long, device=self.device))
+        positions = self.buffers.put("positions", np.arange(count, dtype=np.int64))
+        keep = self.buffers.put("keep", np.array([count - 1]))
+        batch = dummy_batch(self._nobodys_block, self.state.block_size, count, self.buffers)
+        made = self.model.forward(given, positions, keep, ForwardPlans(self.model.backend.plan(batch)))
+        if not link.is_last:
+            link.send(made)
 
     def answer(self, output: SchedulerOutput) -> StepFuture:
         """As `execute`, always as a future."""

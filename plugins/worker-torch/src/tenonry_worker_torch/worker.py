@@ -6,7 +6,7 @@ This module is light; torch and transformers are imported by `load`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
@@ -39,6 +39,8 @@ class TorchWorker(Worker):
     """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
 
     Options = TorchOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -113,6 +115,10 @@ class TorchWorker(Worker):
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         return self.runner.execute(output)
+
+    def execute_dummy_batch(self) -> None:
+        """Compute for nobody, so that ranks of other engines that share layers with this one can go on."""
+        self.runner.dummy()
 
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)

@@ -131,7 +131,7 @@ def weight_files(folder: Path) -> list[Path]:
     if (folder / INDEX).is_file():
         try:
             names = set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values())
-        except (ValueError, KeyError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(f"{folder / INDEX} is no index of safetensors files: {error!r}") from None
         return [folder / name for name in sorted(names)]
     if (folder / SINGLE).is_file():

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 LAYER_TYPES = frozenset({"full_attention", "sliding_attention"})
 MIXER_NAMES = re.compile(
-    r"mamba|ssm|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
+    r"mamba|(?-i:SSM|Ssm)|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
     r"retention|xlstm",
     re.IGNORECASE,
 )

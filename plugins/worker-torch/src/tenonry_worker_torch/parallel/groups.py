@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import socket
+import sys
 from collections import deque
 from dataclasses import dataclass
 from datetime import timedelta
@@ -34,7 +35,7 @@ class TensorGroup:
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place where `x` is contiguous; every rank gets the same bits."""
-        if self.size > 1:
+        if self.size > 1 and x.numel():
             x = x.contiguous()
             dist.all_reduce(x, group=self._group)
         return x
@@ -43,6 +44,8 @@ class TensorGroup:
         """`x` [..., n] of every rank side by side: [..., n × size], equal on all ranks."""
         if self.size == 1:
             return x
+        if not x.numel():  # a step in which no row samples
+            return x.new_empty(*x.shape[:-1], self.size * x.shape[-1])
         every = x.new_empty(self.size, *x.shape)
         all_gather = (
             getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
@@ -139,13 +142,11 @@ def open_store(host: str, world_size: int, timeout_s: float) -> tuple[Any, str]:
     """Listen on a free port of `host`; the store, which must be kept, and its URL. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.socket(family, socket.SOCK_STREAM)
-        listener.bind((host, 0))
+        listener = socket.create_server((host, 0), family=family)
     except OSError as error:
         raise ConfigError(
             f"the ranks' rendezvous cannot listen on {host}: {error}; give an address of this node"
         ) from None
-    listener.listen()
     port = listener.getsockname()[1]
     store = dist.TCPStore(
         host, port, world_size, is_master=True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False,
@@ -186,11 +187,12 @@ class Meeting:
         if self._is_local and any(name == LOOPBACK for _, name in socket.if_nameindex()):
             os.environ.setdefault(INTERFACE_VARIABLE, LOOPBACK)  # gloo has no other way to be told
         self.wait_for_all("here")
-        is_cuda = device.type == "cuda"
+        is_cuda, hook = device.type == "cuda", sys.excepthook
         dist.init_process_group(
             "nccl" if is_cuda else "gloo", store=self.store, rank=self.rank, world_size=self.world_size,
             timeout=timeout, device_id=device if is_cuda else None,
         )  # fmt: skip
+        sys.excepthook = hook  # torch's own says which rank it is, as the executor does already
         tp_size, pp_size = config.tensor_parallel_size, config.pipeline_parallel_size
         rows = [list(range(stage * tp_size, (stage + 1) * tp_size)) for stage in range(pp_size)]
         columns = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]

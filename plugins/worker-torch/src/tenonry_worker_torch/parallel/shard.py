@@ -67,4 +67,4 @@ class FileSlice:
         self.source, self.shard, self.parts = source, shard, parts
 
     def __getitem__(self, _everything: Any) -> torch.Tensor:
-        return self.source[:] if self.shard is None else self.shard.cut(self.source, self.parts)
+        return self.source[...] if self.shard is None else self.shard.cut(self.source, self.parts)

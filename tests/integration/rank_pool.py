@@ -1,0 +1,188 @@
+"""An executor of the tests. Its ranks are processes that outlive an engine, so that many families and layouts cost one
+start of torch. What ranks do together is real: gloo, rendezvous, several steps in flight.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from multiprocessing.connection import Connection, Pipe, wait
+from pathlib import Path
+
+from tenonry.errors import TenonryError
+from tenonry.interfaces.executor import Executor
+from tenonry.interfaces.worker import WorkerContext
+from tenonry.step import ModelRunnerOutput
+
+TIMEOUT_S = 60.0
+
+
+class Pool:
+    """A pipe to each rank. One process imports torch, and then divides itself into as many as are needed."""
+
+    def __init__(self, size: int) -> None:
+        ends = [Pipe() for _ in range(size)]
+        self.pipes = [ours for ours, _ in ends]
+        theirs = [end.fileno() for _, end in ends]
+        environment = os.environ | {"OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen([sys.executable, __file__, *map(str, theirs)], pass_fds=theirs, env=environment)
+        for _, end in ends:
+            end.close()
+
+    def ask(self, count: int, name: str, *arguments: object, each: list | None = None) -> list:
+        """The same of the first `count` ranks at once; `each` is one more argument per rank."""
+        for number in range(count):
+            self.pipes[number].send((name, arguments if each is None else (*arguments, each[number])))
+        return self.answers(count)
+
+    def answers(self, count: int) -> list:
+        """What the first `count` ranks answer; whatever goes wrong on any of them is raised here."""
+        found: dict[Connection, object] = {}
+        wrong: list[str] = []
+        while len(found) < count:
+            ready = wait([pipe for pipe in self.pipes[:count] if pipe not in found], TIMEOUT_S)
+            if not ready:
+                raise RankError(wrong[0] if wrong else f"{count - len(found)} ranks did not answer in {TIMEOUT_S} s")
+            for pipe in ready:
+                is_right, found[pipe] = pipe.recv()
+                if not is_right:
+                    wrong.append(f"rank {self.pipes.index(pipe)}: {found[pipe]}")
+        if wrong:
+            raise RankError(wrong[0])
+        return [found[pipe] for pipe in self.pipes[:count]]
+
+    def close(self) -> int:
+        """The exit status: not 0 if any rank failed."""
+        for pipe in self.pipes:
+            pipe.close()
+        return self.process.wait(TIMEOUT_S)
+
+
+class RankError(TenonryError):
+    """What a rank raised."""
+
+
+class StepOfPool:
+    """A StepFuture: every rank answers every step, and the driver's answer counts."""
+
+    def __init__(self, executor: PooledExecutor) -> None:
+        self._executor, self._output = executor, None
+
+    def done(self) -> bool:
+        return self._output is not None or self._executor.pool.pipes[self._executor.driver].poll()
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        if self._output is None:
+            self._output = self._executor.pool.answers(self._executor.count)[self._executor.driver]
+        return self._output
+
+
+class PooledExecutor(Executor):
+    """`pool` is set by the test before an engine is built."""
+
+    pool: Pool
+
+    def __init__(self, context) -> None:
+        super().__init__(context)
+        config = context.config
+        self.feeds_back_tokens = config.pipeline_parallel_size == 1
+        self.count = config.world_size
+        self.driver = self.count - config.tensor_parallel_size
+
+    @property
+    def max_concurrent_batches(self) -> int:
+        return self.context.config.pipeline_parallel_size
+
+    def start(self) -> None:
+        context, rendezvous = self.context, Path(tempfile.mkdtemp()) / "rendezvous"
+        self._groups = self.pool.ask(
+            self.count, "start",
+            each=[
+                (context.config, context.model, context.max_model_len, context.worker_options, rank, f"file://{rendezvous}")
+                for rank in range(self.count)
+            ],
+        )  # fmt: skip
+
+    def kv_cache_groups(self):
+        return self._groups
+
+    def available_memory(self):
+        return self.pool.ask(self.count, "available_memory")
+
+    def initialize(self, kv_cache) -> None:
+        self.pool.ask(self.count, "initialize", kv_cache)
+
+    def execute_model(self, output) -> StepOfPool:
+        for pipe in self.pool.pipes[: self.count]:
+            pipe.send(("execute_model", (output,)))
+        return StepOfPool(self)
+
+    def call(self, method, args=(), timeout=None):
+        return self.pool.ask(self.count, "call", method, list(args))
+
+    def shutdown(self) -> None:
+        self.pool.ask(self.count, "shutdown")
+
+
+class Served:
+    """In the rank's process: what can be asked of it."""
+
+    def start(self, given):
+        from tenonry_worker_torch.worker import TorchWorker
+
+        config, model, max_model_len, options, rank, rendezvous = given
+        context = WorkerContext(
+            config, model, max_model_len=max_model_len, options=options, rank=rank, local_rank=rank,
+            rendezvous=rendezvous if config.world_size > 1 else "",
+        )  # fmt: skip
+        self.worker = TorchWorker(context)
+        self.worker.load()
+        return list(self.worker.kv_cache_groups())
+
+    def initialize(self, kv_cache) -> None:
+        self.worker.initialize_cache(kv_cache)
+        self.worker.warm_up()
+
+    def __getattr__(self, name):
+        return getattr(self.worker, name)
+
+
+def serve(pipe: Connection) -> None:
+    """Answer until the test closes its end."""
+    served = Served()
+    while True:
+        try:
+            name, arguments = pipe.recv()
+        except EOFError:
+            return
+        try:
+            pipe.send((True, getattr(served, name)(*arguments)))
+        except Exception as error:
+            pipe.send((False, f"{type(error).__name__}: {error}"))
+
+
+def main(fds: list[int]) -> int:
+    """Import once what takes long, then one process per rank."""
+    import transformers.modeling_utils  # noqa: F401
+
+    import tenonry_worker_torch.startup  # noqa: F401
+
+    children = []
+    for fd in fds:
+        child = os.fork()
+        if not child:
+            for other in fds:
+                if other != fd:
+                    os.close(other)
+            serve(Connection(fd))
+            os._exit(0)
+        children.append(child)
+    for fd in fds:
+        os.close(fd)
+    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
+
+
+if __name__ == "__main__":
+    sys.exit(main([int(argument) for argument in sys.argv[1:]]))
