@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 import json
+import sys
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from server_process import Server
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -29,3 +36,44 @@ def weightless_model(tmp_path: Path) -> Path:
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
     return folder
+
+
+TEMPLATE = (
+    "{% for m in messages %}<|{{ m.role }}|>{{ m.content }}\n{% endfor %}"
+    "{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+
+
+@pytest.fixture(scope="module")
+def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model folder with a configuration, a byte-level tokenizer and a chat template; weights are random or unused."""
+    folder = tmp_path_factory.mktemp("models") / "tiny"
+    folder.mkdir()
+    (folder / "config.json").write_text(json.dumps({
+        "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64, "intermediate_size": 128,
+        "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2, "vocab_size": 257,
+        "max_position_embeddings": 512, "eos_token_id": 256, "torch_dtype": "float32",
+    }))  # fmt: skip
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = Tokenizer(models.BPE(vocab={**{c: i for i, c in enumerate(alphabet)}, "<eos>": 256}, merges=[]))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_special_tokens(["<eos>"])
+    tokenizer.save(str(folder / "tokenizer.json"))
+    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", "chat_template": TEMPLATE}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    return folder
+
+
+@pytest.fixture
+def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
+    """Starts servers; they are gone when the test ends."""
+    servers: list[Server] = []
+
+    def start(*words: str, worker: str = "null") -> Server:
+        servers.append(Server(text_model, "--worker", worker, *words))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()

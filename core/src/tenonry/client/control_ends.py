@@ -107,8 +107,9 @@ class ControlRouter:
         watch(loop, self._socket, self.read)
 
     def read(self, timeout_ms: int = 0) -> None:
-        """Hand over all messages that are there, or come within the time; what cannot be decoded is dropped."""
+        """Hand over all messages that are there, the first of which may take its time; bad ones are dropped."""
         while not self._socket.closed and self._socket.poll(timeout_ms):
+            timeout_ms = 0
             identity, body = self._socket.recv_multipart()
             try:
                 message: ServerMessage = self._decoder.decode(body)

@@ -21,7 +21,7 @@ import msgspec
 
 from tenonry.client.hub import Hub
 from tenonry.config import EngineConfig
-from tenonry.errors import LaunchError
+from tenonry.errors import LaunchError, TenonryError
 from tenonry.supervise import Child, Supervisor, describe_exit
 from tenonry_openai_server.api_server import ROLE
 from tenonry_openai_server.lifecycle import StopStart, announce, set_title, set_up_logging, signals
@@ -151,7 +151,7 @@ class TopProcess:
                 async with asyncio.timeout(POLL_S):
                     await self._changed.wait()
             except TimeoutError:
-                self._take_exits()  # nothing should have been missed; if it was, it is found here
+                self._look()
             self._changed.clear()
             if self._deadline is not None and time.monotonic() > self._deadline:
                 break
@@ -167,6 +167,13 @@ class TopProcess:
                 announce(self.hub.info, self._settings)
         else:
             logger.info("api-server %d serves again", index)
+
+    def _look(self) -> None:
+        """No end should have been missed; if one was, it is found here."""
+        for child in self._children.values():
+            if (code := child.exit_code) is not None:
+                self._exits.put((child.name, child.pid, code))
+        self._take_exits()
 
     def _take_exits(self) -> None:
         while not self._exits.empty():
@@ -209,7 +216,10 @@ class TopProcess:
             self._fail(f"{what}; it was restarted {MAX_RESTARTS} times within {RESTART_WINDOW_S:g} s")
             return
         restarts.append(now)
-        self._start_server(index)
+        try:
+            self._start_server(index)
+        except (TenonryError, OSError) as error:
+            self._fail(f"{what}; another cannot be started: {error}")
 
     def _engine_died(self, _reason: str) -> None:
         if self.hub.dead is not None and not self.is_stopping:

@@ -1,0 +1,143 @@
+"""A `tenonry serve` process and its clients, for the integration tests. Test process."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import subprocess
+import sys
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from pathlib import Path
+
+import openai
+import psutil
+
+
+class Server:
+    """A `tenonry serve` process on a free port, with what it wrote."""
+
+    def __init__(self, model: Path, *words: str, **environment: str) -> None:
+        command = [sys.executable, "-m", "tenonry", "serve", str(model), "--port", "0", "--served-model-name", "tiny"]
+        command += ["--load-format", "dummy", *words]
+        self.process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+            env={**os.environ, **environment},
+        )  # fmt: skip
+        self.lines: list[str] = []
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
+        self.url = ""
+
+    def _read(self) -> None:
+        for line in self.process.stdout or ():
+            self.lines.append(line)
+
+    @property
+    def output(self) -> str:
+        return "".join(self.lines)
+
+    def ready(self) -> Server:
+        self.url = self.wait_for(r"ready at (http://\S+)")
+        return self
+
+    def wait_for(self, pattern: str) -> str:
+        for _ in range(1200):
+            match = re.search(pattern, self.output)
+            if match:
+                return match[1]
+            if self.process.poll() is not None and not self._reader.is_alive():
+                break
+            time.sleep(0.05)
+        raise AssertionError(f"{pattern!r} was not said; exit status {self.process.poll()}\n{self.output}")
+
+    def client(self, api_key: str = "none") -> openai.OpenAI:
+        return openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=30)
+
+    def get(self, path: str) -> tuple[int, str]:
+        try:
+            with urllib.request.urlopen(self.url + path, timeout=20) as response:
+                return response.status, response.read().decode()
+        except urllib.error.HTTPError as error:
+            return error.code, error.read().decode()
+
+    def metric(self, name: str) -> float:
+        match = re.search(rf"^{name} (\S+)$", self.get("/metrics")[1], re.MULTILINE)
+        return float(match[1]) if match else 0.0
+
+    def engine_pid(self) -> int:
+        (engine,) = [c for c in psutil.Process(self.process.pid).children() if "engine" in " ".join(c.cmdline())]
+        return engine.pid
+
+    def pids(self) -> dict[str, int]:
+        """Processes below the top one, by their titles: "engine 0", "api-server 1", …"""
+        found = {}
+        for child in psutil.Process(self.process.pid).children(recursive=True):
+            with contextlib.suppress(psutil.NoSuchProcess):
+                title = " ".join(child.cmdline()).rstrip("\0 ")
+                if title.startswith("tenonry: "):
+                    found[title.removeprefix("tenonry: ")] = child.pid
+        return found
+
+    def end(self) -> int:
+        status = self.process.wait(30)
+        self._reader.join(5)
+        return status
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            for _ in range(2):  # the second signal does not wait for what runs
+                self.process.terminate()
+                time.sleep(0.3)
+            try:
+                self.process.wait(15)
+            except subprocess.TimeoutExpired:
+                self.process.kill()
+                self.process.wait()
+        self._reader.join(5)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+
+
+class Stream(threading.Thread):
+    """A client in a thread that reads a stream to its end; `seen` is set with the first chunk."""
+
+    def __init__(self, server: Server, **extra: object) -> None:
+        super().__init__(daemon=True)
+        self.server, self.extra, self.chunks = server, extra, []
+        self.seen = threading.Event()
+        self.error: Exception | None = None
+        self.start()
+        assert self.seen.wait(20)
+
+    def run(self) -> None:
+        try:
+            with self.server.client() as client:
+                body = {"ignore_eos": True, **self.extra}
+                stream = client.completions.create(
+                    model="tiny", prompt="x", max_tokens=400, stream=True, extra_body=body
+                )
+                for chunk in stream:
+                    self.chunks.append(chunk)
+                    self.seen.set()
+        except openai.APIError as error:
+            self.error = error
+        finally:
+            self.seen.set()
+
+    def end(self) -> str | None:
+        self.join(30)
+        assert not self.is_alive()
+        return self.chunks[-1].choices[0].finish_reason
+
+
+def eventually(condition: Callable[[], bool]) -> None:
+    for _ in range(400):
+        if condition():
+            return
+        time.sleep(0.05)
+    raise AssertionError("it never happened")

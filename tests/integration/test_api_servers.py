@@ -1,0 +1,297 @@
+"""`tenonry serve --api-server-count 2` in real processes: exact totals, deaths of every process, orderly ends (PM-1 to
+PM-11).
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import contextlib
+import http.client
+import json
+import os
+import re
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from server_process import Server, eventually
+
+pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
+SLOW = ("--worker-option", "step_ms=20")
+
+
+@pytest.fixture
+def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the instance puts its socket files."""
+    return tmp_path_factory.mktemp("t")
+
+
+@pytest.fixture
+def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
+    """Starts an instance of two API servers; when it ends, no process of it and no socket file may be left."""
+    servers: list[Server] = []
+    seen: set[int] = set()
+
+    def run(*words: str) -> Server:
+        words = ("--worker", "null", "--api-server-count", "2", *words)
+        servers.append(Server(text_model, *words, TMPDIR=str(temporary)))
+        return servers[-1]
+
+    yield run
+    for server in servers:
+        if server.process.poll() is None:
+            seen |= set(server.pids().values())
+        server.close()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in seen))
+    assert list(temporary.iterdir()) == []
+
+
+class Stream(threading.Thread):
+    """A client on a connection of its own, so that one can see which server answers it."""
+
+    def __init__(self, server: Server, max_tokens: int = 400, **extra: object) -> None:
+        super().__init__(daemon=True)
+        host, port = server.url.removeprefix("http://").split(":")
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        self.body = {"prompt": "x", "max_tokens": max_tokens, "stream": True, "ignore_eos": True, **extra}
+        self.headers = {"content-type": "application/json"}
+        self.events: list[dict] = []
+        self.connection.connect()
+        self.port = self.connection.sock.getsockname()[1]
+
+    def begin(self, **headers: str) -> Stream:
+        self.headers |= headers
+        self.start()
+        eventually(lambda: self.events or not self.is_alive())
+        return self
+
+    def run(self) -> None:
+        with contextlib.closing(self.connection), contextlib.suppress(OSError, http.client.HTTPException):
+            self.connection.request("POST", "/v1/completions", json.dumps(self.body), self.headers)
+            for line in self.connection.getresponse():
+                data = line.decode().removeprefix("data: ").strip()
+                if data and data != "[DONE]":
+                    self.events.append(json.loads(data))
+
+    def server_of(self, pids: dict[str, int]) -> str:
+        """The name of the process at the other end."""
+        for name, pid in pids.items():
+            if name.startswith("api-server"):
+                for connection in psutil.Process(pid).net_connections("tcp"):
+                    if connection.raddr and connection.raddr.port == self.port:
+                        return name
+        return ""
+
+    def end(self) -> str:
+        """Its finish reason, the code of its error, or "broken"."""
+        self.join(30)
+        assert not self.is_alive()
+        last = self.events[-1] if self.events else {"choices": [{"finish_reason": None}]}
+        return last["error"]["code"] if "error" in last else last["choices"][0]["finish_reason"] or "broken"
+
+
+def on_each_server(server: Server, count: int = 2, max_tokens: int = 250) -> dict[str, list[Stream]]:
+    """Streams that run, at least `count` on each API server."""
+    streams: dict[str, list[Stream]] = {"api-server 1": [], "api-server 2": []}
+    pids = server.pids()
+    for _ in range(60):
+        stream = Stream(server, max_tokens).begin()
+        streams[stream.server_of(pids)].append(stream)
+        if all(len(some) >= count for some in streams.values()):
+            return streams
+    raise AssertionError({name: len(some) for name, some in streams.items()})
+
+
+def total(server: Server, name: str, **labels: str) -> float:
+    """The sum of a metric over all engines."""
+    values = re.findall(rf"^tenonry:{name}{{(.*)}} (\S+)$", server.get("/metrics")[1], re.MULTILINE)
+    wanted = [f'{key}="{value}"' for key, value in labels.items()]
+    return sum(float(value) for found, value in values if all(one in found for one in wanted))
+
+
+def ask(server: Server) -> int:
+    """The status of a short request."""
+    stream = Stream(server, 2, stream=False)
+    stream.connection.request("POST", "/v1/completions", json.dumps(stream.body), stream.headers)
+    status = stream.connection.getresponse().status
+    stream.connection.close()
+    return status
+
+
+def successor(server: Server, pid: int) -> int:
+    """The process of API server 1 that follows this one."""
+    eventually(lambda: server.pids().get("api-server 1", pid) != pid)
+    return server.pids()["api-server 1"]
+
+
+# ---------------------------------------------------------------------------------------------------------- numbers
+
+
+def test_totals_of_all_servers_are_exact_wherever_one_asks(start):
+    """The official client, 64 streams over two API servers and two engines (PM-2; design §8)."""
+    server = start("--data-parallel-size", "2").ready()
+
+    def complete(number: int) -> tuple[int, int]:
+        chunks = list(client.completions.create(
+            model="tiny", prompt="x" * (number + 1), max_tokens=number % 7 + 3, stream=True,
+            stream_options={"include_usage": True}, extra_body={"ignore_eos": True, "return_token_ids": True},
+        ))  # fmt: skip
+        tokens = sum(len(choice.token_ids) for chunk in chunks for choice in chunk.choices)
+        assert chunks[-1].usage.completion_tokens == tokens == number % 7 + 3
+        return chunks[-1].usage.prompt_tokens, tokens
+
+    with server.client() as client, concurrent.futures.ThreadPoolExecutor(64) as pool:
+        counts = list(pool.map(complete, range(64)))
+    prompt, generated = (sum(column) for column in zip(*counts, strict=True))
+    for _ in range(4):  # each on a connection of its own
+        assert total(server, "prompt_tokens_total") == prompt == 64 * 65 / 2
+        assert total(server, "generation_tokens_total") == generated
+        assert total(server, "request_success_total") == 64
+        assert total(server, "request_success_total", finished_reason="length") == 64
+    for engine in "01":
+        assert total(server, "generation_tokens_total", engine=engine) > 0
+    for index in (1, 2):
+        assert f"[api-server {index}] 127.0.0.1" in server.output
+    assert total(server, "num_requests_running") == 0
+    roles = sorted(server.pids())
+    assert roles == ["api-server 1", "api-server 2", "coordinator", "engine 0", "engine 1"]
+    assert "".join(psutil.Process(server.process.pid).cmdline()).rstrip("\0 ") == "tenonry: supervisor"
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0
+
+
+# ---------------------------------------------------------------------------------------------------- a server dies
+
+
+def test_killed_server_is_restarted_and_nobody_else_notices(start):
+    server = start(*SLOW).ready()
+    streams = on_each_server(server)
+    before = server.pids()
+    os.kill(before["api-server 1"], signal.SIGKILL)
+    assert {stream.end() for stream in streams["api-server 1"]} == {"broken"}
+    server.wait_for(rf"(api-server 1 \(pid {before['api-server 1']}\) ended with signal SIGKILL)")
+    eventually(lambda: total(server, "num_requests_running") == len(streams["api-server 2"]))
+    server.wait_for("(api-server 1 serves again)")
+    after = server.pids()
+    assert after.pop("api-server 1") != before.pop("api-server 1")
+    assert after == before
+    more = on_each_server(server, 1, max_tokens=100)
+    assert {stream.end() for stream in streams["api-server 2"]} == {"length"}
+    server.process.send_signal(signal.SIGTERM)  # running requests may finish
+    assert {stream.end() for some in more.values() for stream in some} == {"length"}
+    assert server.end() == 0
+    assert "Traceback" not in server.output
+
+
+def test_killed_server_stops_everything_if_that_is_the_policy(start):
+    server = start("--api-server-death", "stop", *SLOW).ready()
+    streams = on_each_server(server, 1)
+    pid = server.pids()["api-server 2"]
+    os.kill(pid, signal.SIGKILL)
+    assert server.end() == 1
+    assert f"stopping: api-server 2 (pid {pid}) ended with signal SIGKILL" in server.output
+    assert {stream.end() for stream in streams["api-server 1"]} == {"abort"}
+
+
+def test_server_that_dies_again_and_again_ends_everything(start):
+    server = start().ready()
+    pid = 0
+    for _ in range(4):
+        pid = successor(server, pid)
+        os.kill(pid, signal.SIGKILL)
+    assert server.end() == 1
+    assert "it was restarted 3 times within 60 s" in server.output
+
+
+def test_server_that_is_asked_to_end_finishes_its_requests_and_is_replaced(temporary, start):
+    """And the Unix socket stays, which belongs to all of them."""
+    path = temporary / "s"
+    server = start("--uds", str(path))
+    server.wait_for("(ready at unix:)")
+    pid = server.pids()["api-server 2"]
+    os.kill(pid, signal.SIGTERM)
+    server.wait_for("(api-server 2 serves again)")
+    for _ in range(8):
+        with socket.socket(socket.AF_UNIX) as client:
+            client.connect(str(path))
+            client.sendall(b"GET /ready HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\r\n")
+            assert client.recv(4096).startswith(b"HTTP/1.1 200")
+    server.process.send_signal(signal.SIGINT)
+    assert server.end() == 0
+
+
+# --------------------------------------------------------------------------------------------------- an engine dies
+
+
+def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
+    server = start("--data-parallel-size", "2", *SLOW).ready()
+    pids = server.pids()
+    mine = [Stream(server).begin(**{"x-data-parallel-rank": "0"}) for _ in range(4)]
+    others = [Stream(server, 150).begin(**{"x-data-parallel-rank": "1"}) for _ in range(4)]
+    os.kill(pids["engine 0"], signal.SIGKILL)
+    killed = time.monotonic()
+    assert {stream.end() for stream in mine} == {"engine_dead"}
+    assert time.monotonic() - killed < 2
+    assert {ask(server) for _ in range(4)} == {200}
+    assert {stream.end() for stream in others} == {"length"}
+    last = [Stream(server).begin() for _ in range(4)]
+    os.kill(pids["engine 1"], signal.SIGKILL)
+    assert {stream.end() for stream in last} == {"engine_dead"}
+    assert server.end() == 1
+    assert f"stopping: engine 1 (pid {pids['engine 1']}) ended with signal SIGKILL" in server.output
+    assert "Traceback" not in server.output
+
+
+# ----------------------------------------------------------------------------------------------- the supervisor ends
+
+
+def test_killed_supervisor_leaves_nothing(start, temporary):
+    """Q6: nothing outlives the process that owns it; the fixture looks for files."""
+    server = start(*SLOW).ready()
+    pids = server.pids()
+    streams = on_each_server(server, 1)
+    server.process.kill()
+    killed = time.monotonic()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()))
+    assert time.monotonic() - killed < 5
+    assert {stream.end() for some in streams.values() for stream in some} == {"broken"}
+    server.end()
+
+
+def test_second_signal_aborts_what_runs(start):
+    server = start(*SLOW).ready()
+    streams = on_each_server(server, 1)
+    server.process.send_signal(signal.SIGTERM)
+    eventually(lambda: server.output.count("requests may finish") == 2)
+    server.process.send_signal(signal.SIGTERM)
+    assert {stream.end() for some in streams.values() for stream in some} == {"abort"}
+    assert server.end() == 0
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (("--ssl-certfile", "/nowhere.pem"), "ssl_certfile=/nowhere.pem"),
+        (("--scheduler", "batchin"), "did you mean 'batching'?"),
+    ],
+)
+def test_start_that_cannot_work_is_one_line_and_status_1(start, words, named):
+    """PM-7."""
+    server = start(*words)
+    assert server.end() == 1
+    (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]
+    assert named in line
+    assert "Traceback" not in server.output
+
+
+def test_sigterm_while_the_model_loads_ends_at_once(start):
+    server = start("--worker", "torch", "--device", "cpu")
+    server.wait_for(r"(loading) ")
+    server.process.send_signal(signal.SIGTERM)
+    assert server.end() == 0
+    assert "Traceback" not in server.output
