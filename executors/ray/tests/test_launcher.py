@@ -156,6 +156,10 @@ def test_given_groups_are_used_and_kept(launcher, connection):
             launcher(1, config={"tensor_parallel_size": 2}, placement_group="mine").start(specs(1))
         with pytest.raises(ConfigError, match="'yours' cannot be found"):
             launcher(1, placement_group="yours").start(specs(1))
+        named = placement_group([{"CPU": 1}], name="dp_rank_0")
+        with pytest.raises(ConfigError, match=r"'dp_rank_0' cannot be made \(.*already exists\.\); .* namespace=NAME"):
+            launcher(1).start(specs(1))
+        remove_placement_group(named)
     finally:
         remove_placement_group(group)
 

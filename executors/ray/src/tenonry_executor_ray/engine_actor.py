@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import json
 import os
-import threading
 
 import msgspec
 
 from tenonry.logs import configure_logging
 from tenonry.supervise import Child, Supervisor
-from tenonry_executor_ray.wire import facts_here
+from tenonry_executor_ray.wire import facts_here, leave_soon
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 DEVICES = "CUDA_VISIBLE_DEVICES"
-EXIT_DELAY_S = 0.2
 
 
 class EngineActor:
@@ -59,7 +57,7 @@ class EngineActor:
 
     def leave(self) -> None:
         """End this process, when the head that could do it is gone; the engine goes with it."""
-        threading.Timer(EXIT_DELAY_S, os._exit, (0,)).start()
+        leave_soon()
 
 
 def gpu_ids() -> list[str]:

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import GetTimeoutError, RayActorError, RayError
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tenonry.config import EngineConfig
@@ -23,7 +23,7 @@ from tenonry_executor_ray import placement
 from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
 from tenonry_executor_ray.groups import EngineGroup, EngineGroups
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayLauncherOptions
-from tenonry_executor_ray.session import RaySession, bounded, first_line
+from tenonry_executor_ray.session import RaySession, bounded, words
 from tenonry_executor_ray.wire import NodeFacts, refuse_differences
 
 logger = logging.getLogger("tenonry.ray")
@@ -140,7 +140,7 @@ class Fleet:
                 ) from None
             except RayError as error:
                 node = placement.address_of(engine.group.group, self._config.world_size)
-                raise LaunchError(f"{engine.name} on node {node} could not be {what}: {_cause(error)}") from error
+                raise LaunchError(f"{engine.name} on node {node} could not be {what}: {words(error)}") from error
         return results
 
     # ------------------------------------------------------------------ watch
@@ -163,11 +163,10 @@ class Fleet:
             if not living:
                 self._closing.wait(WAIT_S)
                 continue
-            try:
-                done, _ = ray.wait(list(living), num_returns=1, timeout=WAIT_S)
-            except Exception as error:  # noqa: BLE001 - somebody else in this process ended Ray
-                self._head_is_lost(f"Ray is gone: {first_line(error)}")
+            if not ray.is_initialized():  # asked now, it would start another cluster
+                self._head_is_lost("this process was disconnected from Ray")
                 return
+            done, _ = ray.wait(list(living), num_returns=1, timeout=WAIT_S)
             for life in done:
                 self._ended(living[life], *_end_of(life))
 
@@ -188,7 +187,8 @@ class Fleet:
             living = [one for one in self._engines.values() if one.exit_code is None]
         for engine in living:
             self._ended(engine, FAILED, reason)
-        bounded(lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S), STOP_GRACE_S)
+        if living and ray.is_initialized():
+            bounded(lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S), STOP_GRACE_S)
         self._session.close()
 
     # ------------------------------------------------------------------ stop
@@ -202,17 +202,19 @@ class Fleet:
         """Stop all engines, release actors and groups, disconnect if we connected (RA-7)."""
         self._closing.set()
         self.stop(list(self._engines), timeout)
+        if self._watcher is not None:
+            self._watcher.join(STOP_GRACE_S)
         self._session.close()
 
     def _release(self, engines: Sequence[Engine], timeout: float) -> None:
-        if self._session.lost is None:
+        if self._session.alive:
             calls = [one.actor.stop.remote(timeout) for one in engines if one.pid and one.exit_code is None]
             if calls:
                 bounded(lambda: ray.wait(calls, num_returns=len(calls), timeout=timeout), timeout + STOP_GRACE_S)
             for engine in engines:
                 if engine.actor is not None:
                     bounded(functools.partial(ray.kill, engine.actor), STOP_GRACE_S)
-        if self._session.lost is None:  # it may have been lost meanwhile
+        if self._session.alive:  # it may have been lost meanwhile
             for engine in engines:
                 engine.group.release()
 
@@ -222,16 +224,7 @@ def _end_of(life: Any) -> tuple[int, str]:
     try:
         code: int = ray.get(life)
     except RayActorError as error:
-        return KILLED, f"its actor died ({first_line(error)})"
+        return KILLED, f"its actor died ({words(error)})"
     except Exception as error:  # noqa: BLE001 - whatever it is, the engine cannot be reached any more
-        return FAILED, f"its actor cannot be reached ({first_line(error)})"
+        return FAILED, f"its actor cannot be reached ({words(error)})"
     return code, describe_exit(code)
-
-
-def _cause(error: RayError) -> str:
-    """Why an actor could not be built or called, in one line."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    missing = next((line for line in lines if line.startswith("ModuleNotFoundError")), None)
-    if missing is not None:
-        return f"{missing}; pip install tenonry-executor-ray there"
-    return lines[-1] if isinstance(error, RayTaskError) else lines[0]

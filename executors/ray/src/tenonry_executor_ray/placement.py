@@ -8,12 +8,13 @@ from typing import NamedTuple
 
 import ray
 from ray._private.state import available_resources_per_node
+from ray.exceptions import RayError
 from ray.util import get_placement_group, placement_group, remove_placement_group
 from ray.util.placement_group import PlacementGroup
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry_executor_ray.session import bounded, first_line
+from tenonry_executor_ray.session import bounded, words
 
 Bundle = dict[str, float]
 PIN = 0.001  # of the resource `node:ADDRESS`, which every node has one of: it ties a bundle to its node
@@ -114,8 +115,16 @@ def pinned(bundles: Sequence[Bundle], address: str) -> list[Bundle]:
 
 
 def create_group(name: str, bundles: list[Bundle], strategy: str) -> PlacementGroup:
-    """A group whose resources are reserved. Raises ConfigError, and leaves no group, when the cluster has no room."""
-    group = placement_group(bundles, strategy=strategy, name=name)
+    """A group whose resources are reserved. Raises ConfigError, and leaves no group, when the cluster has no room, or
+    a group of that name in our namespace.
+    """
+    try:
+        group = placement_group(bundles, strategy=strategy, name=name)
+    except RayError as error:
+        raise ConfigError(
+            f"placement group '{name}' cannot be made ({words(error)}); instances that share a cluster need a Ray "
+            "namespace each: --launcher-option namespace=NAME"
+        ) from error
     if not group.wait(READY_TIMEOUT_S):
         remove_group(group)
         raise ConfigError(
@@ -143,7 +152,7 @@ def find_group(name: str, num_bundles: int, what: str) -> PlacementGroup:
         group = get_placement_group(name)
     except ValueError as error:
         raise ConfigError(
-            f"placement group '{name}' cannot be found ({first_line(error)}); give its namespace with the option "
+            f"placement group '{name}' cannot be found ({words(error)}); give its namespace with the option "
             "namespace, if it has another one"
         ) from None
     if len(group.bundle_specs) < num_bundles:

@@ -23,7 +23,7 @@ from tenonry.logs import configure_logging
 from tenonry.model_info import ModelInfo
 from tenonry.serial import Decoder, Encoder, to_plain
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
-from tenonry_executor_ray.wire import OK, Answer, Failure, RankSpec, driver_rank, facts_here
+from tenonry_executor_ray.wire import OK, Answer, Failure, RankSpec, driver_rank, facts_here, leave_soon
 
 logger = logging.getLogger("tenonry.ray")
 RESULTS, LIFE = "results", "life"  # concurrency groups
@@ -33,7 +33,7 @@ Result = ModelRunnerOutput | StepFuture | Failure
 class RankActor:
     """Methods take and return names, bytes and numbers."""
 
-    concurrency_groups: ClassVar[dict[str, int]] = {RESULTS: 1, LIFE: 1}
+    concurrency_groups: ClassVar[dict[str, int]] = {RESULTS: 1, LIFE: 2}
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -65,6 +65,10 @@ class RankActor:
         """Why this rank cannot go on, once it cannot. The reference fails when the process ends."""
         self._failed.wait()
         return self._failure
+
+    def leave(self) -> None:
+        """End this process, when the head that could do it is gone."""
+        leave_soon()
 
     # ------------------------------------------------------------------ questions
     def ask(self, method: str, payload: bytes) -> bytes:

@@ -24,7 +24,7 @@ from tenonry.sockets import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
 from tenonry_executor_ray.rank_actor import LIFE, RESULTS, RankActor
-from tenonry_executor_ray.session import RaySession, bounded, first_line
+from tenonry_executor_ray.session import RaySession, bounded, words
 from tenonry_executor_ray.wire import OK, Answer, Failure, NodeFacts, RankSpec, driver_rank, refuse_differences
 
 logger = logging.getLogger("tenonry.ray")
@@ -50,6 +50,7 @@ class Ranks:
         self._group: PlacementGroup | None = None
         self._created = False
         self._driver = driver_rank(self._config)
+        self._watcher: threading.Thread | None = None
         self._session = RaySession(options, self.fail, default_address="auto")
 
     # ------------------------------------------------------------------ start
@@ -58,11 +59,14 @@ class Ranks:
         world_size = self._config.world_size
         self._group = self._find_group(world_size)
         self._actors = [self._create_actor(rank) for rank in range(world_size)]
+        self._launches = [actor.launch.options(num_returns=0) for actor in self._actors]
+        self._collect = self._actors[self._driver].collect.options(concurrency_group=RESULTS)
         plan_text = self._context.plan_text
         calls = {actor.describe.remote(plan_text): rank for rank, actor in enumerate(self._actors)}
         self._facts = self._gather("start", calls, lambda _, text: msgspec.msgpack.decode(text, type=NodeFacts))
         refuse_differences(plan_text, [(f"rank {rank}", facts) for rank, facts in enumerate(self._facts)])
-        threading.Thread(target=self._watch, name="ray ranks", daemon=True).start()
+        self._watcher = threading.Thread(target=self._watch, name="ray ranks", daemon=True)
+        self._watcher.start()
         run = RunDirectory()
         try:
             self._build(run)
@@ -172,7 +176,7 @@ class Ranks:
         try:
             return ray.get(call)
         except RayError as error:
-            self.fail(f"{self.label(rank)} is gone: {first_line(error)}")
+            self.fail(f"{self.label(rank)} is gone: {words(error)}")
             raise EngineDeadError(self.failure) from error
 
     # ------------------------------------------------------------------ steps
@@ -181,9 +185,9 @@ class Ranks:
         self.check()
         shared = len(self._actors) > 1 and sum(map(len, frames)) > SHARED_BYTES
         message = ray.put(frames) if shared else frames
-        for actor in self._actors:
-            actor.launch.options(num_returns=0).remote(message)
-        return self._actors[self._driver].collect.options(concurrency_group=RESULTS).remote()
+        for launch in self._launches:
+            launch.remote(message)
+        return self._collect.remote()
 
     def is_done(self, call: Any) -> bool:
         """Whether waiting for the driver rank's answer would take no time."""
@@ -215,7 +219,9 @@ class Ranks:
         return f"rank {rank} (node {self._facts[rank].label()}, pid {self._facts[rank].pid})"
 
     def check(self) -> None:
-        """Raise EngineDeadError if a rank is gone."""
+        """Raise EngineDeadError if a rank is gone, or this process's connection to Ray is."""
+        if self.failure is None and not self._session.alive:
+            self.fail(self._session.lost or "this process was disconnected from Ray")
         if self.failure is not None:
             raise EngineDeadError(self.failure)
 
@@ -231,7 +237,7 @@ class Ranks:
     def _watch(self) -> None:
         """Hear of ranks that end, or fail in a step whose result nobody asks for."""
         lives = {actor.life.options(concurrency_group=LIFE).remote(): rank for rank, actor in enumerate(self._actors)}
-        while not self._closing:
+        while not self._closing and self._session.alive:
             done, _ = ray.wait(list(lives), num_returns=1, timeout=WAIT_S)
             for life in done:
                 with contextlib.suppress(EngineDeadError):  # `fetch` has told
@@ -242,12 +248,18 @@ class Ranks:
         """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
         with self._lock:
             closing, self._closing = self._closing, True
+            self.failure = self.failure or "the executor is shut down"
         if closing:
             return
-        if self._session.lost is None:
+        if self._session.alive:
             self._stop_actors()
             if self._created and self._group is not None:
                 placement.remove_group(self._group)
+        elif ray.is_initialized() and self._actors:
+            leaves = [actor.leave.options(concurrency_group=LIFE) for actor in self._actors]
+            bounded(lambda: ray.wait([leave.remote() for leave in leaves], timeout=WAIT_S), RELEASE_TIMEOUT_S)
+        if self._watcher is not None:
+            self._watcher.join(RELEASE_TIMEOUT_S)
         self._session.close()
 
     def _stop_actors(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import errno
 import logging
 import os
 import signal
@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray.exceptions import RayTaskError
 from ray.util import get_node_ip_address
 
 from tenonry.errors import LaunchError
@@ -44,6 +45,11 @@ class RaySession:
         self._closing = threading.Event()
         threading.Thread(target=self._watch, name="ray head", daemon=True).start()
 
+    @property
+    def alive(self) -> bool:
+        """Whether Ray can be asked: it would start another cluster for a process that is not connected."""
+        return self.lost is None and ray.is_initialized()
+
     def _watch(self) -> None:
         """Ray keeps silent about a lost head for a minute, and then ends the process."""
         failures = 0
@@ -52,7 +58,6 @@ class RaySession:
                 return
             failures = 0 if _answers(self.head) else failures + 1
         self.lost = f"the head of the Ray cluster at {self.head} does not answer"
-        logger.error("%s", self.lost)
         self._on_lost(self.lost)
 
     def close(self) -> None:
@@ -91,7 +96,7 @@ def _connect(address: str | None, namespace: str | None) -> None:
         )
     except Exception as error:
         raise LaunchError(
-            f"cannot connect to Ray at {address or 'this node'}: {first_line(error)}; start it with: ray start --head"
+            f"cannot connect to Ray at {address or 'this node'}: {words(error)}; start it with: ray start --head"
         ) from error
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which ends the process at once
@@ -99,12 +104,19 @@ def _connect(address: str | None, namespace: str | None) -> None:
 
 def _answers(address: str) -> bool:
     host, _, port = address.rpartition(":")
-    with contextlib.suppress(OSError, ValueError), socket.create_connection((host, int(port)), PROBE_TIMEOUT_S):
-        return True
-    return False
+    try:
+        with socket.create_connection((host.strip("[]"), int(port)), PROBE_TIMEOUT_S):
+            return True
+    except ValueError:
+        return False
+    except OSError as error:
+        return error.errno in (errno.EMFILE, errno.ENFILE)  # that says nothing about the other side
 
 
-def first_line(error: BaseException) -> str:
-    """The words of an exception without Ray's pages of advice."""
-    text = str(error).strip()
-    return text.splitlines()[0] if text else type(error).__name__
+def words(error: BaseException) -> str:
+    """An exception of Ray in one line, without its pages of advice; what to do if our package is not there."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    missing = next((line for line in lines if line.startswith("ModuleNotFoundError")), None)
+    if missing is not None:
+        return f"{missing}; pip install tenonry-executor-ray and all plugins in use there"
+    return lines[-1] if isinstance(error, RayTaskError) else lines[0]
