@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from tenonry.errors import ConfigError
+import torch
+
+from tenonry.errors import ConfigError, ModelError
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, StepPlan
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.probe import ProbeResult, probe
@@ -13,6 +16,8 @@ from tenonry_worker_torch.loading.self_check import PackedRun, check_model, logi
 from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import AttentionBackend
@@ -60,7 +65,8 @@ def build(
     fix_frequencies(module, max_model_len)
     parallel, config = parallel or alone(), module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
-    found = probe(module, int(config.vocab_size), parallel.link)
+    with _named_failure(module, parallel.tensor.size):
+        found = probe(module, int(config.vocab_size), parallel.link)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
         raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
@@ -73,6 +79,22 @@ def build(
         check_model(run.logits(model.forward, found.prompts), found.logits, type(module).__name__)
     run.release()
     return model
+
+
+@contextmanager
+def _named_failure(module: PreTrainedModel, size: int) -> Iterator[None]:
+    """A plan may leave out what its family's options need: the first run of cut layers shows it."""
+    try:
+        yield
+    except torch.distributed.DistError:  # another rank is gone, which has its own story
+        raise
+    except RuntimeError as error:
+        if size == 1:
+            raise
+        raise ModelError(
+            f"{type(module).__name__} cannot run cut into {size} ranks as its tensor parallel plan says: {error}; use "
+            "tensor_parallel_size=1"
+        ) from error
 
 
 def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model_len: int) -> None:

@@ -99,7 +99,8 @@ class TorchWorker(Worker):
         from tenonry_worker_torch.memory import device_memory, host_memory
 
         if self.model.device.type == "cpu":
-            return MemoryReport(host_memory(), is_host=True)
+            # Main memory is shared by the ranks of a node.
+            return MemoryReport(host_memory() // self.context.config.world_size, is_host=True)
         config = self.context.config
         return MemoryReport(device_memory(self.model, config.step_token_budget, config.gpu_memory_utilization))
 

@@ -184,6 +184,15 @@ def test_a_dummy_batch_changes_nothing_for_those_who_run(folders):
         ranks.close()
 
 
+def test_what_a_plan_left_out_is_refused_by_name(folders, monkeypatch):
+    """Cohere's norm per head has a weight for every head, which its plan keeps whole."""
+    name, values = worker_families.FAMILIES["cohere"]
+    monkeypatch.setitem(worker_families.FAMILIES, "cohere-normed", (name, values | {"use_qk_norm": True}))
+    monkeypatch.setitem(worker_families.SEEDS, "cohere-normed", 0)
+    with pytest.raises(ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* use tensor_parallel_size=1"):
+        Ranks(folders("cohere-normed"), 2)
+
+
 @pytest.mark.parametrize("family", sorted(NO_PLAN))
 def test_a_family_without_a_plan_is_refused_with_the_remedy(folders, family):
     for shape, text in (((2, 1), "no tensor parallel plan.*use tensor_parallel_size=1"),

@@ -85,6 +85,12 @@ def test_sizes_that_do_not_divide_are_refused_with_the_numbers(size, changes, te
         cut("llama", size, **changes)
 
 
+def test_heads_that_the_plan_leaves_whole_need_not_divide():
+    """Phi-3's plan gathers queries, keys and values: five KV heads on two ranks are no matter."""
+    model, _ = cut("phi3", num_attention_heads=10, num_key_value_heads=5, hidden_size=160)
+    assert isinstance(model.model.layers[0].self_attn.qkv_proj, GatherLinear)
+
+
 def refused(model, text):
     with pytest.raises(ModelError, match=text):
         shard_layers(model, TensorGroup(0, 2))

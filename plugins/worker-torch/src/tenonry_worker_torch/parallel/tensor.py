@@ -25,6 +25,7 @@ WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj
 SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
 GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
 SPLIT_INPUT = frozenset({"rowwise_split_input", "rowwise_rep"})
+QUERY = frozenset({"q_proj", "q_b_proj", "kv_b_proj", "query_key_value"})
 KEY_VALUE = frozenset({"k_proj", "v_proj"})
 STACKED = frozenset({"colwise", "rowwise", "packed_colwise", "packed_rowwise"})
 STYLES = WHOLE | SUMMED | GATHERED | SPLIT_INPUT | STACKED | {"embedding_rowwise"}
@@ -36,7 +37,7 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
     Raises ModelError for a family without a plan, a style that is not known, and sizes that do not divide.
     """
     plan = tensor_plan(model, group.size)
-    check_heads(model, group.size)
+    check_heads(model, plan, group.size)
     cutter = Cutter(model, group)
     for pattern, style in plan.items():
         if style not in STYLES:
@@ -53,19 +54,17 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
     return cutter.shards
 
 
-def check_heads(model: PreTrainedModel, size: int) -> None:
-    """Raises ModelError, with the numbers, when heads cannot be shared out evenly."""
-    config = model.config.get_text_config()
+def check_heads(model: PreTrainedModel, plan: dict[str, str], size: int) -> None:
+    """Raises ModelError, with the numbers, when the plan cuts heads and they cannot be shared out evenly."""
+    cut = {pattern.rpartition(".")[2] for pattern, style in plan.items() if style == "colwise"}
+    config, family = model.config.get_text_config(), type(model).__name__
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
-    if heads % size:
+    if cut & QUERY and heads % size:
+        raise ModelError(f"{family} has {heads} attention heads, which tensor_parallel_size={size} does not divide")
+    if cut & KEY_VALUE and kv_heads % size and size % kv_heads:
         raise ModelError(
-            f"{type(model).__name__} has {heads} attention heads, which tensor_parallel_size={size} does not divide"
-        )
-    if kv_heads % size and size % kv_heads:
-        raise ModelError(
-            f"{type(model).__name__} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a "
-            "multiple of them"
+            f"{family} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a multiple of them"
         )
 
 
