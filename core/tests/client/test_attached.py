@@ -1,0 +1,344 @@
+"""Several front ends that share engines through a supervisor's hub, all in this process but for the engines."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from kernel_roles import eventually
+from kernel_served import Site, collect, fake_model_installed, params, served_config, tokens
+
+from tenonry.client import attached
+from tenonry.client.async_llm import AsyncLLM
+from tenonry.client.attached import StatForwarder
+from tenonry.client.control import AskMetrics, Heard, LoggerCall, Metrics, Place, Report, Stop
+from tenonry.client.control_ends import ControlLink, ControlRouter
+from tenonry.client.gate import Gate
+from tenonry.client.hub import Hub
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
+from tenonry.model_info import ModelInfo
+from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.stats import IterationStats, StatRecord
+
+pytestmark = pytest.mark.timeout(60)
+RECORDING = "tenonry_testkit.fakes:RecordingStatLogger"
+MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=8, vocab_size=8)
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():  # noqa: ASYNC110 - many conditions, no event for most
+        await asyncio.sleep(0.01)
+
+
+async def requests_are(engine: AsyncLLM, running: int) -> None:
+    """Until the only engine runs this many."""
+    while await engine._call("request_counts") != [[running, 0]]:  # noqa: ASYNC110 - as above
+        await asyncio.sleep(0.01)
+
+
+class Shared:
+    """A hub and front ends attached to it, on one event loop."""
+
+    def __init__(self, **values: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.config = served_config(**{"stat_loggers": (RECORDING,), **values})
+        self.deaths: list[str] = []
+        self.serving: list[int] = []
+        self.folders: list[str] = []
+        self.links: list[ControlLink] = []
+        self.front_ends: list[AsyncLLM] = []
+        self.hub = Hub(self.config, 2, on_connected=self.serving.append, on_engine_died=self.deaths.append)
+        self.hub.start()
+
+    @property
+    def heard(self) -> Any:
+        (logger,) = self.hub._stats.loggers.values()
+        return logger
+
+    async def attach(self, index: int) -> AsyncLLM:
+        place, folder = self.hub.place(index)
+        sent = msgspec.json.decode(msgspec.json.encode(place), type=Place)
+        self.links.append(ControlLink(sent))
+        engine = await asyncio.to_thread(AsyncLLM, self.config, link=self.links[-1])
+        self.front_ends.append(engine)
+        engine.listen()
+        await until(lambda: index in self.serving)
+        self.folders.append(folder)
+        return engine
+
+    def run(self, main: Any) -> Any:
+        async def all_of_it() -> Any:
+            self.hub.listen(asyncio.get_running_loop())
+            return await main(self)
+
+        return self.runner.run(all_of_it())
+
+    def close(self) -> None:
+        assert not any(Path(folder).exists() for folder in self.folders)
+        for engine, link in zip(self.front_ends, self.links, strict=True):
+            engine.shutdown()
+            link.close()
+        self.hub.shutdown()
+        self.runner.close()
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with fake_model_installed(tmp_path / "site") as made:
+        yield made
+
+
+@pytest.fixture
+def share(site: Site) -> Iterator[Any]:
+    made: list[Shared] = []
+
+    def start(**values: Any) -> Shared:
+        made.append(Shared(**values))
+        return made[-1]
+
+    yield start
+    for shared in made:
+        shared.close()
+
+
+class TestHub:
+    def test_front_ends_share_engines_and_their_numbers_add_up(self, share):
+        shared = share(data_parallel_size=2)
+
+        async def main(shared: Shared) -> None:
+            one, two = await shared.attach(1), await shared.attach(2)
+            jobs = [
+                collect(engine, [number + 1, 5], params(max_tokens=20), f"{number}")
+                for engine in (one, two)
+                for number in range(16)
+            ]
+            answers = await asyncio.gather(*jobs)
+            assert answers == 2 * [tokens([number + 1, 5], params(max_tokens=20)) for number in range(16)]
+            assert await two.render_metrics() is None  # the recording logger renders none, but heard all there is
+            iterations = [record.iteration for record in shared.heard.records if record.iteration is not None]
+            assert sum(iteration.num_prompt_tokens for iteration in iterations) == 64
+            assert sum(iteration.num_generation_tokens for iteration in iterations) == 640
+            assert sum(len(iteration.finished) for iteration in iterations) == 32
+            assert {record.engine_index for record in shared.heard.records} == {0, 1}
+            assert any(record.scheduler is not None for record in shared.heard.records)
+            assert one.info == two.info == shared.hub.info
+            assert sorted(one.engine_pids) == ["engine 0", "engine 1"]
+            assert one.stat_loggers == {}
+            with pytest.raises(Unsupported, match="3 engines: with several API servers their number is fixed"):
+                await one.scale(3)
+
+        shared.run(main)
+        assert [info.engine_indexes for info in shared.heard.infos] == [(0, 1)]
+
+    def test_other_calls_reach_the_loggers(self, share):
+        shared = share(max_num_seqs=1, max_num_queued_reqs=3)  # room for two in each
+
+        async def main(shared: Shared) -> None:
+            engine = await shared.attach(1)
+            with pytest.raises(QueueFullError, match="there is room for 2 with max_num_queued_reqs=3"):
+                await collect(engine, [3], params(n=3, seed=1), "r")
+            await engine.do_log_stats()
+            await engine.render_metrics()
+            assert shared.heard.rejections == ["queue_full"]
+            assert "log" in shared.heard.calls
+
+        shared.run(main)
+
+    def test_requests_of_one_that_is_gone_are_aborted_and_its_successor_starts_anew(self, share):
+        shared = share()
+
+        async def main(shared: Shared) -> None:
+            one, two = await shared.attach(1), await shared.attach(2)
+            lost = asyncio.ensure_future(collect(one, [3], params(max_tokens=400), "lost"))
+            kept = asyncio.ensure_future(collect(two, [4], params(max_tokens=300), "kept"))
+            await requests_are(two, 2)
+            assert shared.hub.gone(1) == ""
+            await requests_are(two, 1)
+            shared.serving.clear()
+            again = await shared.attach(1)
+            assert await collect(again, [5], params(), "r") == tokens([5], params())
+            assert await kept == tokens([4], params(max_tokens=300))
+            lost.cancel()
+
+        shared.run(main)
+
+    @pytest.mark.parametrize("model", ["fake", "fake-lockstep"])
+    def test_every_front_end_hears_of_a_death(self, share, model):
+        """Independent engines die alone, those that step together die together."""
+        shared = share(model=model, data_parallel_size=2)
+
+        async def main(shared: Shared) -> None:
+            ends = [await shared.attach(1), await shared.attach(2)]
+            long = params(max_tokens=400)
+            lost = [asyncio.ensure_future(collect(end, [3], long, "lost", data_parallel_rank=1)) for end in ends]
+            await asyncio.sleep(0.2)
+            os.kill(ends[0].engine_pids["engine 1"], signal.SIGKILL)
+            for error in await asyncio.gather(*lost, return_exceptions=True):
+                assert isinstance(error, EngineDeadError)
+                assert "engine 1 (pid" in str(error)
+                assert "SIGKILL" in str(error)
+            if model == "fake":
+                assert [await collect(end, [5], params(), "r") for end in ends] == 2 * [tokens([5], params())]
+                assert shared.hub.dead is None
+                os.kill(ends[0].engine_pids["engine 0"], signal.SIGKILL)
+            await until(lambda: all(end.errored for end in ends))
+
+        shared.run(main)
+        eventually(lambda: len(shared.deaths) == 2)
+        assert "SIGKILL" in str(shared.hub.dead)
+
+    def test_stop_reaches_servers_that_serve(self, share):
+        shared = share()
+
+        async def main(shared: Shared) -> None:
+            await shared.attach(1)
+            told: list[bool] = []
+            shared.links[0].on_stop = told.append
+            shared.hub.place(2)  # has not come
+            assert shared.hub.stop_servers(abort=True) == {1}
+            await until(lambda: told == [True])
+
+        shared.run(main)
+
+
+class Link:
+    """A link whose other end is the test."""
+
+    def __init__(self, *loggers: str) -> None:
+        plan = PluginPlan(tuple(PlanEntry(kind="stat_logger", name=name, target="m:C") for name in loggers))
+        self.place = Place(
+            index=1, count=2, identity="1.1", control_address="", input_address="", output_address="", plan=plan,
+            model=MODEL,
+        )  # fmt: skip
+        self.sent: list[Any] = []
+        self.send = self.sent.append
+
+
+def forwarder(link: Link, *iterations: IterationStats) -> StatForwarder:
+    made = StatForwarder(EngineConfig(model="m"), link)  # type: ignore[arg-type]
+    waiting = list(iterations)
+    made._take = lambda: {1: waiting.pop(0)} if waiting else {}
+    return made
+
+
+class TestForwarder:
+    def test_numbers_go_once_and_nothing_is_no_report(self):
+        link = Link("x")
+        stats = forwarder(link, IterationStats(num_prompt_tokens=3))
+        stats.flush()
+        stats.flush()
+        (report,) = link.sent
+        (record,) = report.records
+        assert isinstance(record, StatRecord)
+        assert (record.engine_index, record.iteration.num_prompt_tokens, record.scheduler) == (1, 3, None)
+        stats.flush(7)
+        assert link.sent[1] == Report([], flush=7)
+
+    def test_rejections_are_counted_and_other_calls_go_at_once_in_order(self):
+        link = Link("x")
+        stats = forwarder(link)
+        for _ in range(1000):
+            stats.submit("record_rejection", "queue_full")
+        assert link.sent == []
+        stats.submit("record_sleep_state", True, 1)
+        assert link.sent == [
+            Report([], [(LoggerCall("record_rejection", ("queue_full",)), 1000),
+                        (LoggerCall("record_sleep_state", (True, 1)), 1)])
+        ]  # fmt: skip
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(link.sent[0]), type=Report) == link.sent[0]
+
+    def test_without_loggers_nothing_is_told(self):
+        link = Link()
+        stats = forwarder(link)
+        stats.submit("record_rejection", "queue_full")
+        stats.flush()
+        assert (link.sent, stats.enabled) == ([], False)
+
+    def test_what_a_silent_supervisor_does_not_take_in_is_dropped_counted_and_reported(self, monkeypatch):
+        monkeypatch.setattr(attached, "MAX_UNHEARD", 2)
+        link = Link("x")
+        stats = forwarder(link, *(IterationStats(num_prompt_tokens=number) for number in range(1, 7)))
+        for _ in range(5):
+            stats.flush()
+        assert [report.records[0].iteration.num_prompt_tokens for report in link.sent] == [1, 2]
+        assert stats.dropped == 3
+        stats.heard()
+        stats.flush()
+        assert (link.sent[-1].records[0].iteration.num_prompt_tokens, link.sent[-1].dropped) == (6, 3)
+
+    @pytest.mark.parametrize(
+        ("answer", "expected"),
+        [({"content": b"x", "content_type": "t"}, (b"x", "t")), ({}, None), ({"error": "no"}, TenonryError)],
+    )
+    def test_metrics_are_asked_for(self, answer, expected):
+        link = Link("x")
+        stats = forwarder(link)
+
+        async def main() -> None:
+            asked = asyncio.ensure_future(stats.render())
+            await asyncio.sleep(0)
+            stats.rendered(Metrics(99))  # to a question that nobody asked
+            (question,) = link.sent
+            assert isinstance(question, AskMetrics)
+            stats.rendered(Metrics(question.call_id, **answer))
+            if expected is TenonryError:
+                with pytest.raises(TenonryError, match="could not render metrics: no"):
+                    await asked
+            else:
+                assert await asked == expected
+
+        asyncio.run(main())
+
+    def test_metrics_of_a_silent_supervisor_are_an_error(self, monkeypatch):
+        monkeypatch.setattr(attached, "METRICS_TIMEOUT_S", 0.01)
+        with pytest.raises(TenonryError, match="gave no metrics within"):
+            asyncio.run(forwarder(Link("x")).render())
+
+
+class TestEnds:
+    """The control channel itself."""
+
+    def test_messages_go_both_ways_and_bad_ones_are_dropped(self, tmp_path, caplog):
+        address = f"ipc://{tmp_path}/c"
+        got: list[Any] = []
+        router = ControlRouter(lambda *message: got.append(message))
+        router.bind(address)
+        place = msgspec.structs.replace(Link().place, identity="1.5", control_address=address)
+        link = ControlLink(place)
+        try:
+            link._socket.send(b"\xc1")
+            link.send(AskMetrics(3))
+            eventually(lambda: router.read(20) or got)
+            assert got == [(b"1.5", AskMetrics(3))]
+            assert "dropped a message of API server 1.5" in caplog.text
+            router.send(b"1.5", Stop(False))
+            router.send(b"9.9", Heard())  # is not there
+            assert link.receive(5000) == Stop(False)
+            assert link.receive() is None
+        finally:
+            link.close()
+            link.send(AskMetrics(4))  # too late, and no error
+            router.close()
+
+
+@pytest.mark.parametrize(("num_engines", "num_clients", "room"), [(1, 1, 12), (2, 1, 20), (2, 2, 10), (2, 3, 7)])
+def test_each_front_end_has_its_share_of_the_room(num_engines, num_clients, room):
+    class Outputs:
+        num_completions = 0
+
+    config = EngineConfig(model="m", max_num_seqs=8, max_num_queued_reqs=4)
+    stats: Any = type("Stats", (), {"submit": lambda *_: None})()
+    gate = Gate(config, Outputs(), stats, num_engines, num_clients)  # type: ignore[arg-type]
+    with gate.holding(room):
+        with pytest.raises(QueueFullError, match=f"there is room for {room}"), gate.holding(1):
+            raise AssertionError
+        gate.resize(num_engines + 1)
+        with gate.holding(1):
+            pass
