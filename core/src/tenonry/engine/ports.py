@@ -50,6 +50,8 @@ class ClientPorts:
         source, sink = self._inputs.pop(client, None), self._outputs.pop(client, None)
         if source is not None:
             self._poller.unregister(source)
+        if sink is not None:
+            sink.linger = 0  # or the engine's end would wait for somebody to read it
         close_all(source, sink)
 
     @property
