@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 import ray
+from ray._private.utils import read_ray_address
 from ray.exceptions import RayTaskError
 from ray.util import get_node_ip_address
 
@@ -19,6 +20,7 @@ from tenonry.errors import LaunchError
 from tenonry_executor_ray.options import RayOptions
 
 logger = logging.getLogger("tenonry.ray")
+LOCAL = "local"  # Ray's word for a cluster of its own, which ends with the process
 PROBE_EVERY_S = 0.5
 PROBE_TIMEOUT_S = 1.0
 PROBES_TO_LOSE = 4
@@ -84,22 +86,31 @@ def bounded(call: Callable[[], Any], timeout: float) -> bool:
 
 
 def _connect(address: str | None, namespace: str | None) -> None:
-    handler = signal.getsignal(signal.SIGTERM)
-    if address and ":" in address and "://" not in address and not _answers(address):  # Ray would try for a minute
-        raise LaunchError(f"no Ray cluster answers at {address}; start its head there with: ray start --head")
+    handler, found = signal.getsignal(signal.SIGTERM), _find(address)
+    fresh = {"include_dashboard": False} if found == LOCAL else {}
     try:
-        ray.init(
-            address=address,
-            namespace=namespace,
-            logging_level=logging.WARNING,
-            **({} if address else {"include_dashboard": False}),
-        )
+        ray.init(address=found, namespace=namespace, logging_level=logging.WARNING, **fresh)
     except Exception as error:
         raise LaunchError(
-            f"cannot connect to Ray at {address or 'this node'}: {words(error)}; start it with: ray start --head"
+            f"cannot connect to Ray at {found}: {words(error)}; start it with: ray start --head"
         ) from error
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which ends the process at once
+
+
+def _find(address: str | None) -> str:
+    """The given address, else that of the cluster which was started last on this node, else `LOCAL`: a new one.
+
+    Raises LaunchError if nobody listens there: Ray itself would wait for a minute.
+    """
+    if address is None or address == "auto":
+        last: str | None = read_ray_address()
+        if last is None or (address is None and not _answers(last)):
+            return address or LOCAL
+        address = last
+    if ":" in address and "://" not in address and not _answers(address):
+        raise LaunchError(f"no Ray cluster answers at {address}; start its head there with: ray start --head")
+    return address
 
 
 def _answers(address: str) -> bool:
