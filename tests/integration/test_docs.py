@@ -1,4 +1,4 @@
-"""Every command of the README and the tutorials runs, and the reference pages are what the code says."""
+"""Every command of the README, the tutorials and the guides runs, and the reference pages are what the code says."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from pathlib import Path
 
 import pytest
 
-from tenonry.cli import main
+from tenonry.cli import main, make_parser
+from tenonry.plugin_manager import PluginManager
+from tenonry_openai_server.settings import configs_from_arguments
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [
@@ -32,6 +34,11 @@ DEV_RUN = "python3 dev.py run"
 # `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
 ELSEWHERE = {"python3 dev.py test", "python3 dev.py check", "python3 dev.py bench"}
 DEFAULT_PORT = "8000"
+PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
+# Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
+NO_MODEL = {
+    "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
+}  # fmt: skip
 
 
 def free_port() -> str:
@@ -40,16 +47,46 @@ def free_port() -> str:
         return str(probe.getsockname()[1])
 
 
+class Server:
+    """`tenonry serve` as the reader started it, in a terminal of its own."""
+
+    def __init__(self, words: list[str], folder: Path, port: str) -> None:
+        self.words, self.port, self.log = words, port, folder / f"server-{port}.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "tenonry", *words]
+            self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
+        self.is_ready = "--headless" in words  # whoever waits for its engines says so
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 90
+        while not self.is_ready and time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
+                    self.is_ready = True
+            except OSError:
+                time.sleep(0.1)
+        assert self.is_ready, f"{self.words}: exit status {self.process.poll()}\n{self.log.read_text()}"
+
+    def stop(self) -> None:
+        """An orderly end has the status 0."""
+        self.wait_until_ready()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.log.read_text()
+
+
 class Reader:
     """Someone who follows a page from top to bottom: files are written, servers stay up, commands must succeed."""
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.port = folder, free_port()
-        self.server: subprocess.Popen[bytes] | None = None
+        self.folder = folder
+        self.ports = {port: free_port() for port in PORTS}
+        self.servers: dict[str, Server] = {}
+        self.needs_model = True
 
     def follow(self, page: Path) -> int:
         """Run every block; returns how many commands and programs ran."""
         count = 0
+        self.needs_model = page.stem not in NO_MODEL
         for language, text in BLOCK.findall(page.read_text()):
             if language == "yaml":
                 self.write(text)
@@ -70,13 +107,20 @@ class Reader:
     def python(self, text: str) -> int:
         if self.write(text):
             return 0
-        self.run([sys.executable, "-c", text.replace(DEFAULT_PORT, self.port)])
+        if not self.needs_model:
+            text = text.replace('model="demo"', 'model="demo", worker="null"')
+        self.run([sys.executable, "-c", self.translate(text)])
         return 1
+
+    def translate(self, text: str) -> str:
+        for documented, port in self.ports.items():
+            text = text.replace(documented, port)
+        return text
 
     def shell(self, line: str) -> int:
         if not line or line.startswith("#") or line.partition("  ")[0] in ELSEWHERE:
             return 0
-        words = shlex.split(line.replace(f":{DEFAULT_PORT}", f":{self.port}"))
+        words = shlex.split(self.translate(line))
         environment = {}
         if words[0] == "env":
             environment = dict(word.split("=", 1) for word in words[1:] if "=" in word)
@@ -85,7 +129,7 @@ class Reader:
         if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
             self.serve(words[3:] or ["serve", "demo"])
         elif line.startswith(f"{DEV_RUN} serve path/"):
-            return 0  # a path that only the reader has
+            check_settings(words[4:])  # a path that only the reader has, and often a cluster, or more GPUs than here
         elif line.startswith(DEV_RUN):
             self.tenonry(words[3:], environment)
         elif words[0] == "python":
@@ -97,6 +141,7 @@ class Reader:
 
     def tenonry(self, words: list[str], environment: dict[str, str]) -> None:
         """The command line, in this process: what takes long, importing torch, happens once."""
+        self.wait_for_servers()
         with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
             patch.chdir(self.folder)
             for name, value in environment.items():
@@ -106,6 +151,7 @@ class Reader:
 
     def run(self, command: list[str]) -> None:
         # Of a documented conformance run three tests: the whole suite runs in the schedulers' own tests.
+        self.wait_for_servers()
         environment = {**os.environ, "PYTEST_ADDOPTS": "-k right_at_depth"}
         done = subprocess.run(
             command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False, env=environment
@@ -114,21 +160,35 @@ class Reader:
         assert done.stdout.strip(), f"{command} printed nothing"
 
     def serve(self, words: list[str]) -> None:
-        command = [sys.executable, "-m", "tenonry", *words, "--port", self.port]
-        self.server = subprocess.Popen(command, cwd=self.folder, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-        deadline = time.monotonic() + 60
-        while time.monotonic() < deadline and self.server.poll() is None:
-            try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
-                    return
-            except OSError:
-                time.sleep(0.1)
-        raise AssertionError(f"{command} is not ready; exit status {self.server.poll()}")
+        """In the place of the server that had the port."""
+        port = "headless" if "--headless" in words else self.ports[DEFAULT_PORT]
+        if "--port" in words:
+            port = words[words.index("--port") + 1]
+        elif port != "headless":
+            words = [*words, "--port", port]
+        if port in self.servers:
+            self.servers.pop(port).stop()
+        self.servers[port] = Server(words if self.needs_model else [*words, "--worker", "null"], self.folder, port)
+
+    def wait_for_servers(self) -> None:
+        for server in self.servers.values():
+            server.wait_until_ready()
 
     def leave(self) -> None:
-        if self.server is not None:
-            self.server.send_signal(signal.SIGTERM)
-            assert self.server.wait(30) == 0
+        try:
+            for server in self.servers.values():
+                server.stop()
+        finally:
+            for server in self.servers.values():
+                server.process.kill()
+                server.process.wait()
+
+
+def check_settings(words: list[str]) -> None:
+    """Flags, plugins and their options are right, as far as they can be judged without starting anything."""
+    parser, _ = make_parser("serve")
+    config, _ = configs_from_arguments(parser.parse_args(words))
+    PluginManager(config.plugins).plan(config, launcher=True)
 
 
 @pytest.fixture
