@@ -1,4 +1,4 @@
-"""Writes the reference pages from the code: hooks, interfaces, configuration, metrics. `--check` only compares.
+"""Writes the reference pages from the code: hooks, interfaces, configuration, metrics, commands. `--check` compares.
 
 Run it as `python docs/reference/generate.py` after a change; a test fails when the pages are out of date.
 """
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from tenonry import hookspecs
+from tenonry.cli import make_parser
 from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
+from tenonry.plugin_discovery import installed
 from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
 from tenonry.sampling_params import SamplingParams
 
@@ -61,7 +63,9 @@ def _kinds_table() -> str:
 
 
 def config_page() -> str:
-    """Every field of EngineConfig and SamplingParams."""
+    """Every field of EngineConfig, ServerConfig and SamplingParams."""
+    from tenonry_openai_server.settings import ServerConfig
+
     parts = ["# Configuration\n", NOTICE, inspect.getdoc(importlib.import_module("tenonry.config")) or "", ""]
     parts += ["## Engine\n", "| field | flag | default | meaning |", "|---|---|---|---|"]
     for name, field in EngineConfig.model_fields.items():
@@ -69,6 +73,12 @@ def config_page() -> str:
         flag = "MODEL" if name == "model" else "`--" + name.replace("_", "-") + "`"
         parts.append(f"| `{name}` | {flag} | {default} | {field.description} |")
     parts += ["", f"Each field is also read from the environment: `{ENV_PREFIX}MAX_NUM_SEQS=64`.\n"]
+    parts += ["## Server\n", "What `tenonry serve` has besides, with flags, variables and file alike.\n"]
+    parts += ["| field | flag | default | meaning |", "|---|---|---|---|"]
+    for name, field in ServerConfig.model_fields.items():
+        flag = "`--" + name.replace("_", "-") + "`"
+        parts.append(f"| `{name}` | {flag} | {_default(field.default)} | {field.description} |")
+    parts.append("")
     parts += ["## Sampling\n", inspect.getdoc(SamplingParams) or "", "", "| field | default |", "|---|---|"]
     for name, default in zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True):
         parts.append(f"| `{name}` | {_default(default)} |")
@@ -85,6 +95,16 @@ def metrics_page() -> str:
     return "\n".join(parts) + "\n"
 
 
+def commands_page() -> str:
+    """Every verb of the command line."""
+    parts = ["# Commands\n", NOTICE, "`tenonry VERB --help` lists the flags of one.\n"]
+    parts += ["| command | does | from |", "|---|---|---|"]
+    for entry in installed(OWNED_GROUPS["command"]):
+        _, command = make_parser(entry.name)
+        parts.append(f"| `tenonry {entry.name}` | {command.summary} | {entry.distribution} |")
+    return "\n".join(parts) + "\n"
+
+
 def _signature(function: Any) -> str:
     return str(inspect.signature(function)).replace("'", "")
 
@@ -92,7 +112,7 @@ def _signature(function: Any) -> str:
 def _default(value: Any) -> str:
     if isinstance(value, PluginChoice):
         return f"`{value.name}`"
-    return "none" if value in (None, ()) else f"`{value!s}`"
+    return "none" if value in (None, (), "") else f"`{value!s}`"
 
 
 PAGES = {
@@ -100,6 +120,7 @@ PAGES = {
     "interfaces.md": interfaces_page,
     "configuration.md": config_page,
     "metrics.md": metrics_page,
+    "commands.md": commands_page,
 }
 
 
