@@ -38,6 +38,26 @@ def parse(*words: str):
     return configs_from_arguments(parser.parse_args(words))
 
 
+def test_several_servers():
+    _, server = parse("demo", "--api-server-count", "4", "--api-server-death", "stop")
+    assert (server.api_server_count, server.api_server_death) == (4, "stop")
+    _, server = parse("demo")
+    assert (server.api_server_count, server.api_server_death) == (1, "restart")
+    for count in ("0", "257"):
+        with pytest.raises(ConfigError, match=f"api_server_count={count}"):
+            parse("demo", "--api-server-count", count)
+
+
+def test_headless_serves_nothing(monkeypatch):
+    seen = []
+    monkeypatch.setattr("tenonry.launch.headless.run_headless", lambda config: seen.append(config.model) or 7)
+    parser = argparse.ArgumentParser()
+    command = ServeCommand()
+    command.add_arguments(parser)
+    assert command.run(parser.parse_args(["demo", "--headless", "--port", "0"])) == 7
+    assert seen == ["demo"]
+
+
 def names(config) -> list[str]:
     return [choice.name for choice in config.stat_loggers]
 
