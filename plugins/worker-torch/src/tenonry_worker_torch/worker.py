@@ -48,7 +48,7 @@ class TorchWorker(Worker):
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
-        self._store: Any = None
+        self._opened: tuple[Any, str] | None = None
         self._meeting: Meeting | None = None
 
     @property
@@ -73,15 +73,15 @@ class TorchWorker(Worker):
         from tenonry_worker_torch.parallel.groups import open_store
 
         config = self.context.config
-        self._store, url = open_store(host, config.world_size, config.start_timeout)
-        return url
+        self._opened = open_store(host, config.world_size, config.start_timeout)
+        return self._opened[1]
 
     def load(self) -> None:
         from tenonry_worker_torch.parallel.groups import Meeting
         from tenonry_worker_torch.startup import load
 
         if self.context.config.world_size > 1:
-            self._meeting = Meeting(self.context, self._store)
+            self._meeting = Meeting(self.context, self._opened)
         self._model, self._resolved = load(self.context, self.options, self._meeting)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
@@ -129,4 +129,4 @@ class TorchWorker(Worker):
         self._model = None
         if self._meeting is not None:
             self._meeting.leave()
-        self._meeting = self._store = None
+        self._meeting = self._opened = None

@@ -10,6 +10,7 @@ import worker_families
 import worker_tools
 
 from tenonry.errors import ModelError
+from tenonry_worker_torch.loading.refusals import refuse_unsupported
 from tenonry_worker_torch.loading.weights import load_model
 
 SMALL = worker_families.SMALL
@@ -67,9 +68,11 @@ def test_a_hidden_convolution_is_found_by_its_class(tmp_path):
 
 
 def test_attention_sinks_are_refused_by_the_name_of_the_argument():
+    """And not for a mixer that its name reminds of."""
     from transformers import GptOssConfig, GptOssForCausalLM
 
     config = GptOssConfig(**SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2)
+    refuse_unsupported(GptOssForCausalLM(config), "GptOssForCausalLM")
     with pytest.raises(ModelError, match="GptOssAttention passes 's_aux'"):
         worker_tools.loaded(GptOssForCausalLM(config).eval())
 

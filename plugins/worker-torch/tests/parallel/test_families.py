@@ -189,7 +189,7 @@ def test_what_a_plan_left_out_is_refused_by_name(folders, monkeypatch):
     name, values = worker_families.FAMILIES["cohere"]
     monkeypatch.setitem(worker_families.FAMILIES, "cohere-normed", (name, values | {"use_qk_norm": True}))
     monkeypatch.setitem(worker_families.SEEDS, "cohere-normed", 0)
-    with pytest.raises(ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* use tensor_parallel_size=1"):
+    with pytest.raises(ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* tensor_parallel_size=1"):
         Ranks(folders("cohere-normed"), 2)
 
 

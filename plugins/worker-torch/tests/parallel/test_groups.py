@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 
+import psutil
 import pytest
 import torch
 import worker_tools
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.parallel.groups import Meeting, TensorGroup, alone, find_store, open_store
+from tenonry_worker_torch.parallel.groups import Meeting, TensorGroup, alone, find_store, interface_towards, open_store
 from tenonry_worker_torch.worker import TorchWorker
 
 SCRIPT = """
@@ -50,7 +52,7 @@ def first_of_two(tp, pp):
     url = worker.open_rendezvous("127.0.0.1")
     assert url.startswith("tcp://127.0.0.1:")
     other = subprocess.Popen([sys.executable, "-c", SCRIPT, url, str(tp), str(pp)])
-    meeting = Meeting(context, worker._store)
+    meeting = Meeting(context, worker._opened)
     place = meeting.join(context, torch.device("cpu"))
     meeting.wait_for_all("joined")
     return meeting, place, other
@@ -93,6 +95,19 @@ def test_a_rendezvous_that_is_none_is_refused(url):
 def test_a_host_that_is_not_this_node_is_refused():
     with pytest.raises(ConfigError, match=r"cannot listen on 192\.0\.2\.1"):
         open_store("192.0.2.1", 2, 1.0)
+
+
+def test_ranks_talk_over_the_interface_that_leads_to_the_rendezvous():
+    loopback = interface_towards("127.0.0.1")
+    assert loopback in {name for _, name in socket.if_nameindex()}
+    own = [
+        (name, entry.address)
+        for name, entries in psutil.net_if_addrs().items()
+        for entry in entries
+        if entry.family == socket.AF_INET
+    ]
+    for name, address in own:
+        assert interface_towards(address) == name
 
 
 def test_the_only_rank_talks_to_nobody():

@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote, urlsplit
 
+import psutil
 import torch
 import torch.distributed as dist
 
@@ -23,7 +24,7 @@ from tenonry.errors import ConfigError
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
 
-LOOPBACK = "lo"
+LOOPBACK = "127.0.0.1"
 INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
@@ -166,14 +167,28 @@ def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
     raise ConfigError(f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT")
 
 
+def interface_towards(host: str) -> str | None:
+    """The network interface by which this node reaches `host`, its own address included; None if none is found."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+        with socket.socket(family, socket.SOCK_DGRAM) as probe:
+            probe.connect(address)  # sends nothing, only asks for a route
+            own = probe.getsockname()[0]
+    except OSError:
+        return None
+    found = psutil.net_if_addrs().items()
+    return next((name for name, entries in found if any(entry.address.split("%")[0] == own for entry in entries)), None)
+
+
 class Meeting:
     """The process groups of one rank, from `join` to `leave`."""
 
-    def __init__(self, context: WorkerContext, store: Any = None) -> None:
+    def __init__(self, context: WorkerContext, opened: tuple[Any, str] | None = None) -> None:
         config = context.config
         self.rank, self.world_size, self._timeout_s = context.rank, config.world_size, config.start_timeout
-        self.store = store or find_store(context.rendezvous, self.world_size, config.start_timeout)
-        self._is_local = context.rendezvous.startswith("file:")
+        if opened is None:
+            opened = find_store(context.rendezvous, self.world_size, config.start_timeout), context.rendezvous
+        self.store, self._url = opened
 
     def wait_for_all(self, where: str) -> None:
         """Return when every rank got here. Loading may take one rank longer than a step is allowed to take."""
@@ -184,8 +199,9 @@ class Meeting:
     def join(self, context: WorkerContext, device: torch.device) -> Parallel:
         """Make the groups of all ranks, in one order everywhere; this rank's place among them."""
         config, timeout = context.config, timedelta(seconds=context.config.step_timeout)
-        if self._is_local and any(name == LOOPBACK for _, name in socket.if_nameindex()):
-            os.environ.setdefault(INTERFACE_VARIABLE, LOOPBACK)  # gloo has no other way to be told
+        interface = interface_towards(urlsplit(self._url).hostname or LOOPBACK)
+        if interface is not None:  # else gloo asks for the host's name, which may well mean another one
+            os.environ.setdefault(INTERFACE_VARIABLE, interface)
         self.wait_for_all("here")
         is_cuda, hook = device.type == "cuda", sys.excepthook
         dist.init_process_group(

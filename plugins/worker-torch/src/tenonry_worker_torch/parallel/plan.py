@@ -19,13 +19,13 @@ LAYER_INPUTS = {"hidden_states", "attention_mask"}
 LAYER_OUTPUTS = ["hidden_states"]
 
 
-def tensor_plan(model: PreTrainedModel, size: int) -> dict[str, str]:
-    """Name pattern → style. Raises ModelError for a family without a plan."""
+def tensor_plan(model: PreTrainedModel, size: int) -> tuple[dict[str, str], dict[str, str]]:
+    """Name pattern → style: of the layers, and of the head. Raises ModelError for a family without a plan."""
     plan = getattr(_base_config(model), "base_model_tp_plan", None)
     if not plan:
         raise ModelError(_no_plan(model, "tensor", f"tensor_parallel_size={size}", "tensor_parallel_size=1"))
     prefix = model.base_model_prefix
-    return {f"{prefix}.{name}": style for name, style in plan.items()} | dict(type(model)._tp_plan or {})  # noqa: SLF001
+    return {f"{prefix}.{name}": style for name, style in plan.items()}, dict(type(model)._tp_plan or {})  # noqa: SLF001
 
 
 def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, list[str]]:

@@ -36,20 +36,15 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
 
     Raises ModelError for a family without a plan, a style that is not known, and sizes that do not divide.
     """
-    plan = tensor_plan(model, group.size)
-    check_heads(model, plan, group.size)
+    layers, head = tensor_plan(model, group.size)
+    check_heads(model, layers, group.size)
     cutter = Cutter(model, group)
-    for pattern, style in plan.items():
-        if style not in STYLES:
-            raise ModelError(
-                f"{type(model).__name__} plans the style '{style}' for {pattern}, which worker 'torch' does not "
-                f"support (it does {', '.join(sorted(STYLES))}); use tensor_parallel_size=1"
-            )
-        cutter.apply(pattern, style)
+    cutter.apply(layers)
     if not cutter.shards:
         raise ModelError(
             f"the tensor parallel plan of {type(model).__name__} fits none of its layers; use tensor_parallel_size=1"
         )
+    cutter.apply(head)
     cutter.check_sums()
     return cutter.shards
 
@@ -79,14 +74,20 @@ class Cutter:
         self._summed: list[str] = []
         self._tied: dict[str, str] = dict(model.all_tied_weights_keys)
 
-    def apply(self, pattern: str, style: str) -> None:
-        """One line of the plan. A pattern that matches nothing is a layer that this stage or model has not."""
-        if style in WHOLE:
-            return
-        for name in matching(pattern, self._names):
-            self._cut_module(name, self.model.get_submodule(name), style)
-        for name in matching(pattern, self._parameters):
-            self._cut_parameter(name, style)
+    def apply(self, plan: dict[str, str]) -> None:
+        """Cut whatever the patterns of a plan match. One that matches nothing is of another stage or option."""
+        for pattern, style in plan.items():
+            if style not in STYLES:
+                raise ModelError(
+                    f"{type(self.model).__name__} plans the style '{style}' for {pattern}, which worker 'torch' does "
+                    f"not support (it does {', '.join(sorted(STYLES))}); use tensor_parallel_size=1"
+                )
+            if style in WHOLE:
+                continue
+            for name in matching(pattern, self._names):
+                self._cut_module(name, self.model.get_submodule(name), style)
+            for name in matching(pattern, self._parameters):
+                self._cut_parameter(name, style)
 
     def check_sums(self) -> None:
         """Whatever a summed module holds must be cut, or it would be added once per rank."""
