@@ -32,7 +32,7 @@ class NodeWatch:
 
     def __init__(self, on_death: Callable[[int, str], None]) -> None:
         self._on_death = on_death
-        self._last: dict[str, tuple[float, list[int]]] = {}
+        self._last: dict[bytes, tuple[float, NodeReport]] = {}  # by identity: nodes may share a host name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
@@ -49,7 +49,7 @@ class NodeWatch:
         except msgspec.DecodeError as error:
             logger.warning("dropped a report of a node: %s", error)
             return
-        self._last[report.node] = (time.monotonic(), report.engines)
+        self._last[frames[0]] = (time.monotonic(), report)
         socket.send_multipart([frames[0], b"ok"])
         for index, reason in report.ended.items():
             self._on_death(index, f"{reason} on node {report.node}")
@@ -59,11 +59,12 @@ class NodeWatch:
             if socket.poll(200):
                 self.receive(socket, socket.recv_multipart())
             now = time.monotonic()
-            for node, (heard, engines) in list(self._last.items()):
+            for identity, (heard, report) in list(self._last.items()):
                 if now > heard + SILENCE_S:
-                    del self._last[node]
-                    for index in engines:
-                        self._on_death(index, f"engine {index}: its node {node} has said nothing for {SILENCE_S:.0f} s")
+                    del self._last[identity]
+                    reason = f"its node {report.node} has said nothing for {SILENCE_S:.0f} s"
+                    for index in report.engines:
+                        self._on_death(index, f"engine {index}: {reason}")
         socket.close()
 
     def close(self) -> None:

@@ -1,0 +1,46 @@
+"""What a front end hears of the nodes that have engines and no front end."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+import zmq
+from kernel_roles import eventually
+
+from tenonry.launch import nodes
+from tenonry.launch.nodes import NODE_IDENTITY, NodeReport, NodeWatch
+
+ADDRESS = "inproc://nodes"
+
+
+@pytest.fixture
+def context():
+    found = zmq.Context()
+    yield found
+    found.destroy(linger=0)
+
+
+def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
+    monkeypatch.setattr(nodes, "SILENCE_S", 1.0)
+    deaths: dict[int, str] = {}
+    watch = NodeWatch(deaths.__setitem__)
+    door = context.socket(zmq.ROUTER)
+    door.bind(ADDRESS)
+    watch.start(door)
+    sockets = []
+    for index in range(2):
+        socket = context.socket(zmq.DEALER)
+        socket.identity = NODE_IDENTITY + b"same" + str(index).encode()
+        socket.connect(ADDRESS)
+        socket.send(msgspec.msgpack.encode(NodeReport("same", [index])))
+        sockets.append(socket)
+
+    def only_the_first_one_reports() -> bool:
+        sockets[0].send(msgspec.msgpack.encode(NodeReport("same", [0])))
+        return bool(deaths)
+
+    eventually(only_the_first_one_reports)
+    watch.close()
+    for socket in sockets:
+        socket.close()
+    assert deaths == {1: "engine 1: its node same has said nothing for 1 s"}
