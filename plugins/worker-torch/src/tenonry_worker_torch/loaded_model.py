@@ -44,8 +44,8 @@ class LoadedModel:
         self.max_model_len = max_model_len
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
-        for spec, attention in zip(found.specs, found.modules, strict=True):
-            self.layers[spec.name] = AttentionLayer(spec, step)
+        for spec, share, attention in zip(found.specs, found.shares, found.modules, strict=True):
+            self.layers[spec.name] = AttentionLayer(spec, step, share)
             setattr(attention, LAYER_ATTRIBUTE, self.layers[spec.name])
         self.forward: Forward = ModuleForward(module, step)
         self.step = step

@@ -18,8 +18,6 @@ from tenonry.step import RowFailure
 NO_PLAN = {"gpt2", "opt", "stablelm"}
 PLANNED = [family for family in worker_families.FAMILIES if family not in NO_PLAN]
 LAYOUTS = {"TP 2": (2, 1), "PP 2": (1, 2), "TP 2 x PP 2": (2, 2)}
-# Their plans gather what attention reads, so that it is the whole on every rank.
-WHOLE_ATTENTION = {"phi3", "olmo2"}
 # No lean layers are known for them, or not when they are cut.
 OWN_CODE = {"gpt_neox", "granite", "starcoder2", "cohere", "olmo2", "phi3"}
 
@@ -70,7 +68,7 @@ def test_tokens_equal_generate(folders, family):
     is_lean = {type(model.forward).__name__ == "LeanForward" for model in ranks.models}
     assert is_lean == {family not in OWN_CODE}
     whole = 4 if family == "gpt_neox" else 2
-    assert kv_heads(ranks) == {whole if family in WHOLE_ATTENTION else whole // 2}
+    assert kv_heads(ranks) == {whole // 2}
     ranks.close()
 
 
@@ -81,7 +79,7 @@ def test_tokens_equal_generate_with_one_kind_of_ranks(folders, layout):
     ranks.close()
 
 
-@pytest.mark.parametrize("family", ["llama", "mixtral"])
+@pytest.mark.parametrize("family", ["llama", "mixtral", "phi3"])
 def test_fewer_kv_heads_than_ranks_are_shared(folders, family):
     ranks = Ranks(folders(family), 4)
     assert serve(ranks, greedy()) == worker_tools.generated(family)

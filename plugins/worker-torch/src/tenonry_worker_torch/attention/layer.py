@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tenonry_worker_torch.attention.share import HeadShare
+
 INTERFACE_NAME = "tenonry"
 LAYER_ATTRIBUTE = "tenonry_attention"
 # Tensors that models hand to every attention function and that a causal paged one does not need.
@@ -34,12 +36,15 @@ class StepPlan:
 
 
 class AttentionLayer:
-    """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan."""
+    """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan.
 
-    __slots__ = ("kv_cache", "spec", "step")
+    `share`: this rank's heads, where the model's code hands over those of all ranks.
+    """
 
-    def __init__(self, spec: LayerSpec, step: StepPlan) -> None:
-        self.spec, self.step = spec, step
+    __slots__ = ("kv_cache", "share", "spec", "step")
+
+    def __init__(self, spec: LayerSpec, step: StepPlan, share: HeadShare | None = None) -> None:
+        self.spec, self.step, self.share = spec, step, share
         self.kv_cache: list[LayerCache] = []
 
     def __call__(
@@ -109,7 +114,7 @@ def paged_attention(
     layer: AttentionLayer | Callable[..., torch.Tensor] = getattr(module, LAYER_ATTRIBUTE)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if isinstance(layer, AttentionLayer):
-        return layer(q, k, v)[None], None
+        return (layer(q, k, v) if layer.share is None else layer.share.attend(layer, q, k, v))[None], None
     _refuse_unknown(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,

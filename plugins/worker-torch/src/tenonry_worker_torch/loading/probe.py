@@ -12,6 +12,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe, register_interface
+from tenonry_worker_torch.attention.share import share_of
 from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
@@ -26,13 +27,16 @@ PROMPT_LENGTHS = (9, 5)
 class ProbeResult:
     """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary].
 
-    A pipeline stage's prompts are what it was sent for them, and its logits what it sent on: [length, hidden].
+    `shares`: this rank's heads of each layer whose module hands over those of all ranks. A pipeline stage's prompts are
+    what it was sent for them, and its logits what it sent on: [length, hidden].
     """
 
-    __slots__ = ("logits", "modules", "prompts", "specs")
+    __slots__ = ("logits", "modules", "prompts", "shares", "specs")
 
     def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
-        self.specs, self.modules = specs, modules
+        self.modules = modules
+        self.shares = [share_of(module, spec) for module, spec in zip(modules, specs, strict=True)]
+        self.specs = [spec if share is None else share.of(spec) for spec, share in zip(specs, self.shares, strict=True)]
         self.prompts: list[torch.Tensor] = []
         self.logits: list[torch.Tensor] = []
 

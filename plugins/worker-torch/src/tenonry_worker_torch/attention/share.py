@@ -1,0 +1,59 @@
+"""Which heads a rank attends with where its model's plan hands all of them to every rank. Worker process.
+
+Some plans gather query, key and value, because the model's code slices or normalises them as a whole, and let the
+output projection take each rank's part. Only that part has to be computed, and only its K/V have to be kept. That
+nothing between the two reads the rest is what the self check finds out: its reference run attends with all heads.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from tenonry_worker_torch.parallel.layers import RowLinear
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.attention.layer import AttentionLayer
+
+
+class HeadShare:
+    """`query` and `kv` are slices of the heads; `num_heads` is how many the model's code has."""
+
+    __slots__ = ("kv", "num_heads", "query")
+
+    def __init__(self, num_heads: int, query: slice, kv: slice) -> None:
+        self.num_heads, self.query, self.kv = num_heads, query, kv
+
+    def of(self, spec: LayerSpec) -> LayerSpec:
+        """The layer as the backend sees it."""
+        heads, kv_heads = (part.stop - part.start for part in (self.query, self.kv))
+        return replace(spec, num_heads=heads, num_kv_heads=kv_heads)
+
+    def attend(
+        self, layer: AttentionLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        """`query` [T, all heads, size], `key`, `value` [T, all KV heads, size] → [T, all heads, size]; zeros for heads
+        of other ranks.
+        """
+        out = query.new_zeros(query.shape[0], self.num_heads, value.shape[2])
+        out[:, self.query] = layer(query[:, self.query], key[:, self.kv], value[:, self.kv])
+        return out
+
+
+def share_of(attention: nn.Module, spec: LayerSpec) -> HeadShare | None:
+    """This rank's heads of a layer; None where the layer has them only, or they cannot be shared out evenly."""
+    outputs = [child for child in attention.children() if isinstance(child, RowLinear) and child.splits_input]
+    if len(outputs) != 1:
+        return None
+    rank, size = outputs[0].group.rank, outputs[0].group.size
+    if outputs[0].in_features * size != spec.num_heads * spec.value_size or spec.num_heads % size:
+        return None
+    if spec.num_kv_heads % size and size % spec.num_kv_heads:
+        return None
+    heads, first = spec.num_heads // size, rank * spec.num_kv_heads // size
+    kv = slice(first, first + max(1, spec.num_kv_heads // size))
+    return HeadShare(spec.num_heads, slice(rank * heads, (rank + 1) * heads), kv)
