@@ -41,6 +41,11 @@ def test_each_engine_gets_the_next_ones(visible):
     assert share(1) == {VARIABLE: "5"}
 
 
+def test_an_engine_that_joins_a_single_one_gets_others(visible):
+    visible("4,5")
+    assert share(1, data_parallel_size=1) == {VARIABLE: "5"}
+
+
 def test_names_are_kept_as_they_are(visible):
     visible("GPU-aa, GPU-bb")
     assert share(1) == {VARIABLE: "GPU-bb"}

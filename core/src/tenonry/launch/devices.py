@@ -14,9 +14,10 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
     """The variables for the engine of `local_rank` on this node: GPUs [rank × ranks per engine, … + ranks per engine).
 
-    Empty where there is nothing to share out: one engine, a CPU, no GPU. Raises LaunchError when there are too few.
+    Empty where there is nothing to share out: one engine, which takes the first GPUs, a CPU, no GPU. Raises LaunchError
+    when there are too few.
     """
-    if config.data_parallel_size == 1 or config.device == "cpu":
+    if config.device == "cpu" or (config.data_parallel_size == 1 and local_rank == 0):
         return {}
     visible = visible_devices()
     if not visible and config.device == "auto":
