@@ -97,7 +97,7 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
     if isinstance(error, Unsupported):
         return bad_request(str(error), code="unsupported")
     if isinstance(error, EngineDeadError):
-        return APIError(503, "the engine has died; this server is about to stop", code="engine_dead", retry_after_s=5)
+        return APIError(503, "the engine has died; send the request again", code="engine_dead", retry_after_s=5)
     return _from_failure(error, request_id)
 
 
