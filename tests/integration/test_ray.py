@@ -20,7 +20,7 @@ from tenonry_testkit.residue import RUN_VARIABLE
 pytestmark = pytest.mark.timeout(180)
 PATIENCE_S = 20.0
 SECOND_ADDRESS = "127.0.0.2"
-NODE = {"num_cpus": 3, "object_store_memory": 80_000_000}
+NODE = {"num_cpus": 3, "object_store_memory": 80_000_000, "include_log_monitor": False}
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled",
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -44,7 +44,7 @@ def cluster():
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
-        found = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+        found = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "no_monitor": True})
         try:
             found.add_node(**NODE, node_ip_address=SECOND_ADDRESS)
             yield found

@@ -13,7 +13,14 @@ import pytest
 from tenonry_testkit.residue import RUN_VARIABLE
 
 ROLES = Path(__file__).with_name("roles")
-HEAD = {"num_cpus": 8, "num_gpus": 2, "object_store_memory": 80_000_000, "include_dashboard": False}
+HEAD = {
+    "num_cpus": 8,
+    "num_gpus": 2,
+    "object_store_memory": 80_000_000,
+    "include_dashboard": False,
+    "no_monitor": True,
+    "include_log_monitor": False,
+}
 SETTINGS = {
     "RAY_AUTH_MODE": "disabled",  # no token file in the home folder
     "RAY_DEDUP_LOGS": "0",

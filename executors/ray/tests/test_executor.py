@@ -166,8 +166,12 @@ def test_a_hanging_rank_meets_the_deadline(make, connection):
             make.start({"placement_group": "ranks"}, tensor_parallel_size=2)
         executor = make.start({"placement_group": "ranks"}, step_timeout=0.5)
         assert executor.call("where")[0][:3] == [0, 0, ""]
-        with pytest.raises(EngineDeadError, match=r"step 0 was not answered within 0\.5 s by rank 0 .* --step-timeout"):
-            executor.execute_model(step(0, 5)).result()
+        future = executor.execute_model(step(0, 5))
+        with pytest.raises(TimeoutError, match=r"step 0 was not answered within 0\.1 s"):
+            future.result(0.1)
+        with pytest.raises(EngineDeadError, match=r"step 0 was not answered within 0\.5 s by rank 0 .*--step-timeout"):
+            future.result()
+        assert make.heard.get(timeout=PATIENCE_S).startswith("step 0 was not answered")
         executor.shutdown()
         assert get_placement_group("ranks").bundle_count == 1
     finally:

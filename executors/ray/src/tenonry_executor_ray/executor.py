@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from tenonry.errors import EngineDeadError, LaunchError, WireError
+from tenonry.errors import LaunchError, WireError
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.serial import Decoder, Encoder, to_plain
@@ -77,7 +77,7 @@ class RayExecutor(Executor):
 
     def execute_model(self, output: SchedulerOutput) -> StepFuture:
         call = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
-        return RayStepFuture(self.ranks, self._decoder, call, output.step_id, self.context.config.step_timeout)
+        return RayStepFuture(self.ranks, self._decoder, call, output.step_id)
 
     def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
         """As the interface; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
@@ -100,31 +100,20 @@ class RayExecutor(Executor):
 class RayStepFuture:
     """The result of one step, which the driver rank answers."""
 
-    __slots__ = ("_call", "_decoder", "_output", "_ranks", "_step_id", "_timeout")
+    __slots__ = ("_call", "_decoder", "_output", "_ranks", "_step_id")
 
-    def __init__(
-        self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int, timeout: float
-    ) -> None:
-        self._ranks, self._decoder, self._call = ranks, decoder, call
-        self._step_id, self._timeout = step_id, timeout
+    def __init__(self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int) -> None:
+        self._ranks, self._decoder, self._call, self._step_id = ranks, decoder, call, step_id
         self._output: ModelRunnerOutput | None = None
 
     def done(self) -> bool:
+        """Also true if `result` would raise."""
         return self._output is not None or self._ranks.is_done(self._call)
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
-        """Wait at most `timeout` seconds, by default the configured `step_timeout`. Raises EngineDeadError when a rank
-        is gone or the step was not answered in time, and what the worker raised, in its words.
-        """
+        """See `Ranks.wait` for what it raises."""
         if self._output is None:
-            timeout = self._timeout if timeout is None else timeout
-            frames = self._ranks.wait(self._call, timeout)
-            if frames is None:
-                raise EngineDeadError(
-                    f"step {self._step_id} was not answered within {timeout:g} s by {self._ranks.label()}; a rank "
-                    "hangs, or --step-timeout is too short"
-                )
-            output = self._decoder.decode(frames)
+            output = self._decoder.decode(self._ranks.wait(self._call, self._step_id, timeout))
             if output.step_id != self._step_id:
                 raise WireError(f"the answer to step {self._step_id} is one to step {output.step_id}")
             self._output = output

@@ -30,6 +30,7 @@ from tenonry_executor_ray.wire import OK, Answer, Failure, NodeFacts, RankSpec, 
 logger = logging.getLogger("tenonry.ray")
 WAIT_S = 0.5
 STOP_TIMEOUT_S = 3.0
+FAILED_STOP_TIMEOUT_S = 0.5
 RELEASE_TIMEOUT_S = 5.0
 START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
 SHARED_BYTES = 64 * 1024  # a message of this size goes once into the object store instead of to each rank
@@ -176,8 +177,9 @@ class Ranks:
         try:
             return ray.get(call)
         except RayError as error:
-            self.fail(f"{self.label(rank)} is gone: {words(error)}")
-            raise EngineDeadError(self.failure) from error
+            reason = f"{self.label(rank)} is gone: {words(error)}"
+            self.fail(reason)
+            raise EngineDeadError(self.failure or reason) from error
 
     # ------------------------------------------------------------------ steps
     def launch(self, frames: list[bytes]) -> Any:
@@ -193,22 +195,27 @@ class Ranks:
         """Whether waiting for the driver rank's answer would take no time."""
         return self.failure is not None or bool(ray.wait([call], timeout=0)[0])
 
-    def wait(self, call: Any, timeout: float) -> list[bytes] | None:
-        """The frames of the driver rank's answer, a ModelRunnerOutput; None after `timeout` seconds without one.
+    def wait(self, call: Any, step_id: int, timeout: float | None) -> list[bytes]:
+        """The frames of the driver rank's answer to a step, a ModelRunnerOutput.
 
-        Raises EngineDeadError, and what the worker raised, in its words.
+        Raises what the worker raised, in its words; EngineDeadError when a rank is gone or hangs for `step_timeout`
+        seconds; TimeoutError after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
-        while True:
-            done, _ = ray.wait([call], timeout=max(0.0, min(WAIT_S, deadline - time.monotonic())))
-            if done:
-                frames: list[bytes] = self.fetch(self._driver, call)
-                if frames[0] != OK:
-                    raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label())
-                return frames[1:]
+        started, limit = time.monotonic(), self._config.step_timeout
+        while not ray.wait([call], timeout=WAIT_S if timeout is None else min(WAIT_S, timeout))[0]:
             self.check()
-            if time.monotonic() > deadline:
-                return None
+            waited = time.monotonic() - started
+            if waited >= limit:
+                self.fail(
+                    f"step {step_id} was not answered within {limit:g} s by {self.label()}: it or a rank that it waits "
+                    "for hangs, or --step-timeout is too short"
+                )
+            elif timeout is not None and waited >= timeout:
+                raise TimeoutError(f"step {step_id} was not answered within {timeout:g} s")
+        frames: list[bytes] = self.fetch(self._driver, call)
+        if frames[0] != OK:
+            raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label())
+        return frames[1:]
 
     # ------------------------------------------------------------------ failure and end
     def label(self, rank: int | None = None) -> str:
@@ -248,7 +255,6 @@ class Ranks:
         """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
         with self._lock:
             closing, self._closing = self._closing, True
-            self.failure = self.failure or "the executor is shut down"
         if closing:
             return
         if self._session.alive:
@@ -258,14 +264,16 @@ class Ranks:
         elif ray.is_initialized() and self._actors:
             leaves = [actor.leave.options(concurrency_group=LIFE) for actor in self._actors]
             bounded(lambda: ray.wait([leave.remote() for leave in leaves], timeout=WAIT_S), RELEASE_TIMEOUT_S)
+        self.failure = self.failure or "the executor is shut down"
         if self._watcher is not None:
             self._watcher.join(RELEASE_TIMEOUT_S)
         self._session.close()
 
     def _stop_actors(self) -> None:
+        timeout = STOP_TIMEOUT_S if self.failure is None else FAILED_STOP_TIMEOUT_S  # they may wait for a dead one
         stopping = [actor.ask.remote("shutdown", msgspec.msgpack.encode(None)) for actor in self._actors]
         if stopping:
-            bounded(lambda: ray.wait(stopping, num_returns=len(stopping), timeout=STOP_TIMEOUT_S), RELEASE_TIMEOUT_S)
+            bounded(lambda: ray.wait(stopping, num_returns=len(stopping), timeout=timeout), RELEASE_TIMEOUT_S)
         for actor in self._actors:
             bounded(functools.partial(ray.kill, actor), RELEASE_TIMEOUT_S)
 
