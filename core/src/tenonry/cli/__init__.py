@@ -16,6 +16,7 @@ SUMMARIES = {
     "chat": "Talk to a model in the terminal.",
     "plugins": "List installed plugins, or show one.",
     "ps": "List the processes of running instances.",
+    "keys": "Write the keys that the nodes of one instance share.",
     "completion": "Print a shell completion script.",
 }
 USAGE = "usage: tenonry [--version] [--help] VERB …"
