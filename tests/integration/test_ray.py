@@ -105,7 +105,18 @@ def prompts():
     return [f"Once upon a time there were {number}" for number in range(STREAMS)]
 
 
-def test_two_engines_on_two_nodes_answer_as_one(serve):
+@pytest.fixture(scope="module")
+def expected():
+    """The tokens of each prompt, from one engine without Ray."""
+    one = LLM(**MODEL)
+    try:
+        return [list(output.outputs[0].token_ids) for output in one.generate(prompts(), GREEDY, use_tqdm=False)]
+    finally:
+        one.shutdown()
+
+
+@pytest.mark.slow
+def test_two_engines_on_two_nodes_answer_as_one(serve, expected):
     """64 streams over TCP with CURVE, all complete; both engines worked; tokens as in one engine without Ray."""
     logger = RecordingStatLogger(StatLoggerContext(EngineConfig(model="demo")))
     engine = serve(data_parallel_size=2, observers={"rec": logger})
@@ -114,12 +125,19 @@ def test_two_engines_on_two_nodes_answer_as_one(serve):
     engine.shutdown()
     assert {record.engine_index for record in logger.records} == {0, 1}
     assert {answer.finish_reason for answer in answers} == {"length"}
-    one = LLM(**MODEL)
+    assert [list(answer.token_ids) for answer in answers] == expected
+
+
+@pytest.mark.slow
+def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
+    """Tensor parallel over TCP: each node has room for one rank, and the ranks meet at a port of the first."""
+    executor = {"name": "ray", "options": {"address": cluster.address, "num_cpus": 2}}
+    engine = LLM(**MODEL, executor=executor, tensor_parallel_size=2)
     try:
-        expected = [output.outputs[0].token_ids for output in one.generate(prompts(), GREEDY, use_tqdm=False)]
+        answers = engine.generate(prompts()[:8], GREEDY, use_tqdm=False)
     finally:
-        one.shutdown()
-    assert [list(answer.token_ids) for answer in answers] == [list(ids) for ids in expected]
+        engine.shutdown()
+    assert [list(answer.outputs[0].token_ids) for answer in answers] == expected[:8]
 
 
 def test_a_dead_actor_ends_its_own_streams_only(serve):
