@@ -203,7 +203,7 @@ class TopProcess:
             self._start_error = LaunchError(what)
             self._fail(None)
             return
-        logger.error("%s", what)
+        logger.log(logging.ERROR if code else logging.WARNING, "%s", what)
         if self._settings.api_server_death == "stop":
             if code:
                 self._fail(what)
