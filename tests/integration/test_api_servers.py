@@ -47,7 +47,7 @@ def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
             seen |= set(server.pids().values())
         server.close()
     eventually(lambda: not any(psutil.pid_exists(pid) for pid in seen))
-    assert list(temporary.iterdir()) == []
+    eventually(lambda: list(temporary.iterdir()) == [])
 
 
 class Stream(threading.Thread):
@@ -277,6 +277,16 @@ def test_start_that_cannot_work_is_one_line_and_status_1(start, words, named):
     (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]
     assert named in line
     assert "Traceback" not in server.output
+
+
+def test_supervisor_killed_while_the_engines_load_leaves_nothing(start):
+    server = start("--worker", "torch", "--device", "cpu")
+    server.wait_for(r"(\[engine 0\])")
+    pids = server.pids()
+    assert len(pids) == 4
+    server.process.kill()
+    eventually(lambda: not any(psutil.pid_exists(pid) for pid in pids.values()))
+    server.end()
 
 
 def test_sigterm_while_the_model_loads_ends_at_once(start):

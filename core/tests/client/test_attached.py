@@ -63,7 +63,8 @@ class Shared:
         return logger
 
     async def attach(self, index: int) -> AsyncLLM:
-        place, folder = self.hub.place(index)
+        place = self.hub.place(index)
+        folder = os.path.dirname(place.control_address.removeprefix("ipc://"))  # noqa: PTH120
         sent = msgspec.json.decode(msgspec.json.encode(place), type=Place)
         self.links.append(ControlLink(sent))
         engine = await asyncio.to_thread(AsyncLLM, self.config, link=self.links[-1])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import threading
 from collections.abc import Iterator
@@ -114,6 +115,30 @@ class TestDelivery:
         for i in range(3):
             manager.record(record(i))
         eventually(lambda: len(good.records) == 3)
+
+
+class TestRender:
+    def test_after_waits_for_what_was_submitted_before(self, manage):
+        go = threading.Event()
+        heard = Moody(lambda _: go.wait(10))
+        manager = manage(heard=heard)
+        seen: list[int] = []
+        manager.record(record())
+        manager.after(lambda: seen.append(len(heard.records)))
+        assert seen == []
+        go.set()
+        eventually(lambda: seen == [1])
+
+    def test_after_is_at_once_where_nobody_listens(self):
+        seen: list[bool] = []
+        StatManager(CONFIG, PluginPlan()).after(lambda: seen.append(True))
+        assert seen == [True]
+
+    def test_the_first_logger_that_can_renders(self, manage):
+        plain, able = Moody(), Moody()
+        assert asyncio.run(manage(plain=plain).render()) is None
+        able.render = lambda: (b"x", "text")  # type: ignore[attr-defined]
+        assert asyncio.run(manage(plain=plain, able=able).render()) == (b"x", "text")
 
 
 class TestQuarantine:

@@ -86,13 +86,13 @@ class Hub:
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ start
-    def place(self, index: int) -> tuple[Place, str]:
-        """A place for a server that is about to start, and the folder that it removes if it is left alone."""
+    def place(self, index: int) -> Place:
+        """A place for a server that is about to start."""
         meeting = self._fleet.meeting()
         address, identity = meeting.address("control"), f"{index}.{next(self._starts)}"
         self._control.bind(address)
         self._servers[identity.encode()] = _Server(index, meeting)
-        place = Place(
+        return Place(
             index=index,
             count=self._num_servers,
             identity=identity,
@@ -103,7 +103,6 @@ class Hub:
             model=self._model,
             curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
         )
-        return place, meeting.path
 
     def start(self) -> None:
         """Start the engines; returns when they can be used. Raises LaunchError or ConfigError."""

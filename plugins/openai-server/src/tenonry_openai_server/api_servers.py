@@ -12,6 +12,7 @@ import logging
 import queue
 import signal
 import socket
+import tempfile
 import threading
 import time
 from collections import deque
@@ -22,6 +23,7 @@ import msgspec
 from tenonry.client.hub import Hub
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
+from tenonry.sockets import RunDirectory
 from tenonry.supervise import Child, Supervisor, describe_exit
 from tenonry_openai_server.api_server import ROLE
 from tenonry_openai_server.lifecycle import StopStart, announce, set_title, set_up_logging, signals
@@ -72,6 +74,7 @@ class TopProcess:
         self.is_stopping = False
         self.failure: tuple[str, int, int] | None = None  # the server that ended during the start
         self._hub: Hub | None = None
+        self._folder = RunDirectory()
         self._processes = Supervisor()
         self._processes.on_exit(self._on_exit)
         self._children: dict[int, Child] = {}
@@ -93,6 +96,7 @@ class TopProcess:
     # ------------------------------------------------------------------ start
     def start(self) -> None:
         """Start the servers, then the engines; returns when the engines are ready. Raises TenonryError or StopStart."""
+        tempfile.tempdir = self._folder.path  # all our sockets: a server that finds itself alone removes them
         self._hub = Hub(
             self._config,
             self._settings.api_server_count,
@@ -104,17 +108,16 @@ class TopProcess:
         self._hub.start()
 
     def _start_server(self, index: int) -> None:
-        place, folder = self.hub.place(index)
         fd = self._sock.fileno()
         payload = {
             "config": self._config.model_dump_json(),
             "settings": self._settings.model_dump_json(),
-            "place": msgspec.json.encode(place).decode(),
+            "place": msgspec.json.encode(self.hub.place(index)).decode(),
             "socket": str(fd),
         }
         name = f"api-server {index}"
         self._processes.stop_some([name])  # forgets the one before
-        self._children[index] = self._processes.start(name, ROLE, payload, pass_fds=(fd,), removes=folder)
+        self._children[index] = self._processes.start(name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path)
 
     def interrupt_start(self, starting: threading.Event) -> None:
         """A server ended while the engines load: they need not."""
@@ -259,6 +262,7 @@ class TopProcess:
         self._processes.stop()
         if self._hub is not None:
             self._hub.shutdown()
+        self._folder.close()
         self._sock.close()
         if self._settings.uds:
             Path(self._settings.uds).unlink(missing_ok=True)
