@@ -62,9 +62,9 @@ class NodeWatch:
             for identity, (heard, report) in list(self._last.items()):
                 if now > heard + SILENCE_S:
                     del self._last[identity]
-                    reason = f"its node {report.node} has said nothing for {SILENCE_S:.0f} s"
                     for index in report.engines:
-                        self._on_death(index, f"engine {index}: {reason}")
+                        reason = f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s"
+                        self._on_death(index, reason)
         socket.close()
 
     def close(self) -> None:
