@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -31,16 +31,35 @@ SETTINGS = {
 PATIENCE_S = 20.0
 
 
-@pytest.fixture(scope="session")
+@contextmanager
 def ray_settings():
-    """The environment of Ray's processes; what the test roles are made of can be imported there."""
+    """The environment of Ray's processes and of ours; what the test roles are made of can be imported there."""
     paths = [str(ROLES), *filter(None, [os.environ.get("PYTHONPATH")])]
     with pytest.MonkeyPatch.context() as patch:
         for name, value in {**SETTINGS, "PYTHONPATH": os.pathsep.join(paths)}.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
-        patch.syspath_prepend(str(ROLES))
         yield
+
+
+@pytest.fixture(autouse=True)
+def _settings():
+    with ray_settings():
+        yield
+
+
+@pytest.fixture(scope="session")
+def connect():
+    """`connect(address, **settings)`: `ray.init` for a test's own purposes."""
+
+    def run(address, **settings):
+        import ray
+
+        with ray_settings():
+            ray.init(address=address, log_to_driver=False, **settings)
+        return ray
+
+    return run
 
 
 @contextmanager
@@ -61,14 +80,16 @@ def one_cluster():
 
 
 @pytest.fixture(scope="session")
-def cluster(ray_settings):
+def cluster():
     """One node with eight CPUs and two GPUs that exist only in Ray's books; `address` is where it listens."""
-    with one_cluster() as found:
+    with ExitStack() as stack:
+        with ray_settings():
+            found = stack.enter_context(one_cluster())
         yield found
 
 
 @pytest.fixture
-def second_cluster(ray_settings):
+def second_cluster():
     """One that the test may break."""
     with one_cluster() as found:
         yield found

@@ -29,11 +29,9 @@ PATIENCE_S = 20.0
 
 
 @pytest.fixture(scope="module", autouse=True)
-def connection(cluster):
+def connection(cluster, connect):
     """This process is connected once; the executors find that and leave it as it is (RA-1, RA-7)."""
-    import ray
-
-    ray.init(address=cluster.address, log_to_driver=False)
+    ray = connect(cluster.address)
     yield ray
     ray.shutdown()
 

@@ -60,11 +60,9 @@ def launcher(cluster, monkeypatch):
 
 
 @pytest.fixture
-def connection(cluster):
+def connection(cluster, connect):
     """This process is connected already, as a user's may be."""
-    import ray
-
-    ray.init(address=cluster.address, namespace="tests", log_to_driver=False)
+    ray = connect(cluster.address, namespace="tests")
     yield ray
     ray.shutdown()
 
@@ -127,6 +125,18 @@ def test_every_end_is_reported_once(launcher, connection, is_running, wait_for):
     assert heard.empty()
     assert groups_in_use() == set()
     assert connection.is_initialized(), "RA-7: the connection was not the launcher's"
+
+
+def test_a_connection_that_its_owner_ends_takes_the_engines_along(launcher, connection):
+    """They are reported, and nobody starts another cluster by asking about them."""
+    one = launcher(1)
+    heard = listen(one)
+    one.start(specs(1))
+    (pid,) = one.pids().values()
+    connection.shutdown()
+    assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 0", pid)
+    one.shutdown()
+    assert not connection.is_initialized()
 
 
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
@@ -196,7 +206,7 @@ def test_another_version_on_a_node_is_refused(launcher, connection):
     assert groups_in_use() == set()
 
 
-def test_a_cluster_that_is_not_there_is_refused_at_once(ray_settings):
+def test_a_cluster_that_is_not_there_is_refused_at_once():
     """Ray itself would try for a minute."""
     config = EngineConfig(model="m")
     one = RayLauncher(LauncherContext(config, options=RayLauncherOptions(address="127.0.0.1:1")))
@@ -213,7 +223,7 @@ def test_an_address_that_is_none_is_refused(address):
 
 # ------------------------------------------------------------------ names travel
 @pytest.mark.parametrize("name", ["engine_actor:EngineActor", "rank_actor:RankActor", "engine_actor:gpu_ids"])
-def test_no_code_of_ours_travels(name, ray_settings):
+def test_no_code_of_ours_travels(name):
     """What Ray sends for an actor holds the name of our class; the code in it is that of Ray's own wrapper."""
     import importlib
 

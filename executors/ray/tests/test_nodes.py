@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from tenonry.config import EngineConfig
+from tenonry.errors import LaunchError
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.kv_cache import KVCacheConfig
@@ -53,7 +54,7 @@ def make_launcher(cluster, engines, **options):
 
 
 @pytest.fixture(autouse=True)
-def _role(monkeypatch, ray_settings):
+def _role(monkeypatch):
     from tenonry_executor_ray.fleet import Fleet
 
     monkeypatch.setattr(Fleet, "role", "ray_test_roles:run")
@@ -87,11 +88,9 @@ def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
 
 
 @pytest.mark.timeout(120)
-def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node):
+def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node, connect):
     """A group spreads where one node has no room; each rank is the first on its node."""
-    import ray
-
-    ray.init(address=cluster.address, log_to_driver=False)
+    ray = connect(cluster.address)
     config = EngineConfig(model="m", device="cpu", executor="ray", tensor_parallel_size=2)
     context = ExecutorContext(
         config,
@@ -129,6 +128,8 @@ def test_everything_goes_with_the_head(second_cluster, is_running, wait_for, cap
         second_cluster.head_node.kill_gcs_server(check_alive=False)
         assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 0", pid)
         assert "does not answer" in caplog.text
+        with pytest.raises(LaunchError, match="no engine can be started: the head of the Ray cluster at"):
+            launcher.start(specs(1))
         launcher.shutdown()
         wait_for(lambda: not is_running(pid), "the end of the engine")
         assert not ray.is_initialized(), "Ray would end this process a minute after its head"

@@ -30,6 +30,7 @@ logger = logging.getLogger("tenonry.ray")
 CALLS_AT_ONCE = 8  # of one actor: `wait` occupies one for good
 WAIT_S = 0.5
 STOP_GRACE_S = 5.0
+KILL_GRACE_S = 2.0
 KILLED, FAILED = -9, 1  # exit codes of an engine whose actor is gone, and of one whose end nobody saw
 
 
@@ -69,6 +70,8 @@ class Fleet:
     # ------------------------------------------------------------------ start
     def start(self, specs: Sequence[EngineSpec]) -> None:
         """Start engines: every actor is there and has the right versions before any engine starts (RA-4)."""
+        if not self._session.alive:
+            raise LaunchError(f"no engine can be started: {self._session.lost or 'Ray was disconnected'}")
         names = [f"engine {spec.engine_index}" for spec in specs]
         engines = [Engine(name, group) for name, group in zip(names, self._groups.provide(specs), strict=True)]
         try:
@@ -163,12 +166,22 @@ class Fleet:
             if not living:
                 self._closing.wait(WAIT_S)
                 continue
-            if not ray.is_initialized():  # asked now, it would start another cluster
-                self._head_is_lost("this process was disconnected from Ray")
+            try:
+                done = self._wait(list(living))
+            except Exception as error:  # noqa: BLE001 - whatever it is, nobody can ask for these engines any more
+                self._head_is_lost(f"Ray is gone: {words(error)}")
                 return
-            done, _ = ray.wait(list(living), num_returns=1, timeout=WAIT_S)
             for life in done:
                 self._ended(living[life], *_end_of(life))
+                bounded(functools.partial(ray.kill, living[life].actor), STOP_GRACE_S)  # it may be out of reach only
+
+    @staticmethod
+    def _wait(lives: list[Any]) -> list[Any]:
+        """Those that ended. Asked without a connection Ray would start another cluster."""
+        if not ray.is_initialized():
+            raise LaunchError("this process was disconnected")
+        done: list[Any] = ray.wait(lives, num_returns=1, timeout=WAIT_S)[0]
+        return done
 
     def _ended(self, engine: Engine, code: int, reason: str) -> None:
         with self._lock:
@@ -209,8 +222,9 @@ class Fleet:
     def _release(self, engines: Sequence[Engine], timeout: float) -> None:
         if self._session.alive:
             calls = [one.actor.stop.remote(timeout) for one in engines if one.pid and one.exit_code is None]
-            if calls:
-                bounded(lambda: ray.wait(calls, num_returns=len(calls), timeout=timeout), timeout + STOP_GRACE_S)
+            if calls:  # their own deadline is `timeout`, after which they kill
+                limit = timeout + KILL_GRACE_S
+                bounded(lambda: ray.wait(calls, num_returns=len(calls), timeout=limit), timeout + STOP_GRACE_S)
             for engine in engines:
                 if engine.actor is not None:
                     bounded(functools.partial(ray.kill, engine.actor), STOP_GRACE_S)
