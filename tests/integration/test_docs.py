@@ -214,12 +214,19 @@ def test_reference_pages_are_up_to_date():
     assert module.outdated() == [], "run: python docs/reference/generate.py"
 
 
+def anchors(page: Path) -> set[str]:
+    """What links may name after the `#`: headings as GitHub writes them there."""
+    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if page.suffix == ".md" else []
+    return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
 def test_links_between_pages_lead_somewhere():
     pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").rglob("*.md")]
     broken = [
-        f"{page.relative_to(ROOT)}: {target}"
+        f"{page.relative_to(ROOT)}: {target}#{anchor}"
         for page in pages
-        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text())
-        if not (page.parent / target).exists()
+        for target, anchor in re.findall(r"\]\(([^)#:]*)(?:#([^)]*))?\)", page.read_text())
+        for found in [(page.parent / target) if target else page]
+        if not found.exists() or (anchor and anchor not in anchors(found))
     ]
     assert broken == []
