@@ -23,7 +23,7 @@ from tenonry_executor_ray import placement
 from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
 from tenonry_executor_ray.groups import EngineGroup, EngineGroups
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayLauncherOptions
-from tenonry_executor_ray.session import RaySession, bounded, words
+from tenonry_executor_ray.session import DISCONNECTED, Disconnected, RaySession, bounded, ready, words
 from tenonry_executor_ray.wire import NodeFacts, refuse_differences
 
 logger = logging.getLogger("tenonry.ray")
@@ -71,7 +71,7 @@ class Fleet:
     def start(self, specs: Sequence[EngineSpec]) -> None:
         """Start engines: every actor is there and has the right versions before any engine starts (RA-4)."""
         if not self._session.alive:
-            raise LaunchError(f"no engine can be started: {self._session.lost or 'Ray was disconnected'}")
+            raise LaunchError(f"no engine can be started: {self._session.lost or DISCONNECTED}")
         names = [f"engine {spec.engine_index}" for spec in specs]
         engines = [Engine(name, group) for name, group in zip(names, self._groups.provide(specs), strict=True)]
         try:
@@ -167,21 +167,13 @@ class Fleet:
                 self._closing.wait(WAIT_S)
                 continue
             try:
-                done = self._wait(list(living))
-            except Exception as error:  # noqa: BLE001 - whatever it is, nobody can ask for these engines any more
-                self._head_is_lost(f"Ray is gone: {words(error)}")
+                done = ready(list(living), WAIT_S)
+            except Disconnected as error:
+                self._head_is_lost(str(error))
                 return
             for life in done:
                 self._ended(living[life], *_end_of(life))
                 bounded(functools.partial(ray.kill, living[life].actor), STOP_GRACE_S)  # it may be out of reach only
-
-    @staticmethod
-    def _wait(lives: list[Any]) -> list[Any]:
-        """Those that ended. Asked without a connection Ray would start another cluster."""
-        if not ray.is_initialized():
-            raise LaunchError("this process was disconnected")
-        done: list[Any] = ray.wait(lives, num_returns=1, timeout=WAIT_S)[0]
-        return done
 
     def _ended(self, engine: Engine, code: int, reason: str) -> None:
         with self._lock:
@@ -239,6 +231,6 @@ def _end_of(life: Any) -> tuple[int, str]:
         code: int = ray.get(life)
     except RayActorError as error:
         return KILLED, f"its actor died ({words(error)})"
-    except Exception as error:  # noqa: BLE001 - whatever it is, the engine cannot be reached any more
+    except (RayError, SystemExit) as error:
         return FAILED, f"its actor cannot be reached ({words(error)})"
     return code, describe_exit(code)

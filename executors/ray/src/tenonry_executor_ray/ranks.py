@@ -24,7 +24,7 @@ from tenonry.sockets import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
 from tenonry_executor_ray.rank_actor import LIFE, RESULTS, RankActor
-from tenonry_executor_ray.session import RaySession, bounded, words
+from tenonry_executor_ray.session import DISCONNECTED, Disconnected, RaySession, bounded, ready, words
 from tenonry_executor_ray.wire import OK, Answer, Failure, NodeFacts, RankSpec, driver_rank, refuse_differences
 
 logger = logging.getLogger("tenonry.ray")
@@ -163,7 +163,7 @@ class Ranks:
         pending, results, deadline = dict(calls), {}, time.monotonic() + timeout
         while pending:
             self.check()
-            done, _ = ray.wait(list(pending), num_returns=1, timeout=max(0.0, min(WAIT_S, deadline - time.monotonic())))
+            done = self._ready(list(pending), min(WAIT_S, deadline - time.monotonic()))
             for call in done:
                 rank = pending.pop(call)
                 results[rank] = read(rank, self.fetch(rank, call))
@@ -172,11 +172,19 @@ class Ranks:
                 raise TimeoutError(f"'{what}' was not answered within {timeout:g} s by {late}")
         return [results[rank] for rank in calls.values()]
 
+    def _ready(self, calls: list[Any], timeout: float) -> list[Any]:
+        """Those that are done. Raises EngineDeadError without a connection."""
+        try:
+            return ready(calls, timeout)
+        except Disconnected as error:
+            self.fail(self._session.lost or str(error))
+            raise EngineDeadError(self.failure or str(error)) from error
+
     def fetch(self, rank: int, call: Any) -> Any:
         """The result of a call that is done. Raises EngineDeadError when the actor is gone."""
         try:
             return ray.get(call)
-        except RayError as error:
+        except (RayError, SystemExit) as error:
             reason = f"{self.label(rank)} is gone: {words(error)}"
             self.fail(reason)
             raise EngineDeadError(self.failure or reason) from error
@@ -193,7 +201,9 @@ class Ranks:
 
     def is_done(self, call: Any) -> bool:
         """Whether waiting for the driver rank's answer would take no time."""
-        return self.failure is not None or bool(ray.wait([call], timeout=0)[0])
+        with contextlib.suppress(EngineDeadError):
+            return self.failure is not None or bool(self._ready([call], 0.0))
+        return True
 
     def wait(self, call: Any, step_id: int, timeout: float | None) -> list[bytes]:
         """The frames of the driver rank's answer to a step, a ModelRunnerOutput.
@@ -202,7 +212,7 @@ class Ranks:
         seconds; TimeoutError after `timeout` seconds.
         """
         started, limit = time.monotonic(), self._config.step_timeout
-        while not ray.wait([call], timeout=WAIT_S if timeout is None else min(WAIT_S, timeout))[0]:
+        while not self._ready([call], WAIT_S if timeout is None else min(WAIT_S, timeout)):
             self.check()
             waited = time.monotonic() - started
             if waited >= limit:
@@ -228,7 +238,7 @@ class Ranks:
     def check(self) -> None:
         """Raise EngineDeadError if a rank is gone, or this process's connection to Ray is."""
         if self.failure is None and not self._session.alive:
-            self.fail(self._session.lost or "this process was disconnected from Ray")
+            self.fail(self._session.lost or DISCONNECTED)
         if self.failure is not None:
             raise EngineDeadError(self.failure)
 
@@ -244,12 +254,11 @@ class Ranks:
     def _watch(self) -> None:
         """Hear of ranks that end, or fail in a step whose result nobody asks for."""
         lives = {actor.life.options(concurrency_group=LIFE).remote(): rank for rank, actor in enumerate(self._actors)}
-        while not self._closing and self._session.alive:
-            done, _ = ray.wait(list(lives), num_returns=1, timeout=WAIT_S)
-            for life in done:
-                with contextlib.suppress(EngineDeadError):  # `fetch` has told
+        with contextlib.suppress(EngineDeadError):  # whoever raised it has told
+            while not self._closing:
+                for life in self._ready(list(lives), WAIT_S):
                     self.fail(f"{self.label(lives[life])}: {self.fetch(lives[life], life)}")
-                return
+                    return
 
     def close(self) -> None:
         """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""

@@ -8,18 +8,19 @@ import os
 import signal
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
 from ray._private.utils import read_ray_address
-from ray.exceptions import RayTaskError
+from ray.exceptions import RayError, RayTaskError
 from ray.util import get_node_ip_address
 
 from tenonry.errors import LaunchError
 from tenonry_executor_ray.options import RayOptions
 
 logger = logging.getLogger("tenonry.ray")
+DISCONNECTED = "this process was disconnected from Ray"
 LOCAL = "local"  # Ray's word for a cluster of its own, which ends with the process
 PROBE_EVERY_S = 0.5
 PROBE_TIMEOUT_S = 1.0
@@ -58,8 +59,11 @@ class RaySession:
         while failures < PROBES_TO_LOSE:
             if self._closing.wait(PROBE_EVERY_S):
                 return
+            if not ray.is_initialized():
+                self.lost = DISCONNECTED
+                break
             failures = 0 if _answers(self.head) else failures + 1
-        self.lost = f"the head of the Ray cluster at {self.head} does not answer"
+        self.lost = self.lost or f"the head of the Ray cluster at {self.head} does not answer"
         self._on_lost(self.lost)
 
     def close(self) -> None:
@@ -70,13 +74,30 @@ class RaySession:
                 bounded(ray.shutdown, CLOSE_TIMEOUT_S)
 
 
+class Disconnected(LaunchError):
+    """This process has no connection to Ray any more."""
+
+
+def ready(calls: Sequence[Any], timeout: float) -> list[Any]:
+    """Those of `calls` that are done, one at least unless `timeout` seconds pass. Raises Disconnected: asked without a
+    connection Ray would start another cluster, and one that is cut while Ray waits would end our process.
+    """
+    try:
+        if ray.is_initialized():
+            done: list[Any] = ray.wait(list(calls), num_returns=1, timeout=max(0.0, timeout))[0]
+            return done
+    except (RayError, SystemExit) as error:
+        raise Disconnected(f"{DISCONNECTED}: {words(error)}") from error
+    raise Disconnected(DISCONNECTED)
+
+
 def bounded(call: Callable[[], Any], timeout: float) -> bool:
     """Run what asks the head, which may be gone; False if it did not come back within `timeout` seconds."""
 
     def run() -> None:
         try:
             call()
-        except Exception as error:  # noqa: BLE001 - Ray raises what it likes; what cannot be released is logged
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises what it likes; it is logged
             logger.warning("releasing something in Ray failed: %s", error)
 
     thread = threading.Thread(target=run, name="ray release", daemon=True)
