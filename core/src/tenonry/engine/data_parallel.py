@@ -111,6 +111,10 @@ class DataParallelLoop(EngineLoop):
                     return order
         return WaveVerdict(self._wave, self._step, unfinished=True)
 
+    def _close(self) -> None:
+        self._reports.close(linger=0)  # the coordinator may have ended before us
+        super()._close()
+
     def _report_load(self) -> None:
         """When it changed, and at most every 50 ms while there is work."""
         counts = self.core.request_counts()

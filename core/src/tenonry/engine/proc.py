@@ -175,8 +175,12 @@ class EngineLoop:
         finally:
             signal.set_wakeup_fd(-1)
             self.core.shutdown()
-            self._context.destroy(linger=OUTPUT_LINGER_MS)
+            self._close()
         return status
+
+    def _close(self) -> None:
+        """Close the sockets, once clients have what was sent to them."""
+        self._context.destroy(linger=OUTPUT_LINGER_MS)
 
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
