@@ -32,6 +32,12 @@ class TestBounds:
         "tensor_parallel_size": ([1, 1024], [0, 1025]),
         "pipeline_parallel_size": ([1, 1024], [0, 1025]),
         "data_parallel_size": ([1, 65536], [0, 65537]),
+        "data_parallel_size_local": ([0, 65536, None], [-1, 65537]),
+        "data_parallel_start_rank": ([0, 65535], [-1, 65536]),
+        "data_parallel_rank": ([0, 65535, None], [-1, 65536]),
+        "data_parallel_rpc_port": ([0, 65535], [-1, 65536]),
+        "data_parallel_sync_steps": ([1, 65536], [0, 65537]),
+        "step_timeout": ([0.1, 86400], [0, 86401, math.nan]),
         "shutdown_timeout": ([0, 86400], [-0.1, 86401, math.nan]),
         "start_timeout": ([0.1, 86400], [0, 86401, math.inf]),
     }
@@ -205,6 +211,15 @@ class TestSources:
         for field in EngineConfig.model_fields:
             monkeypatch.setenv(ENV_PREFIX + field.upper(), "1")
         assert set(environment_values()) == set(EngineConfig.model_fields)
+
+    @pytest.mark.parametrize("source", ["variable", "file"])
+    def test_a_worker_may_be_called_null(self, monkeypatch, tmp_path, source):
+        """In YAML that is also the word for nothing."""
+        file = tmp_path / "tenonry.yaml"
+        file.write_text("model: m\n" + ("worker: null\n" if source == "file" else ""), "utf-8")
+        if source == "variable":
+            monkeypatch.setenv("TENONRY_WORKER", "null")
+        assert make_config({"config": file}).worker == PluginChoice(name="null")
 
     def test_a_variable_that_is_no_yaml_is_named(self, monkeypatch):
         monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[console")

@@ -16,7 +16,7 @@ from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, PluginIncompatible, PluginNotFound
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_kinds import HOOK_MODULES, KINDS
+from tenonry.plugin_kinds import FIRST_PARTY, HOOK_MODULES, KINDS
 from tenonry.plugin_manager import PluginManager, load_plugin, resolve_owned
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 
@@ -100,9 +100,10 @@ class TestByName:
         with pytest.raises(PluginError, match=r"claimed twice, by acme 2\.5 .* and rival 1\.0"):
             resolve("good")
 
-    def test_a_first_party_name_says_what_to_install(self):
-        with pytest.raises(PluginNotFound, match="it comes with: pip install tenonry-executor-ray"):
-            PluginManager(discover=False).resolve("executor", PluginChoice(name="ray"), CONFIG)
+    def test_a_first_party_name_says_what_to_install(self, monkeypatch):
+        monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
+        with pytest.raises(PluginNotFound, match="it comes with: pip install tenonry-executor-moon"):
+            PluginManager(discover=False).resolve("executor", PluginChoice(name="moon"), CONFIG)
 
     @pytest.mark.parametrize(
         ("source", "text"),

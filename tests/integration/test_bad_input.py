@@ -9,6 +9,7 @@ import pytest
 from tenonry import LLM, SamplingParams
 from tenonry.cli import main
 from tenonry.errors import ConfigError, RequestError
+from tenonry.plugin_kinds import FIRST_PARTY
 
 NULL = ["--load-format", "dummy", "--io-processor", "none", "--worker", "null"]
 
@@ -55,9 +56,10 @@ def test_unknown_plugin_names_the_nearest(capsys, weightless_model, flag, name, 
     assert f"did you mean '{nearest}'?" in line
 
 
-def test_first_party_plugin_that_is_missing_names_the_package(capsys, weightless_model):
-    line = refused(capsys, "--model", str(weightless_model), "--load-format", "dummy", "--executor", "mp")
-    assert "pip install tenonry-executor-multiproc" in line
+def test_first_party_plugin_that_is_missing_names_the_package(capsys, weightless_model, monkeypatch):
+    monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
+    line = refused(capsys, "--model", str(weightless_model), "--load-format", "dummy", "--executor", "moon")
+    assert "pip install tenonry-executor-moon" in line
 
 
 def test_unknown_flag(capsys):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,6 +54,13 @@ LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 }
 
 
+@pytest.fixture
+def short_folder() -> Iterator[Path]:
+    """Not the one that pytest offers: the name of a socket in it would be too long for the system."""
+    with tempfile.TemporaryDirectory(prefix="t") as folder:
+        yield Path(folder)
+
+
 @contextmanager
 def program(model: Path, folder: Path, layout: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """A user's program in the middle of its streams, and all processes under it."""
@@ -74,22 +82,20 @@ def program(model: Path, folder: Path, layout: str) -> Iterator[tuple[subprocess
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_nothing_survives_a_killed_front_end(weightless_model, tmp_path, layout):
+def test_nothing_survives_a_killed_front_end(weightless_model, short_folder, layout):
     """Q6: the parent gets no chance to say goodbye."""
-    sockets = tmp_path / "t"
-    sockets.mkdir()
-    with program(weightless_model, sockets, layout) as (running, children):
+    with program(weightless_model, short_folder, layout) as (running, children):
         running.kill()
         running.wait(10)
         _, alive = psutil.wait_procs(children, timeout=5)
     assert alive == []
-    assert list(sockets.iterdir()) == []
+    assert list(short_folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("layout", ["one engine", "tensor parallel"])
-def test_even_stopped_processes_end_with_their_front_end(weightless_model, tmp_path, layout):
+def test_even_stopped_processes_end_with_their_front_end(weightless_model, short_folder, layout):
     """A process that cannot run a line of Python does not outlive its front end either."""
-    with program(weightless_model, tmp_path, layout) as (running, children):
+    with program(weightless_model, short_folder, layout) as (running, children):
         for child in children:
             os.kill(child.pid, signal.SIGSTOP)
         running.kill()

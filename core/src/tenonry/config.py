@@ -164,6 +164,8 @@ class EngineConfig(BaseModel):
                     values[name] = _read_int(name, value)
                 elif name in {"stat_loggers", "served_model_name"}:
                     values[name] = tuple(part.strip() for part in value.split(","))
+        if values.get("worker", "") is None:
+            values["worker"] = "null"  # YAML's word for nothing is also the name of a worker
         if "executor" not in values and any(values.get(n, 1) not in (1, "1") for n in RANK_SIZES):
             values["executor"] = "mp"
         if isinstance(values.get("stat_loggers"), dict):

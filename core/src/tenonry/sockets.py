@@ -150,7 +150,8 @@ def make_socket(
             socket.connect(address)
     except zmq.ZMQError as error:
         socket.close(0)
-        raise ConfigError(f"{address}: {error.strerror}") from error
+        taken = "; stop the process that has it, or choose another port" if error.errno == zmq.EADDRINUSE else ""
+        raise ConfigError(f"{address}: {error.strerror}{taken}") from error
     return socket
 
 

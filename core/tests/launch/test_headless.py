@@ -111,9 +111,19 @@ def test_a_node_that_is_silent_is_lost(nodes):
 
 
 def test_a_signal_ends_a_node_in_order(nodes):
-    nodes.start()
-    nodes.node.send_signal(signal.SIGTERM)
+    """What runs there is finished first, and the front end hears that the engine is gone."""
+    served = nodes.start()
+
+    async def main() -> list[int]:
+        long = params(max_tokens=300)
+        job = asyncio.ensure_future(collect(served.engine, [1], long, "r", data_parallel_rank=1))
+        await asyncio.sleep(0.2)
+        nodes.node.send_signal(signal.SIGTERM)
+        return await job
+
+    assert served.run(main()) == tokens([1], params(max_tokens=300))
     assert nodes.node.wait(15) == 0
+    eventually(lambda: "engine 1 was stopped on node" in served.engine._client.engines[1].dead)
 
 
 class TestWhatIsMissing:

@@ -44,3 +44,14 @@ def test_nodes_that_share_a_host_name_are_lost_one_by_one(context, monkeypatch):
     for socket in sockets:
         socket.close()
     assert deaths == {1: "engine 1: its node same has said nothing for 1 s"}
+
+
+def test_the_last_words_of_a_node_that_is_gone_count(context):
+    deaths: dict[int, str] = {}
+    watch = NodeWatch(deaths.__setitem__)
+    door = context.socket(zmq.ROUTER)
+    door.router_mandatory = True
+    report = NodeReport("away", [4], {4: "engine 4 ended with signal SIGKILL"})
+    assert watch.receive(door, [NODE_IDENTITY + b"away", msgspec.msgpack.encode(report)]) == report
+    assert deaths == {4: "engine 4 ended with signal SIGKILL on node away"}
+    door.close()

@@ -79,13 +79,24 @@ def one_cluster():
         psutil.wait_procs(started, PATIENCE_S)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def cluster():
-    """One node with eight CPUs and two GPUs that exist only in Ray's books; `address` is where it listens."""
+    """One node with eight CPUs and two GPUs that exist only in Ray's books; `address` is where it listens.
+
+    It lives as long as the tests of a file, so that nothing of it is there when tests of other folders follow.
+    """
     with ExitStack() as stack:
         with ray_settings():
             found = stack.enter_context(one_cluster())
         yield found
+        _disconnect()
+
+
+def _disconnect():
+    """Tests of other folders start without a connection, too."""
+    import ray
+
+    ray.shutdown()
 
 
 @pytest.fixture

@@ -18,7 +18,11 @@ import psutil
 from tenonry.interfaces.command import Command
 
 TITLE = "tenonry: "
-TOP_ROLES = {"api-server", "supervisor"}  # any other was started by someone: a titled process, or a user's program
+TOP_ROLES = {
+    "api-server",
+    "supervisor",
+    "node",
+}  # any other was started by someone: a titled process, or a user's program
 STATES = {"stopped": "stopped", "tracing-stop": "stopped", "zombie": "dead", "dead": "dead"}  # psutil's; else "ok"
 
 

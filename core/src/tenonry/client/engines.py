@@ -99,6 +99,11 @@ class Engines:
             while self._is_connecting(deadline):  # noqa: ASYNC110 - sockets raise no event for it
                 await asyncio.sleep(POLL_S)
             self.client.retire(indexes, leaving=False)
+        except LaunchError as error:
+            for index in indexes:
+                self.client.remove_engine(index, str(error))
+            await asyncio.to_thread(self.fleet.stop, indexes)
+            raise
         finally:
             meeting.close()
 

@@ -76,7 +76,7 @@ class EngineFleet:
         self.curve = None if self.is_local else _keys(config)
         self._coordinated = coordinated or model.needs_lockstep
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._nodes = NodeWatch(self._lost_on_a_node)
+        self._nodes = NodeWatch(self.lost)
 
     # ------------------------------------------------------------------ rounds
     def meeting(self) -> RunDirectory:
@@ -141,7 +141,7 @@ class EngineFleet:
             parallel_config={"data_parallel_size": size, "lockstep": int(self._model.needs_lockstep)},
             epoch=self._epoch,
         )
-        handshake = Handshake(socket, engines, metadata, self._plan, self._nodes.receive)
+        handshake = Handshake(socket, engines, metadata, self._plan, self._on_report)
         handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
@@ -203,10 +203,11 @@ class EngineFleet:
         index = int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
-    def _lost_on_a_node(self, index: int, reason: str) -> None:
-        if index not in self.engines and index not in self.dead:
-            raise LaunchError(reason)  # it was still starting
-        self.lost(index, reason)
+    def _on_report(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
+        """A node reports while we wait for its engines."""
+        report = self._nodes.receive(socket, frames)
+        if report is not None and report.ended:
+            raise LaunchError(f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready")
 
     def lost(self, index: int, reason: str) -> None:
         """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""

@@ -16,11 +16,12 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
 from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
+from tenonry.logs import configure_logging
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import PluginManager, build_plugin
 from tenonry.plugin_plan import PluginPlan
 from tenonry.sockets import CurveKeys, make_socket, read_keys, tcp_address
-from tenonry.supervise import describe_exit
+from tenonry.supervise import STOP_TIMEOUT_S, describe_exit
 
 logger = logging.getLogger(__name__)
 
@@ -30,6 +31,10 @@ def run_headless(config: EngineConfig) -> int:
 
     Raises ConfigError for what is missing, and whatever resolving plugins and model raises.
     """
+    from setproctitle import setproctitle
+
+    setproctitle("tenonry: node")
+    configure_logging("node")
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=True)
     node = HeadlessNode(config, plan, manager.resolve_model(config))
@@ -59,6 +64,7 @@ class HeadlessNode:
         self._specs = [_spec(config, plan, model, index, self._address, self._curve) for index in self._engines]
         self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
         self._timeout, self._stopping = config.start_timeout, threading.Event()
+        self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 
     def stop(self) -> None:
         """Safe in a signal handler."""
@@ -75,20 +81,23 @@ class HeadlessNode:
             logger.error("%s", error)  # noqa: TRY400 - the text says it all
             return 1
         finally:
-            self._launcher.shutdown()
+            self._launcher.shutdown(self._patience if self._stopping.is_set() else STOP_TIMEOUT_S)
+            self._report(socket, {index: f"engine {index} was stopped" for index in self._engines})
             context.destroy(linger=1000)
         return 0
 
+    def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
+        socket.send(msgspec.msgpack.encode(NodeReport(sockets.gethostname(), self._engines, ended)))
+
     def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
         """Raises LaunchError when an engine ended, or the front end is gone."""
-        node = sockets.gethostname()
         heard, patience = time.monotonic(), self._timeout
         while not self._stopping.is_set():
             ended = {
                 int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
                 for name, code in self._launcher.finished().items()
             }
-            socket.send(msgspec.msgpack.encode(NodeReport(node, self._engines, ended)))
+            self._report(socket, ended)
             if ended:
                 raise LaunchError("; ".join(ended.values()))
             if socket.poll(round(REPORT_EVERY_S * 1000)):

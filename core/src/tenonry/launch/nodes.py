@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -42,17 +43,19 @@ class NodeWatch:
         self._thread = threading.Thread(target=self._run, args=(socket,), name="tenonry-nodes", daemon=True)
         self._thread.start()
 
-    def receive(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-        """One report; it is acknowledged, so that the node knows that we live."""
+    def receive(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> NodeReport | None:
+        """One report, or None if it is none; it is acknowledged, so that the node knows that we live."""
         try:
             report = self._decoder.decode(frames[-1])
         except msgspec.DecodeError as error:
             logger.warning("dropped a report of a node: %s", error)
-            return
+            return None
         self._last[frames[0]] = (time.monotonic(), report)
-        socket.send_multipart([frames[0], b"ok"])
+        with contextlib.suppress(zmq.ZMQError):  # it said its last word, and is gone
+            socket.send_multipart([frames[0], b"ok"])
         for index, reason in report.ended.items():
             self._on_death(index, f"{reason} on node {report.node}")
+        return report
 
     def _run(self, socket: zmq.Socket[bytes]) -> None:
         while not self._stop.is_set():

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
+from ray._private import auto_init_hook
 from ray._private.utils import read_ray_address
 from ray.exceptions import RayError, RayTaskError
 from ray.util import get_node_ip_address
@@ -39,6 +40,8 @@ class RaySession:
         self, options: RayOptions, on_lost: Callable[[str], None], *, default_address: str | None = None
     ) -> None:
         self.owned = not ray.is_initialized()
+        # A question to Ray that meets the end of the connection must fail, and not start a cluster of its own.
+        auto_init_hook.enable_auto_connect = False
         if self.owned:
             _connect(options.address or os.environ.get("RAY_ADDRESS") or default_address, options.namespace)
         self.lost: str | None = None

@@ -23,13 +23,20 @@ ROLE = f"{__name__}:run_api_server"
 
 
 def run_api_server(payload: Mapping[str, str]) -> int:
-    """The role of an API server's process; returns its exit status. `payload`: config, settings, place, socket."""
+    """The role of an API server's process; returns its exit status. `payload`: config, settings, place, socket,
+    opens ("at once", or "when ready").
+    """
     config = EngineConfig.model_validate_json(payload["config"])
     settings = ServerConfig.model_validate_json(payload["settings"])
     place = msgspec.json.decode(payload["place"], type=Place)
     set_up_logging(f"api-server {place.index}")
     link = ControlLink(place)
-    door = FrontDoor(ServerState(config, settings), socket.socket(fileno=int(payload["socket"])), is_shared=True)
+    door = FrontDoor(
+        ServerState(config, settings),
+        socket.socket(fileno=int(payload["socket"])),
+        is_shared=True,
+        opens_when_ready=payload["opens"] == "when ready",
+    )
     link.on_stop = door.stop
     try:
         with signals(door, (signal.SIGTERM,)) as starting:  # what Ctrl-C means is the supervisor's affair

@@ -114,6 +114,8 @@ class TopProcess:
             "settings": self._settings.model_dump_json(),
             "place": msgspec.json.encode(self.hub.place(index)).decode(),
             "socket": str(fd),
+            # one answers probes while the engines load; nobody is to meet one that is not ready beside others that are
+            "opens": "at once" if index == 1 and index in self._waiting else "when ready",
         }
         name = f"api-server {index}"
         self._processes.stop_some([name])  # forgets the one before

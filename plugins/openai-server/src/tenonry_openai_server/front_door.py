@@ -24,11 +24,16 @@ FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 
 
 class FrontDoor:
-    """Answers HTTP from `start()` on. Methods are called from the main thread, but for those that start with `_`."""
+    """Answers HTTP from `start()` on, or from `attach()`.
 
-    def __init__(self, state: ServerState, sock: socket.socket, *, is_shared: bool = False) -> None:
-        """`is_shared`: others listen on this socket, too."""
-        self.state, self.sock, self._is_shared = state, sock, is_shared
+    Methods are called from the main thread, but for those that start with `_`.
+    """
+
+    def __init__(
+        self, state: ServerState, sock: socket.socket, *, is_shared: bool = False, opens_when_ready: bool = False
+    ) -> None:
+        """`is_shared`: others listen on this socket, too. `opens_when_ready`: they answer until this one can."""
+        self.state, self.sock, self._is_shared, self._opens_when_ready = state, sock, is_shared, opens_when_ready
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -40,6 +45,7 @@ class FrontDoor:
         self.is_stopping = False
         self._stopping: asyncio.Event
         self._aborting: asyncio.Event
+        self._opened: asyncio.Event
 
     def start(self) -> None:
         """Return once requests are answered. Raises what keeps the server from it."""
@@ -102,24 +108,35 @@ class FrontDoor:
 
     async def _main(self) -> None:
         from tenonry_openai_server.app import create_app
-        from tenonry_openai_server.http_server import make_server, serve_on
+        from tenonry_openai_server.http_server import make_server
 
-        self._stopping, self._aborting = asyncio.Event(), asyncio.Event()
+        self._stopping, self._aborting, self._opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        if not self._opens_when_ready:
+            self._opened.set()
         self._server = make_server(create_app(self.state), self.state.settings)
         self._loop = asyncio.get_running_loop()
-        server = asyncio.create_task(serve_on(self._server, self.sock))
+        server = asyncio.create_task(self._serve(self._server))
         self._loop.call_soon(self._up.set)
         try:
             self._status = await self._watch()
         finally:
             self._server.should_exit = True
+            self._opened.set()
             await server
+
+    async def _serve(self, server: HTTPServer) -> None:
+        from tenonry_openai_server.http_server import serve_on
+
+        await self._opened.wait()
+        if not server.should_exit:
+            await serve_on(server, self.sock)
 
     def _attach(self, engine: AsyncLLM) -> None:
         gc.collect()
         gc.freeze()  # what start-up left behind lives as long as the server; collections need not look at it
         self.state.attach(engine)
         engine.listen()
+        self._opened.set()
 
     def _stop(self) -> None:
         self._stops += 1

@@ -21,7 +21,8 @@ CLOCKS = tuple(
 )  # fmt: skip
 
 
-MAY_LOOK = sys.stdlib_module_names | {"hypothesis", "pytest", "_pytest", "pluggy"}
+# ray makes logging's records its own as soon as it is imported
+MAY_LOOK = sys.stdlib_module_names | {"hypothesis", "pytest", "_pytest", "pluggy", "ray"}
 
 
 class WallClockTrap:
