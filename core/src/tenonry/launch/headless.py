@@ -33,11 +33,11 @@ def run_headless(config: EngineConfig) -> int:
     """
     from setproctitle import setproctitle
 
-    setproctitle("tenonry: node")
-    configure_logging("node")
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=True)
     node = HeadlessNode(config, plan, manager.resolve_model(config))
+    setproctitle("tenonry: node")
+    configure_logging("node")
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: node.stop())
     return node.run()
