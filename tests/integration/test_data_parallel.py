@@ -1,0 +1,76 @@
+"""Two engines of a real model behind one front end, started by the launcher `process`; and what its coordinator's end
+changes: nothing for those who are served.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Any
+
+import pytest
+
+from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry_testkit.fakes import RecordingStatLogger
+
+MODEL: dict[str, Any] = {"model": "demo", "device": "cpu", "dtype": "float32"}
+STREAMS = 64
+GREEDY = SamplingParams(temperature=0, max_tokens=12, ignore_eos=True)
+SEEDED = SamplingParams(temperature=0.8, top_p=0.95, seed=11, max_tokens=12, ignore_eos=True)
+PROMPTS = [f"Once upon a time there were {number}" for number in range(STREAMS)]
+
+
+async def stream(engine: AsyncLLM, prompt: str, params: SamplingParams, request_id: str) -> list[int]:
+    last = [output async for output in engine.generate(prompt, params, request_id)][-1]
+    return list(last.outputs[0].token_ids)
+
+
+async def streams(engine: AsyncLLM, params: SamplingParams, name: str) -> list[list[int]]:
+    running = (stream(engine, prompt, params, f"{name}{number}") for number, prompt in enumerate(PROMPTS))
+    return await asyncio.gather(*running)
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[list[list[int]]]:
+    """The tokens of each prompt, greedy and seeded, from one engine in this process."""
+    with_params = []
+    one = LLM(**MODEL)
+    try:
+        for params in (GREEDY, SEEDED):
+            outputs = one.generate(PROMPTS, params, use_tqdm=False)
+            with_params.append([list(output.outputs[0].token_ids) for output in outputs])
+    finally:
+        one.shutdown()
+    return with_params
+
+
+def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected):
+    """64 streams, all complete, both engines worked, tokens as in one engine; then the coordinator is killed."""
+    logger = RecordingStatLogger(StatLoggerContext(EngineConfig(model="demo")))
+    config = EngineConfig(**MODEL, data_parallel_size=2)
+    engine = AsyncLLM(config, stat_loggers={"rec": logger}, coordinated=True)
+
+    async def main() -> list[list[list[int]]]:
+        answers = [await streams(engine, GREEDY, "greedy")]
+        fleet = engine._engines.fleet
+        os.kill(fleet.pids()["coordinator"], signal.SIGKILL)
+        deadline = time.monotonic() + 10
+        while not fleet.dead:
+            assert time.monotonic() < deadline, "the coordinator's death was not noticed"
+            await asyncio.sleep(0.01)
+        return [*answers, await streams(engine, SEEDED, "seeded")]
+
+    try:
+        assert asyncio.run(main()) == expected
+        assert not engine.errored
+    finally:
+        engine.shutdown()
+    finished: dict[int, int] = {}
+    for record in logger.records:
+        if record.iteration is not None:
+            finished[record.engine_index] = finished.get(record.engine_index, 0) + len(record.iteration.finished)
+    assert sum(finished.values()) == 2 * STREAMS
+    assert min(finished[0], finished[1]) > STREAMS // 4
