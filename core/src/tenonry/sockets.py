@@ -15,7 +15,7 @@ import uuid
 import weakref
 from pathlib import Path
 from socket import inet_aton
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import zmq
 
@@ -121,11 +121,12 @@ def make_socket(
     identity: bytes | None = None,
     linger_ms: int = 0,
     curve: CurveKeys | None = None,
-    only_connected: bool = False,
+    keep: Literal["all", "connected", "latest"] = "all",
 ) -> zmq.Socket[bytes]:
     """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError).
 
-    `only_connected`: nothing is kept for a peer that is not there; sending raises zmq.Again instead.
+    `keep`: "connected" keeps nothing for a peer that is not there, and sending raises zmq.Again instead; "latest" lets
+    a reader keep the last message only.
     """
     is_tcp = address.startswith(TCP)
     if is_tcp and curve is None:
@@ -136,7 +137,9 @@ def make_socket(
     socket.ipv6 = is_tcp and "[" in address
     socket.linger = linger_ms
     socket.set_hwm(0)
-    socket.immediate = only_connected
+    socket.immediate = keep == "connected"
+    if keep == "latest":
+        socket.conflate = True
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:

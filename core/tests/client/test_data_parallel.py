@@ -11,7 +11,7 @@ import pytest
 from kernel_roles import eventually
 from kernel_served import Served, collect, params, served_config, tokens
 
-from tenonry.errors import ConfigError, EngineDeadError, RequestError
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError, RequestError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 
@@ -147,6 +147,38 @@ class TestScale:
         assert served.run(main()) == tokens([3], params(max_tokens=300))
         assert len(served.engine.engine_pids) == 2
 
+    def test_an_engine_stays_if_those_that_were_to_stay_died(self, serve):
+        served = serve(data_parallel_size=2)
+
+        async def main() -> list[int]:
+            job = asyncio.ensure_future(
+                collect(served.engine, [3], params(max_tokens=300), "long", data_parallel_rank=1)
+            )
+            await asyncio.sleep(0.1)
+            os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
+            with pytest.raises(LaunchError, match=r"were to stay died; engines \[1\] stay instead"):
+                await served.engine.scale(1)
+            assert await job == tokens([3], params(max_tokens=300))
+            return await collect(served.engine, [4], params(), "after")
+
+        assert served.run(main()) == tokens([4], params())
+
+    def test_a_shrink_that_is_given_up_leaves_the_engine_in_use(self, serve):
+        served = serve(data_parallel_size=2)
+
+        async def main() -> list[int]:
+            job = asyncio.ensure_future(
+                collect(served.engine, [3], params(max_tokens=200), "long", data_parallel_rank=1)
+            )
+            await asyncio.sleep(0.1)
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(0.05):
+                    await served.engine.scale(1)
+            await job
+            return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
+
+        assert served.run(main()) == tokens([4], params())
+
     def test_no_engine_is_refused(self, serve):
         served = serve()
         with pytest.raises(ConfigError, match="0 engines: at least 1"):
@@ -180,6 +212,22 @@ class TestLockstep:
     def test_requests_on_both_sides(self, serve):
         served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
         assert served.run(many(served, 24)) == expected(24)
+
+    def test_a_request_that_one_engine_refuses_holds_up_no_other(self, serve):
+        """The others were woken for it, and wait for the engine that refused it at the next look."""
+        served = serve(
+            model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4,
+            worker="tenonry_testkit.fakes:FakeWorker",
+        )  # fmt: skip
+
+        async def main() -> list[int]:
+            with pytest.raises(EngineGenerateError, match="does not support adapters"):
+                await collect(served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none")
+            async with asyncio.timeout(10):
+                await asyncio.sleep(0.2)
+                return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
+
+        assert served.run(main()) == tokens([4], params())
 
     @pytest.mark.parametrize("name", ["engine 1", "coordinator"])
     def test_they_end_together(self, serve, name):

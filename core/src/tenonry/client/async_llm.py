@@ -168,6 +168,9 @@ class AsyncLLM(Pausing):
         loop = asyncio.get_running_loop()
         if self._handler is None:
             self._handler = OutputHandler(loop, self._client, self._outputs, self._stats, self._gate)
+            for link in list(self._client.engines.values()):
+                if link.dead:  # since before anybody listened
+                    self._handler.engine_died(link.index, link.dead)
             if isinstance(self._engines, AttachedEngines):
                 self._engines.listen(loop, self._outputs.take_iterations)
         elif self._handler.loop is not loop:

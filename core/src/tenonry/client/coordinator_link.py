@@ -28,10 +28,12 @@ class CoordinatorLink:
     def connect(self, coordinator: CoordinatorReady) -> None:
         """Once; engines that join later report to the same coordinator."""
         if self._table is None:
-            self._table = make_socket(self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve)
+            self._table = make_socket(
+                self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve, keep="latest"
+            )
             self._table.subscribe(b"")
             self._reports = make_socket(
-                self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, only_connected=True
+                self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, keep="connected"
             )
 
     def refresh(self) -> None:

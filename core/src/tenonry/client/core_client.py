@@ -7,6 +7,7 @@ Lives in the process of a front end; all methods run on the event loop's thread,
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -138,14 +139,14 @@ class CoreClient:
 
     def remove_engine(self, index: int, reason: str) -> list[int]:
         """Forget an engine; returns the handles that ran there. Calls that wait for it fail."""
+        for heard in self._heard.values():
+            heard.discard(index)
         link = self.engines.pop(index, None)
         if link is None:
             return []
-        for heard in self._heard.values():
-            heard.discard(index)
-        for future in link.calls.values():
-            if not future.done():
-                future.set_exception(EngineDeadError(reason))
+        if not self.engines:
+            self.dead = self.dead or reason
+        _fail(link, EngineDeadError(reason))
         for handle in link.requests:
             self._by_handle.pop(handle, None)
         return sorted(link.requests)
@@ -175,17 +176,17 @@ class CoreClient:
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
-        able = sorted(index for index, link in self.engines.items() if not link.leaving)
+        able = sorted(index for index, link in self.engines.items() if not (link.leaving or link.dead))
         rank = request.data_parallel_rank
         if rank in self.engines and self.engines[rank].dead:
             raise EngineDeadError(f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}")
         if rank is not None and rank not in able:
-            known = ", ".join(map(str, able))
-            raise RequestError(
-                f"data_parallel_rank={rank}: there is no such engine; there are {known}", "data_parallel_rank"
-            )
+            what = f"data_parallel_rank={rank}: there is no such engine; there are {', '.join(map(str, able))}"
+            raise RequestError(what, "data_parallel_rank")
         if rank is not None:
             return self.engines[rank]
+        if not able:
+            raise EngineDeadError("no engine takes requests: those that ran died, or leave")
         return self.engines[self._balancer.pick(request, able, self.load)]
 
     def abort_requests(self, handles: Iterable[int]) -> None:
@@ -196,17 +197,17 @@ class CoreClient:
             if link is not None:
                 link.requests.discard(handle)
                 by_engine.setdefault(link, []).append(handle)
-        if self.dead is None and not self._closing:
-            for link, theirs in by_engine.items():
+        for link, theirs in by_engine.items():
+            with contextlib.suppress(EngineDeadError):  # one that is gone keeps no other from hearing it
                 self._send(link, RequestType.ABORT, *self._encoder.encode(theirs))
 
-    async def call(self, method: str, *args: Any, only: int | None = None) -> list[Any]:
-        """Call a method of the allow-list on every engine, or on one; the results in the engines' order.
+    async def call(self, method: str, *args: Any) -> list[Any]:
+        """Call a method of the allow-list on every engine; the results in the engines' order.
 
         Raises EngineGenerateError (the engine's own words) or EngineDeadError.
         """
         self._check_alive()
-        links = [self.engines[index] for index in sorted(self.engines) if only in (None, index)]
+        links = [self.engines[index] for index in sorted(self.engines)]
         return list(await asyncio.gather(*(self._call(link, method, args) for link in links)))
 
     async def _call(self, link: EngineLink, method: str, args: Sequence[Any]) -> Any:
@@ -273,9 +274,7 @@ class CoreClient:
     def fail_calls(self, error: Exception) -> None:
         """Every call that waits for an answer raises."""
         for link in self.engines.values():
-            for future in list(link.calls.values()):
-                if not future.done():
-                    future.set_exception(error)
+            _fail(link, error)
 
     def close(self) -> None:
         """Remove the sockets. Idempotent."""
@@ -283,6 +282,12 @@ class CoreClient:
         close_all(self._input, self._output)
         self._coordinator.close()
         self._context.destroy(linger=0)
+
+
+def _fail(link: EngineLink, error: Exception) -> None:
+    for future in list(link.calls.values()):
+        if not future.done():
+            future.set_exception(error)
 
 
 def _answer(link: EngineLink, result: UtilityResult) -> None:

@@ -93,32 +93,47 @@ class Engines:
     async def _grow(self, indexes: Sequence[int]) -> None:
         meeting = self.fleet.meeting()
         try:
-            facts = await asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting))
+            start = asyncio.ensure_future(asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting)))
+            try:
+                facts = await asyncio.shield(start)
+            except asyncio.CancelledError:
+                await asyncio.wait([start])  # a thread cannot be cancelled; then what it started is stopped
+                raise
             self._join(facts)
             deadline = time.monotonic() + CONNECT_TIMEOUT_S
             while self._is_connecting(deadline):  # noqa: ASYNC110 - sockets raise no event for it
                 await asyncio.sleep(POLL_S)
             self.client.retire(indexes, leaving=False)
-        except LaunchError as error:
+        except BaseException as error:
             for index in indexes:
-                self.client.remove_engine(index, str(error))
+                if index in self.client.engines:
+                    self.client.remove_engine(index, str(error))
             await asyncio.to_thread(self.fleet.stop, indexes)
             raise
         finally:
             meeting.close()
 
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
+        if remote := sorted(self.fleet.remote.intersection(indexes)):
+            raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
         self.client.retire(indexes)
-        deadline = time.monotonic() + drain_timeout
-        while open_requests := sum(self.client.num_requests(index) for index in indexes):
-            if time.monotonic() > deadline:
-                self.client.retire(indexes, leaving=False)
-                left = f"{open_requests} requests still run on engines {indexes}"
-                raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
-            await asyncio.sleep(DRAIN_POLL_S)
+        try:
+            await self._drain(indexes, time.monotonic() + drain_timeout, drain_timeout)
+        except BaseException:
+            self.client.retire(indexes, leaving=False)
+            raise
         for index in indexes:  # one that died meanwhile is gone already
             self.client.remove_engine(index, "it was scaled away")
         await asyncio.to_thread(self.fleet.stop, indexes)
+
+    async def _drain(self, indexes: Sequence[int], deadline: float, drain_timeout: float) -> None:
+        while open_requests := sum(self.client.num_requests(index) for index in indexes):
+            if time.monotonic() > deadline:
+                left = f"{open_requests} requests still run on engines {indexes}"
+                raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
+            await asyncio.sleep(DRAIN_POLL_S)
+        if not any(link.index not in indexes and not link.dead for link in self.client.engines.values()):
+            raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
 
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
@@ -131,6 +146,9 @@ class Engines:
     def _join(self, facts: Sequence[EngineFacts]) -> None:
         self.client.add_engines(facts, self.fleet.coordinator)
         self.client.retire([one.index for one in facts])  # until they are connected
+        for one in facts:
+            if one.index in self.fleet.dead:  # it ended before anybody asked it anything
+                raise LaunchError(self.fleet.dead[one.index])
 
     def _is_connecting(self, deadline: float) -> bool:
         missing = self.client.unheard()
@@ -140,6 +158,8 @@ class Engines:
 
     def _learn(self) -> None:
         facts = list(self.fleet.engines.values())
+        if not facts:
+            raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
         self.info = engine_info(
             self._config, self._model, self._plan,
             num_gpu_blocks=sum(one.num_gpu_blocks for one in facts),

@@ -103,17 +103,18 @@ class OutputHandler:
             self.loop.call_soon_threadsafe(self.loop.call_later, LAST_WORDS_S, self._bury, index, reason)
 
     def _bury(self, index: int, reason: str) -> None:
+        aborts: list[int] = []
         if not self.stopped:
             with contextlib.suppress(Exception):
                 while (outputs := self._client.receive()) is not None:
                     self._outputs.absorb(outputs)
-                self._outputs.flush()
+                aborts = self._outputs.flush()
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
             return
         others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
-        self._client.abort_requests(others)
+        self._client.abort_requests([*aborts, *others])
 
     def stop(self, error: Exception) -> None:
         """Listen no more; every open request ends with `error`. Idempotent, from any thread.

@@ -49,7 +49,7 @@ class DataParallelLoop(EngineLoop):
         self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
         self._orders.subscribe(b"")
         self._reports = make_socket(
-            context, zmq.PUSH, addresses.coordinator_output or "", bind=False, curve=curve, only_connected=True
+            context, zmq.PUSH, addresses.coordinator_output or "", bind=False, curve=curve, keep="connected"
         )
         self._ports.listen(self._orders)
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
@@ -75,8 +75,11 @@ class DataParallelLoop(EngineLoop):
         if isinstance(order, WaveStart) and order.exclude_index != self._index and order.wave >= self._wave:
             self._wave, self._is_running = order.wave, True
 
-    def _accepted(self, request: EngineCoreRequest) -> None:
-        """A request came in: it may know of a newer wave, or its front end may have missed that ours is newer."""
+    def _arrived(self, request: EngineCoreRequest) -> None:
+        """The others were woken for it, so we step, too, even if it was refused.
+
+        It may know of a newer wave, or its front end may have missed that ours is newer.
+        """
         if not self._lockstep:
             return
         if request.current_wave > self._wave:

@@ -257,14 +257,13 @@ class EngineLoop:
         refused = self.core.add_request(request)
         if refused is not None:
             self._send({client: EngineCoreOutputs(finished=[refused])})
-        else:
-            self._accepted(request)
+        self._arrived(request)
 
     def _refuse(self, client: int, handle: int, reason: str) -> None:
         self._send({client: EngineCoreOutputs(finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)])})
 
-    def _accepted(self, request: EngineCoreRequest) -> None:
-        """A request was queued. One engine alone has nothing to do about it, nor after a step."""
+    def _arrived(self, request: EngineCoreRequest) -> None:
+        """A request came, whatever became of it. One engine alone has nothing to do about it, nor after a step."""
 
     def _stepped(self) -> None:
         """A step was turned."""

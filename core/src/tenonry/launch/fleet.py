@@ -64,6 +64,7 @@ class EngineFleet:
         self._config, self._model, self._plan, self._on_death = config, model, plan, on_death
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
+        self.remote: set[int] = set()  # engines that another node started
         self.coordinator: CoordinatorReady | None = None
         self._epoch, self._closing, self._lock = 0, False, threading.Lock()
         self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
@@ -105,7 +106,7 @@ class EngineFleet:
             engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
             specs = [self._spec(engine, endpoint(socket)) for engine in engines if engine.local]
             if self._coordinated and self.coordinator is None:
-                self.coordinator = self._start_coordinator(socket)
+                self.coordinator = self._start_coordinator(meeting)
             self._launcher.start(specs)
             self._run_handshake(socket, engines, addresses)
             facts = [self._facts(engine) for engine in engines]
@@ -117,6 +118,7 @@ class EngineFleet:
         finally:
             meeting.close()
         self.engines |= {one.index: one for one in facts}
+        self.remote |= {engine.index for engine in engines if not engine.local}
         if all(engine.local for engine in engines):
             close_all(socket)
         else:
@@ -147,10 +149,15 @@ class EngineFleet:
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
         """Processes that a start waits for and that are gone."""
         names = {f"engine {engine.index}" for engine in engines}
-        return {name: code for name, code in self.finished().items() if name in names or name == COORDINATOR}
+        return {
+            name: code
+            for name, code in self.finished().items()
+            if name in names or (name == COORDINATOR and self.COORDINATOR not in self.dead)
+        }
 
-    def _start_coordinator(self, socket: zmq.Socket[bytes]) -> CoordinatorReady:
+    def _start_coordinator(self, meeting: RunDirectory) -> CoordinatorReady:
         """Its sockets are found by engines that come later, too: their folder is removed when it ends."""
+        socket = make_socket(self._context, zmq.ROUTER, self.address(meeting), bind=True, curve=self.curve)
         self._coordinator_meeting = self.meeting()
         curve_keys = "" if self.curve is None else self.curve.encode()
         address = self.address(self._coordinator_meeting)
@@ -159,8 +166,11 @@ class EngineFleet:
         deadline = time.monotonic() + self._config.start_timeout
         while not socket.poll(COORDINATOR_POLL_MS):
             if self._helpers.finished() or time.monotonic() > deadline:
+                socket.close()
                 raise LaunchError("the coordinator did not start; its own log lines say why")
-        return msgspec.msgpack.decode(socket.recv_multipart()[1], type=CoordinatorReady)
+        ready = msgspec.msgpack.decode(socket.recv_multipart()[1], type=CoordinatorReady)
+        socket.close()
+        return ready
 
     def _spec(self, engine: CoreEngine, handshake_address: str) -> EngineSpec:
         local_rank = 0 if self._config.data_parallel_rank is not None else engine.index

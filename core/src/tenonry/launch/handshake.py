@@ -111,7 +111,10 @@ class Handshake:
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
         if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
             self._check_hello(engine, message)
-            self._socket.send_multipart([identity, msgspec.msgpack.encode(self._metadata)], copy=False)
+            try:
+                self._socket.send_multipart([identity, msgspec.msgpack.encode(self._metadata)], copy=False)
+            except zmq.ZMQError as error:
+                raise LaunchError(f"engine {engine.index} said HELLO and was gone: {error.strerror}") from error
             engine.state = CoreEngineState.CONNECTED
         elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
             engine.ready, engine.state = message, CoreEngineState.READY

@@ -81,10 +81,19 @@ class HeadlessNode:
             logger.error("%s", error)  # noqa: TRY400 - the text says it all
             return 1
         finally:
-            self._launcher.shutdown(self._patience if self._stopping.is_set() else STOP_TIMEOUT_S)
+            self._stop_engines(socket)
             self._report(socket, {index: f"engine {index} was stopped" for index in self._engines})
             context.destroy(linger=1000)
         return 0
+
+    def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
+        """They may finish what runs; the front end hears meanwhile that we are there."""
+        timeout = self._patience if self._stopping.is_set() else STOP_TIMEOUT_S
+        ender = threading.Thread(target=self._launcher.shutdown, args=(timeout,))
+        ender.start()
+        while ender.is_alive():
+            self._report(socket, {})
+            ender.join(REPORT_EVERY_S)
 
     def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
         socket.send(msgspec.msgpack.encode(NodeReport(sockets.gethostname(), self._engines, ended)))

@@ -109,6 +109,7 @@ class Rank:
         self._steps: Decoder[SchedulerOutput] = Decoder(SchedulerOutput)
         self._calls: Decoder[Call] = Decoder(Call)
         self._later: LaterAnswers | None = None
+        self._is_broken = False  # a step failed: what follows it must not meet what other ranks still do for it
         self._tasks: dict[str, Callable[..., Any]] = {
             "load": self._load,
             "kv_cache_groups": lambda: list(worker.kv_cache_groups()),
@@ -157,9 +158,12 @@ class Rank:
 
     # ------------------------------------------------------------------ steps
     def _step(self, packet: Packet) -> None:
+        if self._is_broken:
+            return
         try:
             result = self._worker.execute_model(self._steps.decode(packet.frames))
         except Exception as error:
+            self._is_broken = True
             logger.exception("a step failed")
             self._answers.failed(packet.kind, packet.sequence, error)
             return
@@ -172,11 +176,14 @@ class Rank:
 
     def _answer_step(self, sequence: int, result: ModelRunnerOutput | StepFuture) -> None:
         """Wait for the result if need be; of all ranks only the driver sends it."""
+        if self._is_broken:
+            return
         try:
             output = result if isinstance(result, ModelRunnerOutput) else result.result()
             if self._is_driver:
                 self._answers.send(Kind.STEP, sequence, output)
         except Exception as error:
+            self._is_broken = True
             logger.exception("the result of a step failed")
             self._answers.failed(Kind.STEP, sequence, error)
 

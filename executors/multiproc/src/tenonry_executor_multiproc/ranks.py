@@ -48,6 +48,7 @@ class StepFault(NamedTuple):
 
     error: Exception
     rank: int
+    sequence: int
     settled_at: float
 
 
@@ -204,6 +205,9 @@ class RankGroup:
                 raise TimeoutError(f"step {step.step_id} was not answered within {timeout} s")
             else:
                 self._listen(min(hung_at, give_up, fault.settled_at if fault else give_up))
+        fault = self._step_fault
+        if fault is not None and fault.sequence <= step.sequence:
+            raise fault.error  # the driver went on with what it had from a rank that failed
         output = self._outputs.decode(step.packet.frames)
         if output.step_id != step.step_id:
             raise WireError(f"{self.names[self._driver]} answered step {output.step_id}, not step {step.step_id}")
@@ -239,7 +243,9 @@ class RankGroup:
             step.packet, self._last_answer = packet, time.monotonic()
         elif packet.kind == Kind.STEP + FAILED:
             settled_at = time.monotonic() + (GRACE_S if len(self.names) > 1 else 0.0)
-            self._step_fault = self._step_fault or StepFault(self._error_of(rank, packet), rank, settled_at)
+            self._step_fault = self._step_fault or StepFault(
+                self._error_of(rank, packet), rank, packet.sequence, settled_at
+            )
         elif packet.sequence in self._answers:
             self._answers[packet.sequence][rank] = packet
 

@@ -42,6 +42,7 @@ class RankActor:
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._unanswered: deque[StepFuture] = deque()
         self._failure = ""
+        self._broken: Failure | None = None
         self._failed = threading.Event()
         self._decoder: Decoder[SchedulerOutput] = Decoder(SchedulerOutput)
         self._encoder = Encoder()
@@ -135,12 +136,15 @@ class RankActor:
 
     # ------------------------------------------------------------------ steps
     def launch(self, frames: list[bytes]) -> None:
-        """Start one step; `frames` are a SchedulerOutput."""
+        """Start one step; `frames` are a SchedulerOutput. After one that failed the others fail alike: what follows it
+        must not meet what other ranks still do for it.
+        """
+        result: Result
         try:
-            result: Result = self.worker.execute_model(self._decoder.decode(frames))
+            result = self._broken or self.worker.execute_model(self._decoder.decode(frames))
         except Exception as error:
             logger.exception("%s failed in a step", self._name)
-            result = Failure.of(error)
+            result = self._broken = Failure.of(error)
         if self._answers:
             self._results.put(result)
         else:

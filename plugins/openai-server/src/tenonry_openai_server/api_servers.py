@@ -57,7 +57,8 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
                 raise StopStart
             return asyncio.run(top.serve())
         except StopStart:
-            if top.failure is not None:
+            starting.clear()
+            if top.failure is not None and top.is_interrupted:
                 raise LaunchError(top.explain(*top.failure)) from None
             logger.info("stopped before the model was loaded")
             return 0
@@ -71,7 +72,7 @@ class TopProcess:
 
     def __init__(self, config: EngineConfig, settings: ServerConfig, sock: socket.socket) -> None:
         self._config, self._settings, self._sock = config, settings, sock
-        self.is_stopping = False
+        self.is_stopping = self.is_interrupted = False
         self.failure: tuple[str, int, int] | None = None  # the server that ended during the start
         self._hub: Hub | None = None
         self._folder = RunDirectory()
@@ -123,8 +124,8 @@ class TopProcess:
 
     def interrupt_start(self, starting: threading.Event) -> None:
         """A server ended while the engines load: they need not."""
-        if starting.is_set():
-            self.is_stopping = True
+        if starting.is_set() and not self.is_stopping:
+            self.is_stopping = self.is_interrupted = True
             raise StopStart
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -18,7 +19,7 @@ from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
 from tenonry_worker_torch.sampler.sampler import Sampler, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -73,8 +74,9 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
+        scrub = self._scrubber()
         if not len(output.row):
-            return StepResult(output.step_id, output.row, None, [], self._scrub)
+            return StepResult(output.step_id, output.row, None, [], scrub)
         self.buffers.begin_step()
         token_ids = self.history.inputs(output, inputs, self.buffers)
         given = self.model.parallel.link.inputs(token_ids)
@@ -85,12 +87,18 @@ class ModelRunner:
         sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
         is_asked = self.model.parallel.tensor.rank == 0  # nobody reads what the other ranks answer
         prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
-        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, self._scrub)
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, scrub)
+
+    def _scrubber(self) -> Callable[[NDArray[np.int32]], None]:
+        """`_scrub` for the rows as they are now: a result may be looked at when some of them belong to others."""
+        return functools.partial(self._scrub, generation=self.generation.copy())
 
     @torch.inference_mode()
-    def _scrub(self, rows: NDArray[np.int32]) -> None:
-        """Failed rows leave no NaN behind in blocks that others will get."""
-        for row in rows:
+    def _scrub(self, rows: NDArray[np.int32], generation: NDArray[np.int64]) -> None:
+        """Failed rows leave no NaN behind in blocks that others will get. A row that somebody else has by now is not
+        touched: its blocks are new.
+        """
+        for row in rows[self.generation[rows] == generation[rows]]:
             blocks = self.state.block_table[0][row, : self.state.num_blocks[0, row]]
             self.model.backend.scrub(int(row), blocks, self.kv_caches)
 

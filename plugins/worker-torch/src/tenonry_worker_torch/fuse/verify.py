@@ -56,16 +56,18 @@ def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.
     ) -> torch.Tensor:
         return causal_attention(query, key, value, spec)
 
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    # on the block's own device: sums over ranks meet the backend of that device only
+    device = next(block.parameters()).device
+    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
         torch.manual_seed(0)
-        twin = copy.deepcopy(block).to("cpu", torch.float32)
+        twin = copy.deepcopy(block).to(device, torch.float32)
         _randomise(twin)
         for module in twin.modules():
             if hasattr(module, LAYER_ATTRIBUTE):
                 setattr(module, LAYER_ATTRIBUTE, lambda _, query, key, value, __: attend(query, key, value))
-        turning = copy.deepcopy(rotary).to("cpu")
-        hidden = torch.randn(LENGTH, _hidden_size(twin))
-        positions = torch.arange(LENGTH)[None]
+        turning = copy.deepcopy(rotary).to(device)
+        hidden = torch.randn(LENGTH, _hidden_size(twin), device=device)
+        positions = torch.arange(LENGTH, device=device)[None]
         turns = call_rotary(turning, hidden[None], positions, layer_type)
         wanted = twin(
             hidden[None], attention_mask=None, position_ids=positions, past_key_values=None, position_embeddings=turns

@@ -29,7 +29,7 @@ class StageRunner(ModelRunner):
         for new in output.new:
             self.generation[new.row] += 1
         if not len(output.row):
-            return StepResult(output.step_id, output.row, None, [], self._scrub, is_silent=True)
+            return StepResult(output.step_id, output.row, None, [], self._scrubber(), is_silent=True)
         self.buffers.begin_step()
         link = self.model.parallel.link
         given = link.inputs(self.history.inputs(output, inputs, self.buffers))
@@ -40,7 +40,7 @@ class StageRunner(ModelRunner):
         link.send(hidden)
         rows = inputs.row[inputs.samples]
         failed = self._failed(inputs, hidden) if len(rows) else None
-        return StepResult(output.step_id, rows, failed, [], self._scrub, is_silent=True)
+        return StepResult(output.step_id, rows, failed, [], self._scrubber(), is_silent=True)
 
     def _failed(self, inputs: StepInputs, hidden: torch.Tensor) -> Sampled:
         """Rows whose last token is NaN here will fail in the last stage: their K/V must not outlive them here."""
