@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import shutil
 import signal
 import tempfile
+from collections.abc import Iterator
 
 import hypothesis
 import pytest
@@ -25,6 +27,18 @@ def pytest_configure(config: pytest.Config) -> None:
         folder = tempfile.mkdtemp(prefix=f"{worker}-")
         os.environ["TMPDIR"] = tempfile.tempdir = folder
         config.add_cleanup(lambda: shutil.rmtree(folder, ignore_errors=True))
+
+
+@pytest.fixture(autouse=True)
+def _no_log_handlers_left() -> Iterator[None]:
+    """A command that was run in this process wrote its log to a stream that is closed by the time of the next test."""
+    yield
+    logger = logging.getLogger("tenonry")
+    logger.handlers, logger.propagate = [], True
+    logger.setLevel(logging.NOTSET)
+    for handler in list(logging.root.handlers):
+        if type(handler) is logging.StreamHandler:
+            logging.root.removeHandler(handler)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

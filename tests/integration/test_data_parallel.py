@@ -33,6 +33,15 @@ async def streams(engine: AsyncLLM, params: SamplingParams, name: str) -> list[l
     return await asyncio.gather(*running)
 
 
+def finished(logger: RecordingStatLogger) -> dict[int, int]:
+    """Requests that each engine finished, as the logger heard."""
+    counts: dict[int, int] = {}
+    for record in logger.records:
+        if record.iteration is not None:
+            counts[record.engine_index] = counts.get(record.engine_index, 0) + len(record.iteration.finished)
+    return counts
+
+
 @pytest.fixture(scope="module")
 def expected() -> list[list[list[int]]]:
     """The tokens of each prompt, greedy and seeded, from one engine in this process."""
@@ -61,16 +70,16 @@ def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected)
         while not fleet.dead:
             assert time.monotonic() < deadline, "the coordinator's death was not noticed"
             await asyncio.sleep(0.01)
-        return [*answers, await streams(engine, SEEDED, "seeded")]
+        answers.append(await streams(engine, SEEDED, "seeded"))
+        while sum(finished(logger).values()) < 2 * STREAMS:  # the last numbers come a moment after the last tokens
+            assert time.monotonic() < deadline + 20, finished(logger)
+            await asyncio.sleep(0.02)
+        return answers
 
     try:
         assert asyncio.run(main()) == expected
         assert not engine.errored
     finally:
         engine.shutdown()
-    finished: dict[int, int] = {}
-    for record in logger.records:
-        if record.iteration is not None:
-            finished[record.engine_index] = finished.get(record.engine_index, 0) + len(record.iteration.finished)
-    assert sum(finished.values()) == 2 * STREAMS
-    assert min(finished[0], finished[1]) > STREAMS // 4
+    assert sum(finished(logger).values()) == 2 * STREAMS
+    assert min(finished(logger).get(index, 0) for index in (0, 1)) > STREAMS // 4
