@@ -89,9 +89,9 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
     """Add to distributions of this tree, name to extras, those that they declare, and theirs."""
     known = distributions()
     found: dict[str, set[str]] = {}
-    todo = list(wanted.items())
-    while todo:
-        name, extras = todo.pop()
+    pending = list(wanted.items())
+    while pending:
+        name, extras = pending.pop()
         if name not in known or (name in found and extras <= found[name]):
             continue
         project = metadata(known[name])
@@ -100,7 +100,7 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
         found.setdefault(name, set()).update(extras)
         for line in [*project["dependencies"], *(line for key in extras for line in optional.get(key, []))]:
             requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
-            todo.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
+            pending.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
     return found
 
 

@@ -77,3 +77,14 @@ def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
     yield start
     for server in servers:
         server.close()
+
+
+@pytest.fixture(scope="module")
+def one_thread():
+    """Small models compute on one thread: more would only wait for each other."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

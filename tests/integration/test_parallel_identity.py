@@ -15,7 +15,7 @@ import torch
 from tenonry import LLM, SamplingParams
 
 # Processes that load torch take their time where two cores are busy.
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 HERE = Path(__file__).parent
 OUTPUT_LENGTH = 10
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
@@ -41,14 +41,6 @@ families = load(
     "families_of_parallel_tests", HERE.parents[1] / "plugins" / "worker-torch" / "tests" / "worker_families.py"
 )
 rank_pool = load("rank_pool_of_parallel_tests", HERE / "rank_pool.py")
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

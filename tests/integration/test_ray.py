@@ -15,6 +15,7 @@ from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
 from tenonry.errors import EngineDeadError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
 
 pytestmark = pytest.mark.timeout(180)
@@ -39,21 +40,13 @@ def cluster():
     """Two nodes with room for one engine each; everything is killed in the end."""
     from ray.cluster_utils import Cluster
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, children_killed():
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
         found = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "no_monitor": True})
-        try:
-            found.add_node(**NODE, node_ip_address=SECOND_ADDRESS)
-            yield found
-        finally:
-            started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
-            for process in started:
-                with suppress(psutil.NoSuchProcess):
-                    process.kill()
-            psutil.wait_procs(started, PATIENCE_S)
+        found.add_node(**NODE, node_ip_address=SECOND_ADDRESS)
+        yield found
 
 
 @pytest.fixture

@@ -15,6 +15,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 
+pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
 OUTPUT_LENGTH = 12
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
@@ -52,14 +53,6 @@ def load_families():
 
 
 families = load_families()
-
-
-@pytest.fixture(scope="module", autouse=True)
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.fixture(scope="module")

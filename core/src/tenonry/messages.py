@@ -99,8 +99,6 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     scheduler_stats: SchedulerStats | None = None
     utility: UtilityResult | None = None
     rejected: list[FinishedOutput] = []
-    wave_complete: int | None = None
-    start_wave: int | None = None
     dead: str | None = None  # the engine is about to end; the reason
 
 
@@ -150,12 +148,6 @@ class EngineLoad(msgspec.Struct, array_like=True, tag=True):
     num_waiting: int = 0
 
 
-class EngineGone(msgspec.Struct, array_like=True, tag=True):
-    """Launching side to coordinator: count on this engine no more."""
-
-    engine_index: int
-
-
 class WaveStart(msgspec.Struct, array_like=True, tag=True):
     """Whoever has work for engines that pause: step, all of you but `exclude_index`, in `wave`."""
 
@@ -191,12 +183,13 @@ class LoadTable(msgspec.Struct, array_like=True):
 class CoordinatorReady(msgspec.Struct, kw_only=True, tag="COORDINATOR"):
     """Coordinator to launching side: where its sockets are bound."""
 
-    reports: str  # PULL: EngineLoad, EngineGone, WaveStart, WaveSync
+    reports: str  # PULL: EngineLoad, WaveStart, WaveSync
     orders: str  # PUB: WaveStart, WaveVerdict
     loads: str  # PUB: LoadTable
+    lockstep: bool = False  # whether engines pause together, and have to be woken
 
 
-CoordinatorInput = EngineLoad | EngineGone | WaveStart | WaveSync
+CoordinatorInput = EngineLoad | WaveStart | WaveSync
 CoordinatorOrder = WaveStart | WaveVerdict
 
 
@@ -228,7 +221,6 @@ class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
     num_gpu_blocks: int
     block_size: int
     max_model_len: int
-    dp_stats_address: str | None = None
     resolved: dict[str, str] = {}  # what the engine's own extension points resolved to
 
 

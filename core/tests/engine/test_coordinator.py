@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.engine.coordinator import CoordinatorState
-from tenonry.messages import EngineGone, EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
+from tenonry.messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
 
 
 def joined(count: int) -> CoordinatorState:
@@ -22,12 +22,6 @@ def test_the_table_shows_what_engines_said_last():
     assert state.changed
     assert state.table() == LoadTable([(0, 0, 0), (1, 3, 4)], 0, False)
     assert not state.changed
-
-
-def test_an_engine_that_left_is_not_shown():
-    state = joined(2)
-    state.take(EngineGone(0))
-    assert state.table().loads == [(1, 0, 0)]
 
 
 def test_the_first_request_wakes_the_others_and_the_second_nobody():
@@ -60,12 +54,6 @@ def test_a_wave_ends_when_nobody_has_work():
     assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [WaveVerdict(0, 32, unfinished=False)]
     assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
     assert state.take(WaveStart(1, 0)) == [WaveStart(1, 0)]
-
-
-def test_nobody_waits_for_an_engine_that_is_gone():
-    state = joined(2)
-    state.take(WaveSync(0, 0, 32, unfinished=True))
-    assert state.take(EngineGone(1)) == [WaveVerdict(0, 32, unfinished=True)]
 
 
 @settings(max_examples=60)

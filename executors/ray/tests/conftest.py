@@ -10,6 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from tenonry_testkit.processes import children_killed
 from tenonry_testkit.residue import RUN_VARIABLE
 
 ROLES = Path(__file__).with_name("roles")
@@ -67,16 +68,8 @@ def one_cluster():
     """A cluster with one node; all that was started for it is killed in the end, with the agents that Ray leaves."""
     from ray.cluster_utils import Cluster
 
-    before = {process.pid for process in psutil.Process().children(recursive=True)}
-    cluster = Cluster(initialize_head=True, head_node_args=HEAD)
-    try:
-        yield cluster
-    finally:
-        started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
-        for process in started:
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
-        psutil.wait_procs(started, PATIENCE_S)
+    with children_killed():
+        yield Cluster(initialize_head=True, head_node_args=HEAD)
 
 
 @pytest.fixture(scope="module")

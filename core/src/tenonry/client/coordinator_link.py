@@ -32,6 +32,7 @@ class CoordinatorLink:
                 self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve, keep="latest"
             )
             self._table.subscribe(b"")
+        if self._reports is None and coordinator.lockstep:
             self._reports = make_socket(
                 self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, keep="connected"
             )

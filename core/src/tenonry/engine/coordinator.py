@@ -49,11 +49,7 @@ class CoordinatorState:
             return []
         if isinstance(message, WaveStart):
             return self._start(message)
-        if isinstance(message, WaveSync):
-            self._asked[message.engine_index] = message
-        else:
-            self.loads.pop(message.engine_index, None)
-            self._asked.pop(message.engine_index, None)
+        self._asked[message.engine_index] = message
         return self._verdict()
 
     def _start(self, order: WaveStart) -> list[CoordinatorOrder]:
@@ -95,14 +91,17 @@ class Coordinator:
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
         self.state, self.stopping = CoordinatorState(), False
 
-    def say_hello(self, handshake_address: str, curve: CurveKeys | None) -> None:
+    def say_hello(self, handshake_address: str, curve: CurveKeys | None, lockstep: bool) -> None:
         """Tell the launching side where our sockets are."""
         socket = make_socket(
             self._context, zmq.DEALER, handshake_address, bind=False, identity=IDENTITY,
             linger_ms=HELLO_LINGER_MS, curve=curve,
         )  # fmt: skip
         ready = CoordinatorReady(
-            reports=endpoint(self._reports), orders=endpoint(self._orders), loads=endpoint(self._loads)
+            reports=endpoint(self._reports),
+            orders=endpoint(self._orders),
+            loads=endpoint(self._loads),
+            lockstep=lockstep,
         )
         socket.send(msgspec.msgpack.encode(ready))
         socket.close()
@@ -144,7 +143,7 @@ def run_coordinator(payload: Mapping[str, str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        coordinator.say_hello(payload["handshake_address"], curve)
+        coordinator.say_hello(payload["handshake_address"], curve, bool(payload["lockstep"]))
         coordinator.run()
     finally:
         coordinator.close()

@@ -66,7 +66,7 @@ class DataParallelLoop(EngineLoop):
         return super()._turn()
 
     def _drain(self) -> None:
-        while self._orders.poll(0):
+        while self._orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             self._obey(self._orders.recv())
         super()._drain()
 

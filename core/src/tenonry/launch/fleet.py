@@ -18,6 +18,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
+from tenonry.launch.engine_spec import engine_spec
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, HandshakeMetadata
@@ -161,7 +162,12 @@ class EngineFleet:
         self._coordinator_meeting = self.meeting()
         curve_keys = "" if self.curve is None else self.curve.encode()
         address = self.address(self._coordinator_meeting)
-        payload = {"address": address, "handshake_address": endpoint(socket), "curve_keys": curve_keys}
+        payload = {
+            "address": address,
+            "handshake_address": endpoint(socket),
+            "curve_keys": curve_keys,
+            "lockstep": "yes" if self._model.needs_lockstep else "",
+        }
         self._helpers.start(COORDINATOR, COORDINATOR_ROLE, payload, removes=self._coordinator_meeting.path)
         deadline = time.monotonic() + self._config.start_timeout
         while not socket.poll(COORDINATOR_POLL_MS):
@@ -174,18 +180,16 @@ class EngineFleet:
 
     def _spec(self, engine: CoreEngine, handshake_address: str) -> EngineSpec:
         local_rank = 0 if self._config.data_parallel_rank is not None else engine.index
-        return EngineSpec(
+        return engine_spec(
+            self._config, self._plan, self._model,
+            curve=self.curve,
             engine_index=engine.index,
             local_rank=local_rank,
             handshake_address=handshake_address,
-            config_text=self._config.model_dump_json(),
-            plan_text=self._plan.encode(),
-            model_text=msgspec.json.encode(self._model).decode(),
             epoch=self._epoch,
             local=engine.local,
             environment=device_environment(self._config, local_rank) if self._launcher.host() is None else {},
-            curve_keys="" if self.curve is None else self.curve.encode(),
-        )
+        )  # fmt: skip
 
     def _facts(self, engine: CoreEngine) -> EngineFacts:
         ready = engine.ready

@@ -13,14 +13,15 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.interfaces.launcher import Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
+from tenonry.launch.engine_spec import engine_spec
 from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
 from tenonry.logs import configure_logging
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import PluginManager, build_plugin
 from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import CurveKeys, make_socket, read_keys, tcp_address
+from tenonry.sockets import make_socket, read_keys, tcp_address
 from tenonry.supervise import STOP_TIMEOUT_S, describe_exit
 
 logger = logging.getLogger(__name__)
@@ -61,7 +62,13 @@ class HeadlessNode:
         self._curve = read_keys(config.auth_key_file)
         self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
         self._engines = list(range(first, first + count))
-        self._specs = [_spec(config, plan, model, index, self._address, self._curve) for index in self._engines]
+        self._specs = [
+            engine_spec(
+                config, plan, model, engine_index=index, local_rank=rank, handshake_address=self._address, local=False,
+                environment=device_environment(config, rank), curve=self._curve,
+            )
+            for rank, index in enumerate(self._engines)
+        ]  # fmt: skip
         self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
         self._timeout, self._stopping = config.start_timeout, threading.Event()
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
@@ -116,20 +123,3 @@ class HeadlessNode:
                 self._stopping.wait(REPORT_EVERY_S)
             elif time.monotonic() > heard + patience:
                 raise LaunchError(f"the front end at {self._address} has said nothing for {patience:.0f} s")
-
-
-def _spec(
-    config: EngineConfig, plan: PluginPlan, model: ModelInfo, index: int, address: str, curve: CurveKeys
-) -> EngineSpec:
-    local_rank = index - config.data_parallel_start_rank
-    return EngineSpec(
-        engine_index=index,
-        local_rank=local_rank,
-        handshake_address=address,
-        config_text=config.model_dump_json(),
-        plan_text=plan.encode(),
-        model_text=msgspec.json.encode(model).decode(),
-        local=False,
-        environment=device_environment(config, local_rank),
-        curve_keys=curve.encode(),
-    )

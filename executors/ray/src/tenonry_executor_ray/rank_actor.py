@@ -161,7 +161,7 @@ class RankActor:
                 return [OK, *map(bytes, self._encoder.encode(output))]
         except Exception as error:
             logger.exception("%s failed in a step", self._name)
-            result = Failure.of(error)
+            result = self._broken = Failure.of(error)
         return [msgspec.msgpack.encode(result)]
 
     def _look_at(self, result: Result) -> None:

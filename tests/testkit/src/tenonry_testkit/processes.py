@@ -25,6 +25,20 @@ COMMAND = (sys.executable, "-m", "tenonry")
 URL = r"(https?://[^\s'\"]+)"
 
 
+@contextlib.contextmanager
+def children_killed(patience_s: float = 20.0) -> Iterator[None]:
+    """Kill, in the end, every process that was started below this one meanwhile."""
+    before = {process.pid for process in psutil.Process().children(recursive=True)}
+    try:
+        yield
+    finally:
+        started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+        for process in started:
+            with contextlib.suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(started, patience_s)
+
+
 class Completed(NamedTuple):
     """A command that ended: its exit code (negative: the signal), and what it wrote."""
 
