@@ -62,10 +62,10 @@ def read_keys(path: str) -> CurveKeys:
 
 
 class RunDirectory:
-    """A private folder (0700) for the sockets of one run; removed by `close`, at collection or at exit."""
+    """A private folder (0700) for the sockets of one run, with our pid in its name; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix="tenonry-")
+        self.path = tempfile.mkdtemp(prefix=f"tenonry-{os.getpid()}-")
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)
 
     def address(self, name: str) -> str:

@@ -47,7 +47,7 @@ def test_last_user_of_a_careless_fixture(careless):
 """
 
 CLEAN = """
-import socket, subprocess, sys, threading, time
+import os, socket, subprocess, sys, tempfile, threading, time
 import pytest
 
 SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
@@ -82,6 +82,9 @@ def test_cycle():
     holder.me, holder.listener = holder, socket.socket()
     holder.listener.bind(("127.0.0.1", 0))
     holder.listener.listen()
+
+def test_beside_another_run():
+    tempfile.mkdtemp(prefix=f"tenonry-{os.getppid()}-")
 
 @pytest.mark.leaves_residue("on purpose")
 def test_excused():
@@ -124,7 +127,7 @@ def test_each_kind_of_residue_is_an_error_of_its_test(run_inner):
 
 def test_clean_tests_pass(run_inner):
     result, text = run_inner(CLEAN)
-    result.assert_outcomes(passed=8)
+    result.assert_outcomes(passed=9)
     assert "left behind" not in text
 
 

@@ -96,8 +96,11 @@ class ResidueWatch:
         if thing.kind == "shared memory":
             return _used_by_others(lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids())
         if thing.kind == "run folder":
-            inodes = _bound_inodes(str(thing.key))
-            return bool(inodes) and _used_by_others(lambda pid: bool(inodes & _socket_inodes(pid)), self._own_pids())
+            own, inodes = self._own_pids(), _bound_inodes(str(thing.key))
+            maker = _maker_of(str(thing.key))
+            return (maker not in own and psutil.pid_exists(maker)) or (
+                bool(inodes) and _used_by_others(lambda pid: bool(inodes & _socket_inodes(pid)), own)
+            )
         return False
 
     # ------------------------------------------------------------------ processes
@@ -212,6 +215,12 @@ def _shared_memory() -> list[Thing]:
 def _run_directories() -> list[Thing]:
     folder = Path(tempfile.gettempdir())
     return [Thing("run folder", str(path), f"run folder {path}") for path in folder.glob(RUN_DIRECTORIES)]
+
+
+def _maker_of(folder: str) -> int:
+    """The process that made a run folder: its pid is in the name. 0: the name says nothing."""
+    number = Path(folder).name.split("-")[1]
+    return int(number) if number.isdigit() else 0
 
 
 def _bound_inodes(folder: str) -> set[str]:
