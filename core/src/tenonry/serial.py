@@ -22,6 +22,7 @@ MAX_FRAMES = 4096
 _NAMES = ("?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8")
 # The types that travel, by the text that names them: numpy itself would read any text, even as Python.
 _DTYPES = {np.dtype(name).str: np.dtype(name) for name in _NAMES}
+_TEXTS = {dtype: text for text, dtype in _DTYPES.items()}
 
 
 class Encoder:
@@ -38,18 +39,22 @@ class Encoder:
         return self._frames
 
     def _hook(self, value: Any) -> Any:
-        if isinstance(value, np.ndarray) and value.dtype.newbyteorder("=").str in _DTYPES:
-            array = np.ascontiguousarray(value, value.dtype.newbyteorder("="))
-            data: Any
-            if array.nbytes <= INLINE_BYTES:
-                data = array.tobytes()
-            else:
-                data = len(self._frames)
-                self._frames.append(array.reshape(-1).view(np.uint8).data)
-            return (array.dtype.str, array.shape, data) if array.ndim != 1 else (array.dtype.str, data)
-        if isinstance(value, np.generic):
+        if isinstance(value, np.ndarray):
+            text = _TEXTS.get(value.dtype)
+            if text is not None:
+                data = value.tobytes() if value.nbytes <= INLINE_BYTES else self._refer_to(value)
+                return (text, data) if value.ndim == 1 else (text, value.shape, data)
+            native = value.dtype.newbyteorder("=")
+            if native in _TEXTS and native != value.dtype:
+                return self._hook(value.astype(native))
+        elif isinstance(value, np.generic):
             return value.item()
         raise TypeError(f"{_type_name(value)} cannot be sent to another process")
+
+    def _refer_to(self, array: np.ndarray) -> int:
+        """The number of the frame that holds a large array."""
+        self._frames.append(np.ascontiguousarray(array).reshape(-1).view(np.uint8).data)
+        return len(self._frames) - 1
 
 
 class Decoder(Generic[T]):
@@ -73,7 +78,7 @@ class Decoder(Generic[T]):
         return decoded
 
     def _hook(self, kind: Any, value: Any) -> Any:
-        if not isinstance(value, list | tuple) or len(value) not in (2, 3):
+        if type(value) is not list or not 2 <= len(value) <= 3:
             raise TypeError("an array must be (dtype, data) or (dtype, shape, data)")
         dtype = _DTYPES.get(value[0])
         if dtype is None:
@@ -85,7 +90,7 @@ class Decoder(Generic[T]):
             data = self._frames[data]
         array = np.frombuffer(data, dtype)
         wanted = _declared_type(kind)
-        if wanted not in (None, dtype):
+        if wanted is not dtype and wanted is not None:
             array = _convert(array, wanted)
         return array if len(value) == 2 else array.reshape(value[1])
 

@@ -62,7 +62,7 @@ def read_keys(path: str) -> CurveKeys:
 
 
 class RunDirectory:
-    """A private folder (0700) for the sockets of one run, with our pid in its name; gone by `close`, at exit at last."""
+    """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix=f"tenonry-{os.getpid()}-")

@@ -24,6 +24,8 @@ from tenonry.errors import LaunchError
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
+# numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
+CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 ExitCallback = Callable[[str, int, int], None]
 
 
@@ -79,7 +81,7 @@ def start_child(
         process = subprocess.Popen(
             command,
             stdin=subprocess.PIPE,
-            env={**os.environ, **(environment or {})},
+            env={**CHILD_DEFAULTS, **os.environ, **(environment or {})},
             pass_fds=(read_end, *pass_fds),
         )
     except OSError as error:
