@@ -7,17 +7,19 @@ import logging
 import os
 import signal
 import socket
+import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import ray
-from ray._private import auto_init_hook
+from ray._private import auto_init_hook, worker
 from ray._private.utils import read_ray_address
 from ray.exceptions import RayError, RayTaskError
 from ray.util import get_node_ip_address
 
 from tenonry.errors import LaunchError
+from tenonry_executor_ray.cleanup import start_cleanup
 from tenonry_executor_ray.options import RayOptions
 
 logger = logging.getLogger("tenonry.ray")
@@ -42,8 +44,12 @@ class RaySession:
         self.owned = not ray.is_initialized()
         # A question to Ray that meets the end of the connection must fail, and not start a cluster of its own.
         auto_init_hook.enable_auto_connect = False
+        self._cleanup: subprocess.Popen[bytes] | None = None
         if self.owned:
-            _connect(options.address or os.environ.get("RAY_ADDRESS") or default_address, options.namespace)
+            address = _find(options.address or os.environ.get("RAY_ADDRESS") or default_address)
+            _connect(address, options.namespace)
+            if address == LOCAL:
+                self._cleanup = start_cleanup(worker.global_worker.node.get_session_dir_path())
         self.lost: str | None = None
         self.head: str = ray.get_runtime_context().gcs_address
         self.host: str = get_node_ip_address()
@@ -75,6 +81,8 @@ class RaySession:
             self._closing.set()
             if self.owned:
                 bounded(ray.shutdown, CLOSE_TIMEOUT_S)
+            if self._cleanup is not None:
+                self._cleanup.communicate(timeout=CLOSE_TIMEOUT_S)
 
 
 class Disconnected(LaunchError):
@@ -109,14 +117,14 @@ def bounded(call: Callable[[], Any], timeout: float) -> bool:
     return not thread.is_alive()
 
 
-def _connect(address: str | None, namespace: str | None) -> None:
-    handler, found = signal.getsignal(signal.SIGTERM), _find(address)
-    fresh = {"include_dashboard": False} if found == LOCAL else {}
+def _connect(address: str, namespace: str | None) -> None:
+    handler = signal.getsignal(signal.SIGTERM)
+    fresh = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(address=found, namespace=namespace, logging_level=logging.WARNING, **fresh)
+        ray.init(address=address, namespace=namespace, logging_level=logging.WARNING, **fresh)
     except Exception as error:
         raise LaunchError(
-            f"cannot connect to Ray at {found}: {words(error)}; start it with: ray start --head"
+            f"cannot connect to Ray at {address}: {words(error)}; start it with: ray start --head"
         ) from error
     if threading.current_thread() is threading.main_thread() and handler is not None:
         signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which ends the process at once
