@@ -131,7 +131,7 @@ def test_preempted_requests_come_back_the_same(pool, folder):
         assert serve(llm, greedy()) == generated("qwen3")
 
 
-@pytest.mark.parametrize(("family", "layout"), [("llama-biased", "TP 2"), ("gemma2", "PP 2")])
+@pytest.mark.parametrize(("family", "layout"), [("llama-biased", "TP 2 x PP 2"), ("gemma2", "PP 2")])
 def test_the_mp_executor_gives_the_same_tokens(folder, family, layout):
     """The whole way, as users go it: a process per rank, started for this engine."""
     tp, pp = LAYOUTS[layout]
