@@ -191,5 +191,6 @@ def describe(report: DataParallelReport) -> str:
             f"{size}, {report.runs} runs in turn, {report.event_loop}; median (min–max)",
             table(header, rows),
             f"coordinator and affinity over round robin, CPU per token: {report.coordinator_ratio.text(3)}",
+            str(report.machine.pace),
         ]
     )

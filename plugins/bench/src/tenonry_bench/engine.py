@@ -177,4 +177,4 @@ def describe(report: EngineReport) -> str:
     if report.round_trip_ms is not None:
         trip = report.round_trip_ms
         lines.append(f"  one-token round trip, ms     {trip.p50:.3f} p50, {trip.p99:.3f} p99")
-    return "\n".join(lines)
+    return "\n".join([*lines, str(report.machine.pace)])

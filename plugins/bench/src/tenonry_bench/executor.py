@@ -110,4 +110,5 @@ def describe(report: ExecutorReport) -> str:
     ]
     title = f"executor {report.executor} ({report.distribution}), {report.running} running"
     added = f"added per step: {report.added_ms.text(3)} ms; target {report.target_ms:g} ms"
-    return f"{title}, per step, median (min–max) of {report.runs} runs\n{table(header, rows)}\n{added}"
+    title = f"{title}, per step, median (min–max) of {report.runs} runs"
+    return "\n".join([title, table(header, rows), added, str(report.machine.pace)])

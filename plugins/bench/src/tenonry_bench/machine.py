@@ -12,6 +12,8 @@ from pathlib import Path
 import msgspec
 import psutil
 
+from tenonry_bench.pace import Pace, measure_pace
+
 LIBRARIES = ("torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop", "pydantic", "tokenizers")
 
 
@@ -26,6 +28,7 @@ class Machine(msgspec.Struct, kw_only=True):
     usable_cores: int
     memory_gib: float
     load_average: float
+    pace: Pace
     versions: dict[str, str]
     torch_threads: int | None = None
 
@@ -41,6 +44,7 @@ def describe_machine() -> Machine:
         usable_cores=usable_cores(),
         memory_gib=round(psutil.virtual_memory().total / 2**30, 1),
         load_average=os.getloadavg()[0],
+        pace=measure_pace(),
         versions=versions(),
         torch_threads=torch_threads(),
     )

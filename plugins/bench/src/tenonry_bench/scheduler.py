@@ -162,4 +162,4 @@ def describe(report: SchedulerReport) -> str:
         for result in report.results
     ]
     title = f"scheduler {report.scheduler} ({report.distribution}), block size {report.block_size}"
-    return f"{title}, per step, median (min–max) of {report.runs} runs\n{table(header, rows)}"
+    return f"{title}, per step, median (min–max) of {report.runs} runs\n{table(header, rows)}\n{report.machine.pace}"

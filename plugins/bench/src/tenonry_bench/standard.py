@@ -192,5 +192,6 @@ def describe(figures: list[Figure], peers: dict[str, PeerFigure], machine: Machi
             "ours: median (min–max) of the runs; ratio: how many times better than the peer (above 1 is better).",
             f"peer: {'; '.join(sources) or 'none'}.",
             f"{machine.cpu}, {machine.usable_cores} cores, {machine.python}; load was {machine.load_average:.1f}.",
+            f"{machine.pace}.",
         ]
     )

@@ -107,4 +107,4 @@ def describe(report: StartReport) -> str:
     """The report for a person."""
     title = f"engines from start to ready, seconds, {report.runs} runs in turn, median (min–max)"
     rows = [f"  {one.engines:3} engines  {one.ready_s.text(2)}, ratio {one.ratio.text(2)}" for one in report.results]
-    return "\n".join([title, *rows])
+    return "\n".join([title, *rows, str(report.machine.pace)])

@@ -85,4 +85,4 @@ def describe(report: StartupReport) -> str:
         lines.append(f"  process to first token       {report.startup_s.text(2)}")
     lines.append(f"  import tenonry, over Python  {report.import_s.text(3)}")
     lines.append(f"  tenonry --help               {report.help_s.text(3)}")
-    return "\n".join(lines)
+    return "\n".join([*lines, str(report.machine.pace)])
