@@ -301,6 +301,33 @@ class TestSchedulerFaults:
         assert (caught.value.plugin, caught.value.step_id) == ("kernel_parts:MoodyScheduler", 0)
         assert caught.value.rule
 
+    @pytest.mark.parametrize(("elsewhere", "order"), [(False, ["check", "execute"]), (True, ["execute", "check"])])
+    def test_a_step_is_checked_while_it_runs_elsewhere(self, monkeypatch, elsewhere, order):
+        core, calls = make_core(), []
+        core.add_request(request(1))
+        monkeypatch.setattr(core.executor, "runs_elsewhere", elsewhere, raising=False)
+        check, execute = core.validator.check, core.executor.execute_model
+        monkeypatch.setattr(core.validator, "check", lambda output: (calls.append("check"), check(output)))
+        monkeypatch.setattr(
+            core.executor, "execute_model", lambda output: (calls.append("execute"), execute(output))[1]
+        )
+        news, worked = core.step()
+        assert worked
+        assert news[0].token_ids.tolist() == expected(core, request(1))[:1]
+        assert calls == order
+
+    @pytest.mark.parametrize("refuses", [False, True])
+    def test_the_scheduler_is_to_blame_for_what_runs_elsewhere(self, monkeypatch, refuses):
+        """No result of such a step counts, and a worker that stumbles over it is not the cause."""
+        core = make_core(**moody(scheduler={"rows": 3}))
+        core.add_request(request(1))
+        monkeypatch.setattr(core.executor, "runs_elsewhere", True, raising=False)
+        if refuses:
+            monkeypatch.setattr(core.executor, "execute_model", lambda output: output.no_such_thing)
+        with pytest.raises(ContractViolation, match="kernel_parts:MoodyScheduler"):
+            core.step()
+        assert not core._in_flight
+
     def test_the_validator_can_be_turned_off(self):
         assert make_core().validator is not None
         assert make_core(validate_scheduler=False).validator is None

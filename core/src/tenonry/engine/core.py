@@ -163,17 +163,30 @@ class EngineCore:
 
     def _launch(self) -> bool:
         output: SchedulerOutput = self._ask("schedule")
-        if self.validator is not None:
-            self.validator.check(output)
-        if not len(output.row) and not len(output.gone) and not output.new and self.kv_connector is None:
-            return False  # nothing to compute: the step reaches no worker, only its number is used up
-        try:
-            future = self.executor.execute_model(output)
-        except Exception as error:
-            self._dump_state(output)
-            raise self._blame("worker", "execute_model", error) from error
+        is_empty = not len(output.row) and not len(output.gone) and not output.new and self.kv_connector is None
+        if self.executor.runs_elsewhere and not is_empty:
+            future = self._execute(output)
+            self._validate(output)  # meanwhile
+        else:
+            self._validate(output)
+            if is_empty:
+                return False  # nothing to compute: the step reaches no worker, only its number is used up
+            future = self._execute(output)
         self._in_flight.append((output, future))
         return True
+
+    def _validate(self, output: SchedulerOutput) -> None:
+        if self.validator is not None:
+            self.validator.check(output)
+
+    def _execute(self, output: SchedulerOutput) -> StepFuture:
+        try:
+            return self.executor.execute_model(output)
+        except Exception as error:
+            if self.executor.runs_elsewhere:
+                self._validate(output)  # or a worker would be blamed for what the scheduler did
+            self._dump_state(output)
+            raise self._blame("worker", "execute_model", error) from error
 
     def _collect(self) -> News:
         output, future = self._in_flight.popleft()

@@ -47,10 +47,12 @@ class Executor(Plugin, ABC):
 
     `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
-    `capabilities`: what `call` supports, as its workers declare.
+    `capabilities`: what `call` supports, as its workers declare. `runs_elsewhere`: `execute_model` only sends the step
+    to other processes, so the engine checks it against the scheduler's contract meanwhile, and not before.
     """
 
     feeds_back_tokens: bool = True
+    runs_elsewhere: bool = False
 
     def __init__(self, context: ExecutorContext) -> None:
         self.context = context

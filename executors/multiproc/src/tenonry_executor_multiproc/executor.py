@@ -30,6 +30,8 @@ SPARE_SLOTS = 6  # beyond one per pipeline stage: more steps than any worker kee
 class MultiprocExecutor(Executor):
     """See `tenonry.interfaces.executor.Executor`. For one thread; only `on_failure` is called from another one."""
 
+    runs_elsewhere = True
+
     def __init__(self, context: ExecutorContext) -> None:
         super().__init__(context)
         self._config = context.config
