@@ -109,9 +109,7 @@ class EngineCore:
 
     def abort_client(self, client: int) -> None:
         """End all requests of a front end."""
-        theirs = [handle for handle in self._live if handle >> CLIENT_SHIFT == client]
-        if theirs:
-            self.abort_requests(theirs)
+        self.abort_requests([handle for handle in self._live if handle >> CLIENT_SHIFT == client])
 
     def _ended(self, handle: int) -> None:
         self._live.discard(handle)
@@ -155,10 +153,9 @@ class EngineCore:
             self._idle_since = now
         elif now - self._idle_since > STALL_S:
             self._idle_since = math.inf
-            counts = self.request_counts()
             logger.warning(
                 "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait",
-                self.plan.get("scheduler").name, STALL_S, *counts,
+                self.plan.get("scheduler").name, STALL_S, *self.request_counts(),
             )  # fmt: skip
 
     def _launch(self) -> bool:
