@@ -214,7 +214,7 @@ def test(words: list[str]) -> int:
     os.chdir(ROOT)
     if words:
         become(PYTHON, "-m", "pytest", *words, env=test_env())
-    parts = [["-n", "2", "--dist", "loadfile", *[f"--ignore={path}" for path in ALONE]], *[[path] for path in ALONE]]
+    parts = [["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]], *[[path] for path in ALONE]]
     return max(
         subprocess.run([PYTHON, "-m", "pytest", "-q", *part], env=test_env(), check=False).returncode for part in parts
     )
