@@ -15,6 +15,9 @@ def test_report(bench, model_folder):
     assert two["ratio"]["median"] == pytest.approx(two["ready_s"]["median"] / one["ready_s"]["median"])
     assert report["settings"]["worker"]["name"] == "null"
     assert "2 engines" in printed
+    assert [one["engines"] for one in report["imports"]] == [1, 2]
+    assert report["imports"][1]["ready_s"]["min"] > 0
+    assert "2 imports alone" in printed
     assert psutil.Process().children() == []
 
 

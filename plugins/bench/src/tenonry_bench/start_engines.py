@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -13,6 +16,7 @@ from tenonry.arguments import add_engine_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
+from tenonry.supervise import CHILD_DEFAULTS
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.layouts import Layout, in_turn
 from tenonry_bench.machine import Machine, describe_machine
@@ -28,11 +32,14 @@ class StartResult(msgspec.Struct):
 
 
 class StartReport(msgspec.Struct, kw_only=True):
-    """`results`: one per number of engines, in the order of the flags."""
+    """`results`: one per number of engines, in the order of the flags. `imports`: the same for plain interpreters that
+    import what an engine imports, and do nothing else: what of the ratio is the machine's.
+    """
 
     bench: str = "start-engines"
     runs: int
     results: list[StartResult]
+    imports: list[StartResult]
     settings: dict[str, Any]
     machine: Machine
 
@@ -60,9 +67,15 @@ class StartEnginesBench(Command):
         starter = Starter(config)
         starter.seconds(1)  # from now on the files are in the page cache
         sizes = list(dict.fromkeys(args.sizes))
-        rounds = [{size: starter.seconds(size) for size in in_turn(sizes, run)} for run in range(args.runs)]
+        rounds = [
+            {size: (starter.seconds(size), starter.import_seconds(size)) for size in in_turn(sizes, run)}
+            for run in range(args.runs)
+        ]
+        results, imports = (
+            summarise(sizes, [{size: pair[which] for size, pair in one.items()} for one in rounds]) for which in (0, 1)
+        )
         report = StartReport(
-            runs=args.runs, results=summarise(sizes, rounds), settings=settings_of(config), machine=machine
+            runs=args.runs, results=results, imports=imports, settings=settings_of(config), machine=machine
         )
         print(describe(report))
         write_report(args.json, report)
@@ -94,6 +107,20 @@ class Starter:
             raise LaunchError(deaths[0])
         return took
 
+    def import_seconds(self, processes: int) -> float:
+        """Until so many interpreters have imported an engine's modules and ended."""
+        parts = [self._parts.plan.get(kind) for kind in ("executor", "scheduler", "worker")]
+        modules = [part.target.partition(":")[0] for part in parts if not part.path]
+        program = f"import {', '.join(['tenonry.engine.proc', *modules])}"
+        began = time.perf_counter()
+        environment = {**CHILD_DEFAULTS, **os.environ}
+        command = [sys.executable, "-P", "-c", program]
+        running = [subprocess.Popen(command, env=environment) for _ in range(processes)]
+        codes = [process.wait() for process in running]
+        if any(codes):
+            raise LaunchError(f"an interpreter could not run: {program}")
+        return time.perf_counter() - began
+
 
 def summarise(sizes: Sequence[int], rounds: Sequence[dict[int, float]]) -> list[StartResult]:
     """Ratios are taken run by run."""
@@ -106,5 +133,9 @@ def summarise(sizes: Sequence[int], rounds: Sequence[dict[int, float]]) -> list[
 def describe(report: StartReport) -> str:
     """The report for a person."""
     title = f"engines from start to ready, seconds, {report.runs} runs in turn, median (min–max)"
-    rows = [f"  {one.engines:3} engines  {one.ready_s.text(2)}, ratio {one.ratio.text(2)}" for one in report.results]
+    rows = [
+        f"  {one.engines:3} {what}  {one.ready_s.text(2)}, ratio {one.ratio.text(2)}"
+        for what, results in (("engines", report.results), ("imports alone", report.imports))
+        for one in results
+    ]
     return "\n".join([title, *rows, str(report.machine.pace)])
