@@ -1,14 +1,23 @@
-"""The future of one step. Engine process."""
+"""The future of one step, and what went wrong in it. Engine process."""
 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from tenonry.step import ModelRunnerOutput
     from tenonry_executor_multiproc.packets import Packet
     from tenonry_executor_multiproc.ranks import RankGroup
+
+
+class StepFault(NamedTuple):
+    """The first error of a step: whose, and until when to wait for a cause behind it."""
+
+    error: Exception
+    rank: int
+    sequence: int
+    settled_at: float
 
 
 class RankStep:

@@ -26,7 +26,7 @@ from tenonry_executor_multiproc.link import Link
 from tenonry_executor_multiproc.machine import Rendezvous
 from tenonry_executor_multiproc.packets import FAILED, Call, Fault, Kind, Packet, rebuild_error
 from tenonry_executor_multiproc.rank import RankSetup
-from tenonry_executor_multiproc.rank_step import RankStep
+from tenonry_executor_multiproc.rank_step import RankStep, StepFault
 
 logger = logging.getLogger("tenonry.executor.mp")
 ROLE = "tenonry_executor_multiproc.rank:run_rank"
@@ -41,15 +41,6 @@ class Death(NamedTuple):
 
     reason: str
     rank: int | None
-
-
-class StepFault(NamedTuple):
-    """The first error of a step: whose, and until when to wait for a cause behind it."""
-
-    error: Exception
-    rank: int
-    sequence: int
-    settled_at: float
 
 
 class RankGroup:
