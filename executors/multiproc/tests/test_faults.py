@@ -66,7 +66,7 @@ def test_a_model_error_stays_one(build):
 
 
 def test_a_start_has_a_deadline_and_names_who_is_late(build):
-    built = build({"fault": "sleep"}, start_timeout=2.0)
+    built = build({"fault": "sleep"}, start_timeout=4.0)
     with pytest.raises(LaunchError, match=r"load was not answered within .* by worker 0\.1 \(pid \d+, .*start-timeout"):
         built.executor.start()
 
