@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.engine.build import EngineParts, build_parts, release
+from tenonry.engine.build import EngineParts, release
 from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
 from tenonry.model_info import ModelInfo
@@ -30,7 +30,11 @@ STATS_INTERVAL_S = 0.2
 STALL_S = 10.0
 
 
-class EngineCore:
+def _log_failure(reason: str) -> None:
+    logger.error("the executor failed: %s", reason)
+
+
+class EngineCore(EngineParts):
     """One engine. `step()` moves everything; all other methods return at once.
 
     `on_failure(reason)` is called, from any thread, when the executor loses a rank.
@@ -46,10 +50,7 @@ class EngineCore:
         on_failure: Callable[[str], None] | None = None,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self.config, self.model, self.plan, self.clock, self.index = config, model, plan, clock, engine_index
-        parts: EngineParts = build_parts(config, model, plan, engine_index, on_failure or self._log_failure, clock)
-        self.executor, self.scheduler, self.validator = parts.executor, parts.scheduler, parts.validator
-        self.kv_cache, self.kv_connector = parts.kv_cache, parts.kv_connector
+        super().__init__(config, model, plan, engine_index, on_failure or _log_failure, clock)
         self.limits = RequestLimits(self.kv_cache.max_model_len, model.vocab_size)
         self.depth = self.executor.max_concurrent_batches
         self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
@@ -60,10 +61,6 @@ class EngineCore:
         self._idle_since: float | None = None
         self._stats_due = 0.0
         self._stats_dirty = False
-
-    @staticmethod
-    def _log_failure(reason: str) -> None:
-        logger.error("the executor failed: %s", reason)
 
     # ------------------------------------------------------------------ requests
     def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:
