@@ -130,7 +130,9 @@ class EngineZmqAddresses(msgspec.Struct, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What front ends know of one engine that is ready. `epoch` is the one its messages carry."""
+    """What only a built engine knows of itself. `epoch` is the one its messages carry; `resolved` what its own extension
+    points resolved to.
+    """
 
     index: int
     epoch: int
@@ -215,13 +217,10 @@ class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
 
 
 class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
-    """Engine to front end: built. Carries the facts that only a built engine knows."""
+    """Engine to front end: built, and this is what I am."""
 
     local: bool
-    num_gpu_blocks: int
-    block_size: int
-    max_model_len: int
-    resolved: dict[str, str] = {}  # what the engine's own extension points resolved to
+    facts: EngineFacts
 
 
 class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):

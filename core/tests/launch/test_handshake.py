@@ -20,6 +20,7 @@ from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
 from tenonry.messages import (
     PROTOCOL_VERSION,
+    EngineFacts,
     EngineHandshakeMessage,
     EngineZmqAddresses,
     FailedMessage,
@@ -37,7 +38,8 @@ ADDRESSES = EngineZmqAddresses(
 )  # fmt: skip
 METADATA = HandshakeMetadata(addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4)
 VERSIONS = {"acme": "2.0"}
-READY = ReadyMessage(local=True, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"})
+FACTS = EngineFacts(index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"})
+READY = ReadyMessage(local=True, facts=FACTS)
 
 
 def hello(**fields: Any) -> HelloMessage:
@@ -82,8 +84,8 @@ class FrontEnd:
             raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
             self.dealers[index].send(raw)
 
-    def run(self, timeout: float = 5.0, **ended: int) -> None:
-        self.shake.run(Launcher(**ended).finished, timeout)
+    def run(self, timeout: float = 5.0, **ended: int) -> list[EngineFacts]:
+        return self.shake.run(Launcher(**ended).finished, timeout)
 
     def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
         with pytest.raises(LaunchError, match=text):
@@ -113,21 +115,20 @@ class TestGoodOrder:
         engine = one.engines[0]
         assert (engine.index, engine.local, engine.identity, engine.state) == (0, True, b"\0\0", CoreEngineState.NEW)
         one.say(hello(), READY)
-        one.run()
+        assert one.run() == [FACTS]
         init = msgspec.msgpack.decode(one.dealers[0].recv(), type=HandshakeMetadata)
         assert init == METADATA
         assert engine.state is CoreEngineState.READY
-        assert engine.ready == READY
 
     def test_several_engines_in_any_order(self, front_end):
         """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by whoever needs the sum."""
         one = front_end(CoreEngine(0), CoreEngine(258), CoreEngine(1, local=False))
         one.say(hello(local=False), index=1)
         one.say(hello(), READY, index=258)
-        one.say(msgspec.structs.replace(READY, local=False, num_gpu_blocks=7), index=1)
+        fewer = msgspec.structs.replace(FACTS, num_gpu_blocks=7)
+        one.say(ReadyMessage(local=False, facts=fewer), index=1)
         one.say(hello(), READY, index=0)
-        one.run()
-        assert sum(engine.ready.num_gpu_blocks for engine in one.engines if engine.ready) == 27
+        assert sum(facts.num_gpu_blocks for facts in one.run()) == 27
 
     def test_a_child_that_ended_after_it_was_ready_is_somebody_elses_business(self, front_end):
         one = front_end()
@@ -319,7 +320,7 @@ class TestRealEngine:
         one.launch()
         assert one.hear().pid == one.child.pid
         one.answer()
-        ready = one.hear()
+        ready = one.hear().facts
         assert (ready.num_gpu_blocks, ready.block_size, ready.max_model_len) == (8, 4, 20)
         assert ready.resolved == {"fake": "tokens"}
 

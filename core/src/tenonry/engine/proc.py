@@ -27,6 +27,7 @@ from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
+    EngineFacts,
     FailedMessage,
     FinishedOutput,
     HandshakeMetadata,
@@ -63,7 +64,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
         handshake.failed(error)
         context.destroy()
         return 1
-    handshake.ready(loop.core)
+    handshake.ready(loop.facts())
     return loop.run()
 
 
@@ -112,17 +113,8 @@ class EngineHandshake:
             raise LaunchError(f"no answer from the front end within {HANDSHAKE_TIMEOUT_MINS} minutes")
         return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)
 
-    def ready(self, core: EngineCore) -> None:
-        cache = core.kv_cache
-        self._send(
-            ReadyMessage(
-                local=self._spec.local,
-                num_gpu_blocks=cache.num_blocks,
-                block_size=cache.block_size,
-                max_model_len=cache.max_model_len,
-                resolved=core.executor.resolved_plugins(),
-            )
-        )
+    def ready(self, facts: EngineFacts) -> None:
+        self._send(ReadyMessage(local=self._spec.local, facts=facts))
         self._socket.close()
 
     def failed(self, error: Exception) -> None:
@@ -158,6 +150,18 @@ class EngineLoop:
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
         signal.signal(signal.SIGTERM, self._on_terminate)  # before READY: from then on an end has to be orderly
+
+    def facts(self) -> EngineFacts:
+        """What the front end has to know of this engine."""
+        cache = self.core.kv_cache
+        return EngineFacts(
+            index=self._index,
+            epoch=self._epoch,
+            num_gpu_blocks=cache.num_blocks,
+            block_size=cache.block_size,
+            max_model_len=cache.max_model_len,
+            resolved=self.core.executor.resolved_plugins(),
+        )
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:

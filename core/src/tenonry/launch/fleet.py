@@ -109,8 +109,7 @@ class EngineFleet:
             if self._coordinated and self.coordinator is None:
                 self.coordinator = self._start_coordinator(meeting)
             self._launcher.start(specs)
-            self._run_handshake(socket, engines, addresses)
-            facts = [self._facts(engine) for engine in engines]
+            facts = self._run_handshake(socket, engines, addresses)
             check_alike([*self.engines.values(), *facts])
         except BaseException:
             self._launcher.stop(names)
@@ -130,7 +129,7 @@ class EngineFleet:
 
     def _run_handshake(
         self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
-    ) -> None:
+    ) -> list[EngineFacts]:
         if self.coordinator is not None:
             addresses = msgspec.structs.replace(
                 addresses,
@@ -145,7 +144,7 @@ class EngineFleet:
             epoch=self._epoch,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._on_report)
-        handshake.run(lambda: self._ended(engines), self._config.start_timeout)
+        return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
         """Processes that a start waits for and that are gone."""
@@ -190,18 +189,6 @@ class EngineFleet:
             local=engine.local,
             environment=device_environment(self._config, local_rank) if self._launcher.host() is None else {},
         )  # fmt: skip
-
-    def _facts(self, engine: CoreEngine) -> EngineFacts:
-        ready = engine.ready
-        assert ready is not None  # noqa: S101 - the handshake ended
-        return EngineFacts(
-            index=engine.index,
-            epoch=self._epoch,
-            num_gpu_blocks=ready.num_gpu_blocks,
-            block_size=ready.block_size,
-            max_model_len=ready.max_model_len,
-            resolved=ready.resolved,
-        )
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:

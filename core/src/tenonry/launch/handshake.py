@@ -14,6 +14,7 @@ from tenonry.errors import LaunchError
 from tenonry.launch.nodes import NODE_IDENTITY
 from tenonry.messages import (
     PROTOCOL_VERSION,
+    EngineFacts,
     EngineHandshakeMessage,
     FailedMessage,
     HandshakeMetadata,
@@ -38,15 +39,15 @@ class CoreEngineState(enum.Enum):
 
 
 class CoreEngine:
-    """What a front end knows of one engine."""
+    """What a front end knows of one engine; `facts` once it is ready."""
 
-    __slots__ = ("identity", "index", "local", "ready", "state")
+    __slots__ = ("facts", "identity", "index", "local", "state")
 
     def __init__(self, index: int = 0, local: bool = True) -> None:
         self.index, self.local = index, local
         self.identity = engine_identity(index)
         self.state = CoreEngineState.NEW
-        self.ready: ReadyMessage | None = None
+        self.facts: EngineFacts | None = None
 
 
 class Handshake:
@@ -65,8 +66,8 @@ class Handshake:
         self._versions, self._plugins = plan.versions(), plan.of_engines()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
-    def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> None:
-        """Until all are READY. Raises when a message is out of order, `timeout` seconds pass, or a process ended:
+    def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> list[EngineFacts]:
+        """Until all are READY; returns what they said. Raises when a message is out of order, `timeout` seconds pass, or a process ended:
         `finished()` maps the names of those to their exit codes.
         """
         deadline = time.monotonic() + timeout
@@ -85,6 +86,7 @@ class Handshake:
             if now > report:
                 report = now + REPORT_EVERY_S
                 logger.info("waiting for %s", ", ".join(f"engine {e.index} ({e.state.value})" for e in pending))
+        return [engine.facts for engine in self._engines.values() if engine.facts is not None]
 
     def _check_children(self, finished: Callable[[], Mapping[str, int]]) -> None:
         ended = finished()
@@ -117,7 +119,7 @@ class Handshake:
                 raise LaunchError(f"engine {engine.index} said HELLO and was gone: {error.strerror}") from error
             engine.state = CoreEngineState.CONNECTED
         elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
-            engine.ready, engine.state = message, CoreEngineState.READY
+            engine.facts, engine.state = message.facts, CoreEngineState.READY
         else:
             side = "local" if engine.local else "remote"
             kind = type(message).__name__.removesuffix("Message").upper()
