@@ -130,8 +130,8 @@ class EngineZmqAddresses(msgspec.Struct, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a built engine knows of itself. `epoch` is the one its messages carry; `resolved` what its own extension
-    points resolved to.
+    """What only a built engine knows of itself. `epoch` is the one its messages carry; `resolved` what its own
+    extension points resolved to.
     """
 
     index: int
@@ -182,7 +182,7 @@ class LoadTable(msgspec.Struct, array_like=True):
     is_running: bool = False
 
 
-class CoordinatorReady(msgspec.Struct, kw_only=True, tag="COORDINATOR"):
+class CoordinatorReady(msgspec.Struct, kw_only=True):
     """Coordinator to launching side: where its sockets are bound."""
 
     reports: str  # PULL: EngineLoad, WaveStart, WaveSync

@@ -63,7 +63,6 @@ class Peer:
             config_text=self.config.model_dump_json(),
             plan_text=self.plan.encode(),
             model_text=msgspec.json.encode(self.model).decode(),
-            epoch=EPOCH,
             **fields,
         )
         self.child = self.supervisor.start("engine 3", ENGINE_ROLE, {"spec": msgspec.json.encode(spec).decode()})

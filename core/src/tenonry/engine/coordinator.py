@@ -8,6 +8,7 @@ work; the answer goes out when the last has asked.
 from __future__ import annotations
 
 import logging
+import os
 import signal
 import time
 from collections.abc import Mapping
@@ -28,10 +29,8 @@ from tenonry.messages import (
 from tenonry.sockets import TCP, CurveKeys, endpoint, make_socket
 
 logger = logging.getLogger(__name__)
-IDENTITY = b"coordinator"
 PUBLISH_EVERY_S = 0.1  # while figures change
 REPEAT_EVERY_S = 5.0  # when they do not: for front ends that came later
-HELLO_LINGER_MS = 5000
 
 
 class CoordinatorState:
@@ -91,20 +90,12 @@ class Coordinator:
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
         self.state, self.stopping = CoordinatorState(), False
 
-    def say_hello(self, handshake_address: str, curve: CurveKeys | None, lockstep: bool) -> None:
-        """Tell the launching side where our sockets are."""
-        socket = make_socket(
-            self._context, zmq.DEALER, handshake_address, bind=False, identity=IDENTITY,
-            linger_ms=HELLO_LINGER_MS, curve=curve,
-        )  # fmt: skip
-        ready = CoordinatorReady(
-            reports=endpoint(self._reports),
-            orders=endpoint(self._orders),
-            loads=endpoint(self._loads),
-            lockstep=lockstep,
-        )
-        socket.send(msgspec.msgpack.encode(ready))
-        socket.close()
+    def say_ready(self, answer: int, lockstep: bool) -> None:
+        """Tell the launching side, through the descriptor that it gave us, where our sockets are."""
+        reports, orders, loads = map(endpoint, (self._reports, self._orders, self._loads))
+        ready = CoordinatorReady(reports=reports, orders=orders, loads=loads, lockstep=lockstep)
+        os.write(answer, msgspec.msgpack.encode(ready))
+        os.close(answer)
 
     def run(self) -> None:
         """Until `stopping`."""
@@ -143,7 +134,7 @@ def run_coordinator(payload: Mapping[str, str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        coordinator.say_hello(payload["handshake_address"], curve, bool(payload["lockstep"]))
+        coordinator.say_ready(int(payload["answer"]), bool(payload["lockstep"]))
         coordinator.run()
     finally:
         coordinator.close()

@@ -29,7 +29,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     config_text: str
     plan_text: str
     model_text: str
-    epoch: int = 0
     local: bool = True
     environment: Mapping[str, str] = {}
     curve_keys: str = ""

@@ -6,10 +6,11 @@ a crash leaves no file behind.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
+from socket import socketpair
 
 import msgspec
 import zmq
@@ -25,21 +26,13 @@ from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, 
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import build_plugin
 from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import (
-    CurveKeys,
-    RunDirectory,
-    close_all,
-    endpoint,
-    engine_client_address,
-    make_socket,
-    read_keys,
-)
+from tenonry.sockets import CurveKeys, RunDirectory, endpoint, engine_client_address, make_socket, read_keys
 from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 
 logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
-COORDINATOR_POLL_MS = 100
 COORDINATOR_ROLE = "tenonry.engine.coordinator:run_coordinator"
+ANSWER_BYTES = 4096
 DeathCallback = Callable[[int, str], None]
 
 
@@ -97,30 +90,27 @@ class EngineFleet:
         meeting = self.meeting()
         address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
         socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
-        names = [f"engine {index}" for index in indexes]
         try:
             self._epoch += 1
-            self._launcher.stop(
-                [name for index, name in zip(indexes, names, strict=True) if self.dead.pop(index, None)]
-            )
+            self.stop([index for index in indexes if self.dead.pop(index, None)])
             local = self._config.data_parallel_size_local
             engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
-            specs = [self._spec(engine, endpoint(socket)) for engine in engines if engine.local]
+            specs = [self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local]
             if self._coordinated and self.coordinator is None:
-                self.coordinator = self._start_coordinator(meeting)
+                self.coordinator = self._start_coordinator()
             self._launcher.start(specs)
             facts = self._run_handshake(socket, engines, addresses)
             check_alike([*self.engines.values(), *facts])
         except BaseException:
-            self._launcher.stop(names)
-            close_all(socket)
+            self.stop(indexes)
+            socket.close()
             raise
         finally:
             meeting.close()
         self.engines |= {one.index: one for one in facts}
         self.remote |= {engine.index for engine in engines if not engine.local}
         if all(engine.local for engine in engines):
-            close_all(socket)
+            socket.close()
         else:
             self._nodes.start(socket)
         for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
@@ -155,38 +145,35 @@ class EngineFleet:
             if name in names or (name == COORDINATOR and self.COORDINATOR not in self.dead)
         }
 
-    def _start_coordinator(self, meeting: RunDirectory) -> CoordinatorReady:
+    def _start_coordinator(self) -> CoordinatorReady:
         """Its sockets are found by engines that come later, too: their folder is removed when it ends."""
-        socket = make_socket(self._context, zmq.ROUTER, self.address(meeting), bind=True, curve=self.curve)
-        self._coordinator_meeting = self.meeting()
-        curve_keys = "" if self.curve is None else self.curve.encode()
-        address = self.address(self._coordinator_meeting)
+        self._coordinator_meeting = meeting = self.meeting()
+        ours, theirs = socketpair()
         payload = {
-            "address": address,
-            "handshake_address": endpoint(socket),
-            "curve_keys": curve_keys,
+            "address": self.address(meeting),
+            "answer": str(theirs.fileno()),
+            "curve_keys": "" if self.curve is None else self.curve.encode(),
             "lockstep": "yes" if self._model.needs_lockstep else "",
         }
-        self._helpers.start(COORDINATOR, COORDINATOR_ROLE, payload, removes=self._coordinator_meeting.path)
-        deadline = time.monotonic() + self._config.start_timeout
-        while not socket.poll(COORDINATOR_POLL_MS):
-            if self._helpers.finished() or time.monotonic() > deadline:
-                socket.close()
-                raise LaunchError("the coordinator did not start; its own log lines say why")
-        ready = msgspec.msgpack.decode(socket.recv_multipart()[1], type=CoordinatorReady)
-        socket.close()
-        return ready
+        with ours:
+            with theirs:  # from then on only the child has it: if it ends, `recv` does
+                self._helpers.start(
+                    COORDINATOR, COORDINATOR_ROLE, payload, pass_fds=[theirs.fileno()], removes=meeting.path
+                )
+            ours.settimeout(self._config.start_timeout)
+            with contextlib.suppress(TimeoutError):
+                if answer := ours.recv(ANSWER_BYTES):
+                    return msgspec.msgpack.decode(answer, type=CoordinatorReady)
+        raise LaunchError("the coordinator did not start; its own log lines say why")
 
-    def _spec(self, engine: CoreEngine, handshake_address: str) -> EngineSpec:
-        local_rank = 0 if self._config.data_parallel_rank is not None else engine.index
+    def _spec(self, index: int, handshake_address: str) -> EngineSpec:
+        local_rank = 0 if self._config.data_parallel_rank is not None else index
         return engine_spec(
             self._config, self._plan, self._model,
             curve=self.curve,
-            engine_index=engine.index,
+            engine_index=index,
             local_rank=local_rank,
             handshake_address=handshake_address,
-            epoch=self._epoch,
-            local=engine.local,
             environment=device_environment(self._config, local_rank) if self._launcher.host() is None else {},
         )  # fmt: skip
 

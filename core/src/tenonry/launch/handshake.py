@@ -67,8 +67,8 @@ class Handshake:
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
     def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> list[EngineFacts]:
-        """Until all are READY; returns what they said. Raises when a message is out of order, `timeout` seconds pass, or a process ended:
-        `finished()` maps the names of those to their exit codes.
+        """Until all are READY; returns what they said. Raises when a message is out of order, `timeout` seconds pass,
+        or a process ended: `finished()` maps the names of those to their exit codes.
         """
         deadline = time.monotonic() + timeout
         report = time.monotonic() + REPORT_EVERY_S
