@@ -200,7 +200,7 @@ class TestStop:
                     clock[0] += min(timeout, 3.0)
                     raise subprocess.TimeoutExpired("x", timeout)
 
-        monkeypatch.setattr(supervise, "_descendants", lambda pid: [])
+        monkeypatch.setattr(supervise, "_tree", lambda pid: [])
         stop_children([Child(f"{i}", Process(), -1) for i in range(4)], timeout=5.0)  # type: ignore[arg-type]
         assert [wait for wait in waits if wait is not None] == [5.0, 2.0, 0.0, 0.0]
 

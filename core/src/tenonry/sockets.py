@@ -169,13 +169,11 @@ def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> Non
 
 def endpoint(socket: zmq.Socket[bytes]) -> str:
     """The address a socket is really bound to."""
-    address: bytes = socket.getsockopt(zmq.LAST_ENDPOINT)  # type: ignore[assignment]
-    return address.rstrip(b"\0").decode()
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
 def close_all(*sockets: zmq.Socket[bytes] | None) -> None:
     """Close what is there, in any state."""
     for socket in sockets:
         if socket is not None:
-            with contextlib.suppress(zmq.ZMQError):
-                socket.close()
+            socket.close()

@@ -33,8 +33,7 @@ class Child:
     """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end is asked for."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
-        self.name, self.process = name, process
-        self.started, self.stopping = time.monotonic(), False
+        self.name, self.process, self.stopping = name, process, False
         self._lifeline = lifeline
 
     @property
@@ -76,10 +75,9 @@ def start_child(
         "parent": os.getpid() if threading.current_thread() is threading.main_thread() and not removes else 0,
         "removes": removes,
     }
-    command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
     try:
         process = subprocess.Popen(
-            command,
+            [sys.executable, "-P", "-m", "tenonry.launch.child"],
             stdin=subprocess.PIPE,
             env={**CHILD_DEFAULTS, **os.environ, **(environment or {})},
             pass_fds=(read_end, *pass_fds),
@@ -100,8 +98,10 @@ def start_child(
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
     """Terminate, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
     children = list(children)
+    for child in children:
+        child.stopping = True
     alive = [child for child in children if child.exit_code is None]
-    trees = {child.pid: _descendants(child.pid) for child in alive}
+    trees = [_tree(child.pid) for child in alive]
     for child in alive:
         with contextlib.suppress(ProcessLookupError):
             child.process.terminate()
@@ -109,35 +109,33 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     for child in alive:
         with contextlib.suppress(subprocess.TimeoutExpired):
             child.process.wait(max(0.0, deadline - time.monotonic()))
-    for child in alive:
+    for child, tree in zip(alive, trees, strict=True):
         if child.exit_code is None:
             logger.warning("%s (pid %d) did not stop within %.1f s; killing it", child.name, child.pid, timeout)
             kill_tree(child.pid)
             child.process.wait()
-        for orphan in trees[child.pid]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                orphan.kill()
+        _kill(tree)
     for child in children:
         child.release()
 
 
 def kill_tree(pid: int) -> None:
     """SIGKILL to a process and all its descendants; missing ones are fine."""
-    for process in [*_descendants(pid), *_self(pid)]:
+    _kill(_tree(pid))
+
+
+def _tree(pid: int) -> list[psutil.Process]:
+    """A process, after all its descendants; nobody if it is gone."""
+    with contextlib.suppress(psutil.NoSuchProcess):
+        root = psutil.Process(pid)
+        return [*root.children(recursive=True), root]
+    return []
+
+
+def _kill(processes: Iterable[psutil.Process]) -> None:
+    for process in processes:
         with contextlib.suppress(psutil.NoSuchProcess):
             process.kill()
-
-
-def _self(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return [psutil.Process(pid)]
-    return []
-
-
-def _descendants(pid: int) -> list[psutil.Process]:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        return psutil.Process(pid).children(recursive=True)
-    return []
 
 
 class Supervisor:
@@ -146,17 +144,13 @@ class Supervisor:
     def __init__(self) -> None:
         self._children: list[Child] = []
         self._callbacks: list[ExitCallback] = []
-        self._stopping = threading.Event()
-        self._finalizer = weakref.finalize(self, _stop_quietly, self._children, self._stopping)
+        self._finalizer = weakref.finalize(self, stop_children, self._children)
 
     def start(self, name: str, role: str, payload: Mapping[str, str], **options: object) -> Child:
         """As `start_child`; the child is watched from now on."""
         child = start_child(name, role, payload, **options)  # type: ignore[arg-type]
         self._children.append(child)
-        watcher = threading.Thread(
-            target=_watch, args=(child, self._callbacks, self._stopping), name=f"watch {name}", daemon=True
-        )
-        watcher.start()
+        threading.Thread(target=_watch, args=(child, self._callbacks), name=f"watch {name}", daemon=True).start()
         return child
 
     def on_exit(self, callback: ExitCallback) -> None:
@@ -176,25 +170,18 @@ class Supervisor:
         wanted = set(names)
         leaving = [child for child in self._children if child.name in wanted]
         for child in leaving:
-            child.stopping = True
             self._children.remove(child)  # in place: the finalizer holds this list
         stop_children(leaving, timeout)
 
     def stop(self, timeout: float = STOP_TIMEOUT_S) -> None:
         """Stop all children; see `stop_children`. Idempotent."""
-        self._stopping.set()
         self._finalizer.detach()
         stop_children(self._children, timeout)
 
 
-def _stop_quietly(children: list[Child], stopping: threading.Event) -> None:
-    stopping.set()
-    stop_children(children)
-
-
-def _watch(child: Child, callbacks: list[ExitCallback], stopping: threading.Event) -> None:
+def _watch(child: Child, callbacks: list[ExitCallback]) -> None:
     code = child.process.wait()
-    if not (stopping.is_set() or child.stopping):
+    if not child.stopping:
         for callback in list(callbacks):
             callback(child.name, child.pid, code)
 
