@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import Any, Generic, NoReturn, TypeVar, overload
+from collections.abc import Sequence
+from typing import Any, NoReturn, TypeVar, overload
 
 T = TypeVar("T")
 
 
-class ConstantList(Sequence[T], Generic[T]):
+class ConstantList(Sequence[T]):
     """View of `items`: reads go through (later changes of `items` are seen), every mutation raises TypeError."""
 
     __slots__ = ("_items",)
@@ -31,12 +31,6 @@ class ConstantList(Sequence[T], Generic[T]):
 
     def __len__(self) -> int:
         return len(self._items)
-
-    def __iter__(self) -> Iterator[T]:
-        return iter(self._items)
-
-    def __contains__(self, item: object) -> bool:
-        return item in self._items
 
     def index(self, value: Any, start: int = 0, stop: int | None = None) -> int:
         return self._items.index(value, start, len(self._items) if stop is None else stop)

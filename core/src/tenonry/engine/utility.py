@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import typing
 from typing import Any
 
 import msgspec
@@ -131,15 +130,11 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
 
 def _convert(method: Any, args: list[Any]) -> list[Any]:
     """Structs that travelled as plain values become what the method's annotations say."""
-    parameters = list(inspect.signature(method).parameters.values())
-    if len(args) > len(parameters):
-        raise TypeError(f"{method.__name__} takes {len(parameters)} arguments, {len(args)} were given")
-    hints = typing.get_type_hints(method)
-    converted = []
-    for value, parameter in zip(args, parameters, strict=False):
-        hint = hints.get(parameter.name)
-        if isinstance(hint, type) and issubclass(hint, msgspec.Struct) and not isinstance(value, hint):
-            converted.append(msgspec.convert(value, hint))
-        else:
-            converted.append(value)
-    return converted
+    hints = [parameter.annotation for parameter in inspect.signature(method, eval_str=True).parameters.values()]
+    if len(args) > len(hints):
+        raise TypeError(f"{method.__name__} takes {len(hints)} arguments, {len(args)} were given")
+    is_struct = [isinstance(hint, type) and issubclass(hint, msgspec.Struct) for hint in hints]
+    return [
+        msgspec.convert(value, hint) if convert else value
+        for value, hint, convert in zip(args, hints, is_struct, strict=False)
+    ]
