@@ -13,7 +13,6 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 
-GroupKind = Literal["full", "sliding", "recurrent"]
 CPU_POOL_BYTES = 4 << 30
 DEFAULT_BLOCK_SIZE = 16
 
@@ -26,7 +25,7 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     layers: tuple[str, ...]
-    kind: GroupKind = "full"
+    kind: Literal["full", "sliding", "recurrent"] = "full"
     bytes_per_token: int = 0
     block_sizes: tuple[int, ...] = ()
     window: int = 0
@@ -60,16 +59,13 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
 
     Raises ConfigError when none fits, with what each group offers.
     """
-    allowed: list[int] | None = None
-    for group in groups:
-        if group.block_sizes:
-            possible = group.block_sizes if allowed is None else allowed
-            allowed = [size for size in possible if size in group.block_sizes]
-    if allowed is None:
+    offers = [list(group.block_sizes) for group in groups if group.block_sizes]
+    if not offers:
         return DEFAULT_BLOCK_SIZE if wanted is None else wanted
+    allowed = [size for size in offers[0] if all(size in offer for offer in offers)]
     if not allowed:
-        offers = ", ".join(str(list(group.block_sizes)) for group in groups if group.block_sizes)
-        raise ConfigError(f"the KV groups have no block size in common ({offers}); use another attention backend")
+        text = ", ".join(map(str, offers))
+        raise ConfigError(f"the KV groups have no block size in common ({text}); use another attention backend")
     if wanted is not None and wanted not in allowed:
         raise ConfigError(f"block_size={wanted} is not possible with this attention backend; it can do {allowed}")
     return allowed[0] if wanted is None else wanted

@@ -98,7 +98,6 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     prompt_logprobs_handles: list[int] = []
     scheduler_stats: SchedulerStats | None = None
     utility: UtilityResult | None = None
-    rejected: list[FinishedOutput] = []
     dead: str | None = None  # the engine is about to end; the reason
 
 

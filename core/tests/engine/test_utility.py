@@ -19,7 +19,8 @@ DEEP = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2,
 
 
 def call(core: EngineCore, name: str, /, *args: Any, **kwargs: Any) -> UtilityResult:
-    return answer(EngineUtilities(core), UtilityCall(7, name, list(args), kwargs))
+    no_ports: Any = None  # nobody is attached here
+    return answer(EngineUtilities(core, no_ports), UtilityCall(7, name, list(args), kwargs))
 
 
 def result(core: EngineCore, name: str, /, *args: Any, **kwargs: Any) -> Any:
@@ -38,7 +39,7 @@ class TestAllowList:
 
     def test_it_is_what_it_is(self):
         assert sorted(METHODS) == [
-            "add_lora", "attach_client", "capabilities", "check_health", "collective_rpc", "detach_client",
+            "add_lora", "attach_client", "check_health", "collective_rpc", "detach_client",
             "execute_dummy_batch", "is_sleeping",
             "list_loras", "pin_lora", "ping", "profile", "remove_lora", "request_counts", "reset_mm_cache",
             "reset_prefix_cache", "save_sharded_state", "save_tensorized_model", "sleep", "wake_up",
@@ -151,7 +152,6 @@ class TestMethods:
     def test_simple_facts(self, core):
         core.add_request(request(1))
         assert result(core, "request_counts") == [0, 1]
-        assert result(core, "capabilities") == ["dummy_batch", "lora", "profile", "save", "sleep"]
         assert result(core, "check_health") is True
         assert result(core, "reset_mm_cache") is True
 

@@ -94,13 +94,13 @@ class EngineCore(EngineParts):
         if source.kv_transfer_params and self.kv_connector is None:
             logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
 
-    def abort_requests(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> News:
+    def abort_requests(self, handles: Iterable[int] | None) -> News:
         """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
         news: News = {}
-        for request in self._ask("finish_requests", handles, reason):
+        for request in self._ask("finish_requests", handles, FinishReason.ABORT):
             self._ended(request.handle)
-            outputs = news.setdefault(request.handle >> CLIENT_SHIFT, EngineCoreOutputs())
-            outputs.finished.append(FinishedOutput(request.handle, reason, num_preemptions=request.num_preemptions))
+            outcome = FinishedOutput(request.handle, FinishReason.ABORT, num_preemptions=request.num_preemptions)
+            news.setdefault(request.handle >> CLIENT_SHIFT, EngineCoreOutputs()).finished.append(outcome)
         self._stats_dirty = True
         return news
 

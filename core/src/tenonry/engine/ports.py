@@ -8,7 +8,6 @@ from typing import Any
 
 import zmq
 
-from tenonry.messages import EngineZmqAddresses
 from tenonry.sockets import CurveKeys, close_all, engine_identity, make_socket
 
 OUTPUT_LINGER_MS = 4000
@@ -26,10 +25,6 @@ class ClientPorts:
         for end in (self._wake_read, self.wake_fd):
             os.set_blocking(end, False)
         self._poller.register(self._wake_read, zmq.POLLIN)
-
-    def attach_all(self, addresses: EngineZmqAddresses) -> None:
-        for client, pair in enumerate(zip(addresses.inputs, addresses.outputs, strict=True)):
-            self.attach(client, *pair)
 
     def attach(self, client: int, input_address: str, output_address: str) -> None:
         """Connect to a client, in the place of whoever had its index. The first word on each socket is ours."""

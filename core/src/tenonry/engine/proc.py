@@ -142,7 +142,8 @@ class EngineLoop:
             self.config, model, plan, engine_index=spec.engine_index, on_failure=self._on_executor_failure
         )
         self._utilities = EngineUtilities(self.core, self._ports)
-        self._ports.attach_all(metadata.addresses)
+        for client, pair in enumerate(zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)):
+            self._ports.attach(client, *pair)
         self._add_decoder: Decoder[EngineCoreRequest] = Decoder(EngineCoreRequest)
         self._call_decoder: Decoder[UtilityCall] = Decoder(UtilityCall)
         self._abort_decoder: Decoder[list[int]] = Decoder(list[int])

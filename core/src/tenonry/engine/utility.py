@@ -17,7 +17,7 @@ from tenonry.serial import to_plain
 class EngineUtilities:
     """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
 
-    def __init__(self, core: EngineCore, ports: ClientPorts | None = None) -> None:
+    def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
         self._core, self._ports = core, ports
 
     def ping(self) -> bool:
@@ -26,14 +26,12 @@ class EngineUtilities:
     def attach_client(self, client: int, input_address: str, output_address: str) -> None:
         """Serve a new front end, in the place of the one that had its index: what that one asked for is aborted."""
         self.detach_client(client)
-        if self._ports is not None:
-            self._ports.attach(client, input_address, output_address)
+        self._ports.attach(client, input_address, output_address)
 
     def detach_client(self, client: int) -> None:
         """A front end is gone, and with it everybody who waits for its requests."""
         self._core.abort_client(client)
-        if self._ports is not None:
-            self._ports.detach(client)
+        self._ports.detach(client)
 
     def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
         done = self._core.reset_prefix_cache(reset_running_requests)
@@ -52,9 +50,6 @@ class EngineUtilities:
     def check_health(self) -> bool:
         self._core.executor.check_health()
         return True
-
-    def capabilities(self) -> list[str]:
-        return sorted(self._core.executor.capabilities)
 
     def profile(self, is_start: bool = True) -> None:
         self._optional("profile", "profile", [is_start])

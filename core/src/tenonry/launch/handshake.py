@@ -78,14 +78,12 @@ class Handshake:
                 continue
             self._check_children(finished)
             now = time.monotonic()
+            names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
             if now > deadline:
-                waiting = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
-                raise LaunchError(
-                    f"not ready after {timeout:.0f} s: {waiting}; raise --start-timeout if loading is slow"
-                )
+                raise LaunchError(f"not ready after {timeout:.0f} s: {names}; raise --start-timeout if loading is slow")
             if now > report:
                 report = now + REPORT_EVERY_S
-                logger.info("waiting for %s", ", ".join(f"engine {e.index} ({e.state.value})" for e in pending))
+                logger.info("waiting for %s", names)
         return [engine.facts for engine in self._engines.values() if engine.facts is not None]
 
     def _check_children(self, finished: Callable[[], Mapping[str, int]]) -> None:
