@@ -93,12 +93,13 @@ def plan_kv_cache(
                 f"rank {number} reports KV groups (kind, window) {shape}, rank 0 reports {first}; all must agree"
             )
     block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
-    blocks = min(
-        _blocks_of_rank(rank, report, config, block_size, max_model_len)
-        for rank, report in zip(groups, memory, strict=True)
+    block_bytes = [block_size * sum(group.bytes_per_token for group in rank) for rank in groups]
+    most_useful = config.max_num_seqs * -(-max_model_len // block_size)
+    blocks = config.num_gpu_blocks_override or min(
+        _blocks_of_rank(size, report, config, most_useful) for size, report in zip(block_bytes, memory, strict=True)
     )
     if blocks < 1:
-        need = f"one block of {block_size} tokens needs {block_size * max(_bytes_per_token(rank) for rank in groups)}"
+        need = f"one block of {block_size} tokens needs {max(block_bytes)}"
         if config.kv_cache_memory_bytes is not None:
             raise ConfigError(f"kv_cache_memory_bytes={config.kv_cache_memory_bytes} is too small: {need}")
         raise ConfigError(
@@ -122,21 +123,8 @@ def fit_model_len(num_slots: int, wanted: int | None, default: int) -> int:
     return min(default, num_slots)
 
 
-def _bytes_per_token(groups: Sequence[KVCacheGroup]) -> int:
-    return sum(group.bytes_per_token for group in groups)
-
-
-def _blocks_of_rank(
-    groups: Sequence[KVCacheGroup],
-    report: MemoryReport,
-    config: EngineConfig,
-    block_size: int,
-    max_model_len: int,
-) -> int:
-    if config.num_gpu_blocks_override is not None:
-        return config.num_gpu_blocks_override
-    most_useful = config.max_num_seqs * -(-max_model_len // block_size)
-    per_block = block_size * _bytes_per_token(groups)
+def _blocks_of_rank(per_block: int, report: MemoryReport, config: EngineConfig, most_useful: int) -> int:
+    """`per_block`: its bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
     if per_block == 0:  # a worker without a cache (the null worker): as many blocks as could ever be used
         return most_useful
     if config.kv_cache_memory_bytes is not None:

@@ -14,7 +14,7 @@ import tempfile
 import uuid
 import weakref
 from pathlib import Path
-from socket import inet_aton
+from socket import AI_NUMERICHOST, getaddrinfo
 from typing import Literal, NamedTuple
 
 import zmq
@@ -93,10 +93,9 @@ def _explicit(host: str) -> str:
     """The host as it stands in an address; one that means every interface is refused (ConfigError)."""
     bare = host.strip().strip("[]")
     everywhere = bare in {"", "*"}
-    with contextlib.suppress(OSError):  # "0" and "0.0" are old spellings of 0.0.0.0
-        everywhere |= inet_aton(bare) == bytes(4)
-    with contextlib.suppress(ValueError):
-        everywhere |= ipaddress.ip_address(bare).is_unspecified
+    with contextlib.suppress(OSError):  # a name; but "0" and "0.0" are old spellings of 0.0.0.0
+        found = getaddrinfo(bare, None, flags=AI_NUMERICHOST)
+        everywhere |= any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
     if everywhere:
         raise ConfigError(f"a socket for other nodes needs an explicit address of this one, not '{host}'")
     return f"[{bare}]" if ":" in bare else bare

@@ -19,7 +19,6 @@ import zmq
 from tenonry.messages import (
     CoordinatorInput,
     CoordinatorOrder,
-    CoordinatorReady,
     EngineLoad,
     LoadTable,
     WaveStart,
@@ -90,12 +89,9 @@ class Coordinator:
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
         self.state, self.stopping = CoordinatorState(), False
 
-    def say_ready(self, answer: int, lockstep: bool) -> None:
-        """Tell the launching side, through the descriptor that it gave us, where our sockets are."""
-        reports, orders, loads = map(endpoint, (self._reports, self._orders, self._loads))
-        ready = CoordinatorReady(reports=reports, orders=orders, loads=loads, lockstep=lockstep)
-        os.write(answer, msgspec.msgpack.encode(ready))
-        os.close(answer)
+    def endpoints(self) -> list[str]:
+        """Where engines and front ends find us: reports, orders, loads."""
+        return [endpoint(socket) for socket in (self._reports, self._orders, self._loads)]
 
     def run(self) -> None:
         """Until `stopping`."""
@@ -125,7 +121,7 @@ class Coordinator:
 
 
 def run_coordinator(payload: Mapping[str, str]) -> int:
-    """The role of the coordinator's process; returns its exit status."""
+    """The role of the coordinator's process; returns its exit status. `answer` is a descriptor for our endpoints."""
     curve = CurveKeys.decode(payload["curve_keys"]) if payload["curve_keys"] else None
     coordinator = Coordinator(payload["address"], curve)
 
@@ -134,7 +130,9 @@ def run_coordinator(payload: Mapping[str, str]) -> int:
 
     signal.signal(signal.SIGTERM, stop)
     try:
-        coordinator.say_ready(int(payload["answer"]), bool(payload["lockstep"]))
+        answer = int(payload["answer"])
+        os.write(answer, msgspec.json.encode(coordinator.endpoints()))
+        os.close(answer)
         coordinator.run()
     finally:
         coordinator.close()

@@ -18,7 +18,7 @@ class EngineUtilities:
     """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
 
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
-        self._core, self._ports = core, ports
+        self._core, self._ports, self._capabilities = core, ports, core.executor.capabilities
 
     def ping(self) -> bool:
         return True
@@ -89,10 +89,6 @@ class EngineUtilities:
     def collective_rpc(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
         """A method of the workers' own allow-list, on every rank."""
         return self._core.call_workers(method, args, timeout)
-
-    @property
-    def _capabilities(self) -> frozenset[str]:
-        return self._core.executor.capabilities
 
     def _optional(self, capability: str, method: str, args: list[Any]) -> list[Any]:
         self._require(capability, method)

@@ -153,7 +153,6 @@ class EngineFleet:
             "address": self.address(meeting),
             "answer": str(theirs.fileno()),
             "curve_keys": "" if self.curve is None else self.curve.encode(),
-            "lockstep": "yes" if self._model.needs_lockstep else "",
         }
         with ours:
             with theirs:  # from then on only the child has it: if it ends, `recv` does
@@ -163,7 +162,9 @@ class EngineFleet:
             ours.settimeout(self._config.start_timeout)
             with contextlib.suppress(TimeoutError):
                 if answer := ours.recv(ANSWER_BYTES):
-                    return msgspec.msgpack.decode(answer, type=CoordinatorReady)
+                    reports, orders, loads = msgspec.json.decode(answer, type=list[str])
+                    lockstep = self._model.needs_lockstep
+                    return CoordinatorReady(reports=reports, orders=orders, loads=loads, lockstep=lockstep)
         raise LaunchError("the coordinator did not start; its own log lines say why")
 
     def _spec(self, index: int, handshake_address: str) -> EngineSpec:
