@@ -43,7 +43,7 @@ class DataParallelLoop(EngineLoop):
             worker = self.core.plan.get("worker").name
             raise ConfigError(f"the engines of this model step together, and worker '{worker}' has no dummy steps")
         self._sync_steps = self.config.data_parallel_sync_steps
-        self._wave, self._is_running, self._step = 0, False, 0
+        self._wave, self._is_running, self._step = 0, False, 0  # nothing starts a wave but lockstep
         self._last_counts, self._report_due = (0, 0), 0.0
         self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
         self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
@@ -57,23 +57,20 @@ class DataParallelLoop(EngineLoop):
         self._report(EngineLoad(self._index))
 
     def _turn(self) -> bool:
-        if self._lockstep and self._is_running and not self.core.has_work():
+        if self._is_running and not self.core.has_work():
             self._drain()
             if self._stop_at is None and not self.core.has_work():
                 self.core.call_workers("execute_dummy_batch")
-                self._after_step()
+                self._stepped()
                 return True
         return super()._turn()
 
     def _drain(self) -> None:
         while self._orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-            self._obey(self._orders.recv())
+            order = self._order_decoder.decode(self._orders.recv())
+            if isinstance(order, WaveStart) and order.exclude_index != self._index and order.wave >= self._wave:
+                self._wave, self._is_running = order.wave, True
         super()._drain()
-
-    def _obey(self, frame: bytes) -> None:
-        order = self._order_decoder.decode(frame)
-        if isinstance(order, WaveStart) and order.exclude_index != self._index and order.wave >= self._wave:
-            self._wave, self._is_running = order.wave, True
 
     def _arrived(self, request: EngineCoreRequest) -> None:
         """The others were woken for it, so we step, too, even if it was refused.
@@ -89,42 +86,35 @@ class DataParallelLoop(EngineLoop):
         self._is_running = True
 
     def _send(self, news: News) -> None:
+        """Our load goes with it, when it changed, and at most every 50 ms while there is work."""
         super()._send(news)
-        self._report_load()
+        counts, now = self.core.request_counts(), time.monotonic()
+        if counts != self._last_counts and (now >= self._report_due or not any(counts)):
+            self._last_counts, self._report_due = counts, now + REPORT_EVERY_S
+            self._report(EngineLoad(self._index, *counts))
 
     def _stepped(self) -> None:
-        if self._lockstep and self._is_running:
-            self._after_step()
-
-    def _after_step(self) -> None:
         """Count a step of the wave; at every nth one ask whether anybody has work."""
-        self._step += 1
-        if self._step % self._sync_steps:
+        if not self._is_running:
             return
-        self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
-        if not self._verdict().unfinished:
-            self._wave, self._is_running, self._step = self._wave + 1, False, 0
+        self._step += 1
+        if self._step % self._sync_steps == 0:
+            self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
+            if not self._has_anybody_work():
+                self._wave, self._is_running, self._step = self._wave + 1, False, 0
 
-    def _verdict(self) -> WaveVerdict:
+    def _has_anybody_work(self) -> bool:
         """The coordinator's answer. Waiting for it, an engine hears of its own end only."""
         while self._failure is None and self._stop_at is None:
             if self._orders.poll(ANSWER_POLL_MS):
                 order = self._order_decoder.decode(self._orders.recv())
                 if isinstance(order, WaveVerdict) and order.wave == self._wave:
-                    return order
-        return WaveVerdict(self._wave, self._step, unfinished=True)
+                    return order.unfinished
+        return True
 
     def _close(self) -> None:
         self._reports.close(linger=0)  # the coordinator may have ended before us
         super()._close()
-
-    def _report_load(self) -> None:
-        """When it changed, and at most every 50 ms while there is work."""
-        counts = self.core.request_counts()
-        now = time.monotonic()
-        if counts != self._last_counts and (now >= self._report_due or not any(counts)):
-            self._last_counts, self._report_due = counts, now + REPORT_EVERY_S
-            self._report(EngineLoad(self._index, *counts))
 
     def _report(self, message: msgspec.Struct) -> None:
         try:
