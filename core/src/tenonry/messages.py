@@ -202,7 +202,6 @@ class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
     local: bool
     protocol: int = PROTOCOL_VERSION
     node: str = ""
-    pid: int = 0
     versions: dict[str, str] = {}
     plugins: dict[str, str] = {}
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import gc
 import logging
-import os
 import signal
 import socket
 import time
@@ -104,7 +103,6 @@ class EngineHandshake:
             HelloMessage(
                 local=self._spec.local,
                 node=socket.gethostname(),
-                pid=os.getpid(),
                 versions=plan.versions_here(),
                 plugins=plan.of_engines(),
             )
