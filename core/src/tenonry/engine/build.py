@@ -53,7 +53,11 @@ class EngineParts:
         except BaseException:
             release(self.executor, self.kv_connector)
             raise
-        self.validator = self._make_validator() if config.validate_scheduler else None
+        self.validator: StepValidator | None = None
+        if config.validate_scheduler:
+            name, longest = plan.get("scheduler").name, self.kv_cache.max_model_len
+            feeds_back = self.executor.feeds_back_tokens
+            self.validator = StepValidator(name, config, self.kv_cache, longest, feeds_back=feeds_back)
 
     def _executor_context(self, options: BaseModel) -> ExecutorContext:
         worker_class, worker_options, worker = load_plugin(self.plan, "worker")
@@ -112,11 +116,6 @@ class EngineParts:
             kv_connector=self.kv_connector,
             resolve=lambda kind, name: resolve_owned(kind, name)[0],
         )
-
-    def _make_validator(self) -> StepValidator:
-        feeds_back, longest = self.executor.feeds_back_tokens, self.kv_cache.max_model_len
-        name = self.plan.get("scheduler").name
-        return StepValidator(name, self.config, self.kv_cache, longest, feeds_back=feeds_back)
 
 
 def release(*parts: Executor | Scheduler | KVConnector | None) -> None:

@@ -7,6 +7,7 @@ that all stop at the same step.
 
 from __future__ import annotations
 
+import contextlib
 import time
 
 import msgspec
@@ -112,12 +113,6 @@ class DataParallelLoop(EngineLoop):
                     return order.unfinished
         return True
 
-    def _close(self) -> None:
-        self._reports.close(linger=0)  # the coordinator may have ended before us
-        super()._close()
-
     def _report(self, message: msgspec.Struct) -> None:
-        try:
+        with contextlib.suppress(zmq.Again):  # the coordinator is gone; whoever started it knows
             self._reports.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)
-        except zmq.Again:  # the coordinator is gone; whoever started it knows
-            return

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -64,10 +65,8 @@ class ClientPorts:
                 os.read(self._wake_read, 4096)
 
     def wake(self) -> None:
-        try:
+        with contextlib.suppress(BlockingIOError):  # it is full: whoever waits will wake up
             os.write(self.wake_fd, b"!")
-        except BlockingIOError:  # it is full: whoever waits will wake up
-            return
 
     def receive(self) -> Iterator[tuple[int, list[bytes]]]:
         """All messages that are there, as (client, frames)."""

@@ -19,7 +19,7 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore, News
-from tenonry.engine.ports import OUTPUT_LINGER_MS, ClientPorts
+from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.errors import LaunchError, TenonryError, WireError
 from tenonry.interfaces.launcher import EngineSpec
@@ -173,17 +173,14 @@ class EngineLoop:
                 pass
         except BaseException as error:
             logger.exception("engine %d died", self._index)
-            self._say_dead(str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})
             status = 1
         finally:
             signal.set_wakeup_fd(-1)
             self.core.shutdown()
-            self._close()
+            self._context.destroy()  # once clients have what was sent to them
         return status
-
-    def _close(self) -> None:
-        """Close the sockets, once clients have what was sent to them."""
-        self._context.destroy(linger=OUTPUT_LINGER_MS)
 
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
@@ -284,6 +281,3 @@ class EngineLoop:
         """Tell every client that its requests were aborted."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._send(self.core.abort_requests(None))
-
-    def _say_dead(self, reason: str) -> None:
-        self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})

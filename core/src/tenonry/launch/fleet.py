@@ -33,7 +33,6 @@ logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
 COORDINATOR_ROLE = "tenonry.engine.coordinator:run_coordinator"
 ANSWER_BYTES = 4096
-DeathCallback = Callable[[int, str], None]
 
 
 class EngineFleet:
@@ -51,7 +50,7 @@ class EngineFleet:
         config: EngineConfig,
         model: ModelInfo,
         plan: PluginPlan,
-        on_death: DeathCallback,
+        on_death: Callable[[int, str], None],
         *,
         coordinated: bool = False,
     ) -> None:
