@@ -1,4 +1,4 @@
-"""Named scopes for a profiler: torch's, NVTX's, or none. Any process; neither library is imported unless asked for."""
+"""Named scopes for a profiler: torch's, NVTX's, or none. Worker process; neither is imported unless asked for."""
 
 from __future__ import annotations
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from tenonry import profiling
 from tenonry.errors import ConfigError
-from tenonry.profiling import NVTX_VARIABLE, TORCH_VARIABLE, record_function_or_nullcontext
+from tenonry_worker_torch import profiling
+from tenonry_worker_torch.profiling import NVTX_VARIABLE, TORCH_VARIABLE, record_function_or_nullcontext
 
 
 class Scope(nullcontext[None]):
@@ -93,7 +93,7 @@ def _missing(package: str) -> Any:
 
 def test_nothing_is_imported_unless_it_is_asked_for():
     code = (
-        "import sys; from tenonry.profiling import record_function_or_nullcontext as scope\n"
+        "import sys; from tenonry_worker_torch.profiling import record_function_or_nullcontext as scope\n"
         "with scope('x'): pass\n"
         "assert not {'torch', 'nvtx'} & set(sys.modules)"
     )
