@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from tenonry.sockets import CurveKeys, close_all, engine_identity, make_socket
+from tenonry.sockets import CurveKeys, engine_identity, make_socket
 
 OUTPUT_LINGER_MS = 4000
 
@@ -19,8 +19,7 @@ class ClientPorts:
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, curve: CurveKeys | None) -> None:
         self._context, self._identity, self._curve = context, engine_identity(engine_index), curve
-        self._inputs: dict[int, zmq.Socket[bytes]] = {}
-        self._outputs: dict[int, zmq.Socket[bytes]] = {}
+        self._sockets: dict[int, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}  # in and out
         self._poller = zmq.Poller()
         self._wake_read, self.wake_fd = os.pipe()
         for end in (self._wake_read, self.wake_fd):
@@ -36,23 +35,22 @@ class ClientPorts:
         sink = make_socket(
             self._context, zmq.PUSH, output_address, bind=False, linger_ms=OUTPUT_LINGER_MS, curve=self._curve
         )
-        self._inputs[client], self._outputs[client] = source, sink
+        self._sockets[client] = source, sink
         self._poller.register(source, zmq.POLLIN)
         source.send(b"")  # lets the front end's ROUTER address this engine
         sink.send(self._identity)
 
     def detach(self, client: int) -> None:
         """Close the sockets to a client that is gone; unknown ones are fine."""
-        source, sink = self._inputs.pop(client, None), self._outputs.pop(client, None)
-        if source is not None:
+        if client in self._sockets:
+            source, sink = self._sockets.pop(client)
             self._poller.unregister(source)
-        if sink is not None:
-            sink.linger = 0  # or the engine's end would wait for somebody to read it
-        close_all(source, sink)
+            source.close()
+            sink.close(linger=0)  # or the engine's end would wait for somebody to read it
 
     @property
     def clients(self) -> Sequence[int]:
-        return list(self._outputs)
+        return list(self._sockets)
 
     def listen(self, socket: zmq.Socket[bytes]) -> None:
         """`wait` returns for this socket, too."""
@@ -70,12 +68,11 @@ class ClientPorts:
 
     def receive(self) -> Iterator[tuple[int, list[bytes]]]:
         """All messages that are there, as (client, frames)."""
-        for client, source in list(self._inputs.items()):
+        for client, (source, _) in list(self._sockets.items()):
             while not source.closed and source.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
                 yield client, source.recv_multipart()
 
     def send(self, client: int, frames: list[Any]) -> None:
         """Outputs for a client; one that was detached meanwhile needs none."""
-        sink = self._outputs.get(client)
-        if sink is not None:
-            sink.send_multipart(frames, copy=len(frames) == 1)
+        if client in self._sockets:
+            self._sockets[client][1].send_multipart(frames, copy=len(frames) == 1)
