@@ -206,14 +206,9 @@ class EngineCore(EngineParts):
     # ------------------------------------------------------------------ numbers and faults
     def attach_stats(self, news: News, *, idle: bool) -> None:
         """Give client 0 the scheduler's numbers, a few times a second and when work ends."""
-        if not self.config.log_stats or not self._stats_dirty:
-            return
-        now = self.clock()
-        if now < self._stats_due and not idle:
-            return
-        self._stats_due = now + STATS_INTERVAL_S
-        self._stats_dirty = False
-        news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
+        if self.config.log_stats and self._stats_dirty and (idle or self.clock() >= self._stats_due):
+            self._stats_due, self._stats_dirty = self.clock() + STATS_INTERVAL_S, False
+            news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
 
     def _dump_state(self, output: SchedulerOutput) -> None:
         """Into the log; a second fault must not hide the first."""
