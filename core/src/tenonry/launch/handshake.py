@@ -129,17 +129,12 @@ class Handshake:
                 f"engine {engine.index} on {hello.node} speaks protocol {hello.protocol}, this front end "
                 f"{PROTOCOL_VERSION}; install the same tenonry on both"
             )
-        for distribution, version in self._versions.items():
-            theirs = hello.versions.get(distribution, "missing")
-            if theirs != version:
-                raise LaunchError(
-                    f"node {hello.node} (engine {engine.index}) has {distribution} {theirs}, this one has {version}; "
-                    "install the same version on both"
-                )
+        where = f"node {hello.node} (engine {engine.index})"
+        for name, ours in self._versions.items():
+            theirs = hello.versions.get(name, "missing")
+            if ours != theirs:
+                raise LaunchError(f"{where} has {name} {theirs}, this one has {ours}; install the same version on both")
         for kind in sorted({*self._plugins, *hello.plugins}):
             ours, theirs = self._plugins.get(kind, "none"), hello.plugins.get(kind, "none")
             if ours != theirs:
-                raise LaunchError(
-                    f"node {hello.node} (engine {engine.index}) has {kind} {theirs}, this one has {ours}; "
-                    "give both nodes the same flags"
-                )
+                raise LaunchError(f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags")
