@@ -107,7 +107,6 @@ class UtilityCall(msgspec.Struct, array_like=True):
     call_id: int
     method: str
     args: list[Any] = []
-    kwargs: dict[str, Any] = {}
 
 
 class UtilityResult(msgspec.Struct, array_like=True):

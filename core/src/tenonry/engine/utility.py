@@ -111,8 +111,7 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
         if call.method not in METHODS:
             raise Unsupported(f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}")
         method = getattr(utilities, call.method)
-        args = _convert(method, call.args)
-        result = UtilityResult(call.call_id, to_plain(method(*args, **call.kwargs)))
+        result = UtilityResult(call.call_id, to_plain(method(*_convert(method, call.args))))
         msgspec.msgpack.encode(result)  # what the wire refuses is refused here, where the caller hears of it
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
