@@ -59,7 +59,7 @@ class CoordinatorState:
 
     def _verdict(self) -> list[CoordinatorOrder]:
         """Once every engine has asked."""
-        if not self._asked or set(self._asked) < set(self.loads):
+        if set(self._asked) < set(self.loads):
             return []
         asked, self._asked = list(self._asked.values()), {}
         unfinished = any(one.unfinished for one in asked)

@@ -27,8 +27,7 @@ class ClientPorts:
         self._poller.register(self._wake_read, zmq.POLLIN)
 
     def attach(self, client: int, input_address: str, output_address: str) -> None:
-        """Connect to a client, in the place of whoever had its index. The first word on each socket is ours."""
-        self.detach(client)
+        """Connect to a new client. The first word on each socket is ours."""
         source = make_socket(
             self._context, zmq.DEALER, input_address, bind=False, identity=self._identity, curve=self._curve
         )
