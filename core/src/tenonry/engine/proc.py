@@ -118,7 +118,6 @@ class EngineHandshake:
     def failed(self, error: Exception) -> None:
         text = str(error) if isinstance(error, TenonryError) else f"{type(error).__name__}: {error}"
         self._send(FailedMessage(local=self._spec.local, error=text))
-        self._socket.close()
 
     def _send(self, message: msgspec.Struct) -> None:
         self._socket.send(msgspec.msgpack.encode(message))
