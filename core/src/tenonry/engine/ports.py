@@ -73,5 +73,6 @@ class ClientPorts:
 
     def send(self, client: int, frames: list[Any]) -> None:
         """Outputs for a client; one that was detached meanwhile needs none."""
-        if client in self._sockets:
-            self._sockets[client][1].send_multipart(frames, copy=len(frames) == 1)
+        pair = self._sockets.get(client)
+        if pair is not None:
+            pair[1].send_multipart(frames, copy=len(frames) == 1)
