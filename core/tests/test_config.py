@@ -231,7 +231,7 @@ class TestSources:
         with pytest.raises(ConfigError, match="max_num_seqs='many'"):
             make_config({"model": "m"})
         monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "manyk")
-        with pytest.raises(ConfigError, match="max_num_seqs: 'manyk' is not an integer"):
+        with pytest.raises(ConfigError, match="max_num_seqs='manyk': 'manyk' is not an integer"):
             make_config({"model": "m"})
 
 

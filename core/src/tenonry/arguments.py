@@ -6,22 +6,11 @@ Used by every verb that starts an engine. Flags keep the names that users of vLL
 from __future__ import annotations
 
 import argparse
-import typing
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import ValidationError
-
 from tenonry import config
-from tenonry.config import (
-    ENV_PREFIX,
-    EngineConfig,
-    PluginChoice,
-    build_config,
-    explain,
-    merge_sources,
-    plain_type,
-    read_yaml,
-)
+from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, make_config, plain_type, read_yaml
 from tenonry.errors import ConfigError
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -35,19 +24,14 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "data_parallel_rpc_port": ("-dpp",),
     "scheduler": ("--scheduler-cls",),
     "executor": ("--distributed-executor-backend",),
+    "stat_loggers": ("--stat-logger",),
 }
+FIELDS = EngineConfig.model_fields
+WITH_OPTIONS = tuple(name for name, field in FIELDS.items() if plain_type(field.annotation) is PluginChoice)
 GROUPS: dict[str, tuple[str, ...]] = {
-    "plugins": (
-        "executor", "scheduler", "scheduling_policy", "worker", "launcher", "io_processor", "kv_connector",
-        "stat_loggers", "attention_backend",
-    ),
-    "parallelism": (
-        "tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "data_parallel_size_local",
-        "data_parallel_start_rank", "data_parallel_rank", "data_parallel_address", "data_parallel_rpc_port",
-        "data_parallel_sync_steps", "load_balancing", "auth_key_file",
-    ),
-}  # fmt: skip
-WITH_OPTIONS = ("executor", "scheduler", "scheduling_policy", "worker", "io_processor", "kv_connector", "launcher")
+    "plugins": (*WITH_OPTIONS, "stat_loggers", "attention_backend"),
+    "parallelism": (*(name for name in FIELDS if "parallel" in name), "load_balancing", "auth_key_file"),
+}
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
 
 
@@ -68,7 +52,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     engine = parser.add_argument_group("engine")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     owner = {name: groups[title] for title, names in GROUPS.items() for name in names}
-    for name in EngineConfig.model_fields:
+    for name in FIELDS:
         if name not in SKIPPED:
             _add_field(owner.get(name, engine), name)
     options = groups["plugins"]
@@ -85,7 +69,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
 
 
 def _add_field(group: Any, name: str) -> None:
-    field = EngineConfig.model_fields[name]
+    field = FIELDS[name]
     flag = "--" + name.replace("_", "-")
     kind = plain_type(field.annotation)
     note = f"{field.description} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
@@ -94,8 +78,6 @@ def _add_field(group: Any, name: str) -> None:
         keywords["action"] = argparse.BooleanOptionalAction
     elif name == "stat_loggers":
         keywords |= {"action": "append", "metavar": "NAME"}
-        group.add_argument("--stat-logger", flag, **keywords)
-        return
     elif name == "served_model_name":
         keywords |= {"nargs": "+", "metavar": "NAME"}
     elif get_origin(kind) is Literal:
@@ -116,66 +98,47 @@ def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineC
     """The EngineConfig that the parsed flags, the environment and `--config` describe. Raises ConfigError."""
     given = vars(args)
     values: dict[str, Any] = {
-        name: given[name] for name in EngineConfig.model_fields if given.get(name) is not None and name not in SKIPPED
+        name: given[name] for name in FIELDS if given.get(name) is not None and name not in SKIPPED
     }
-    model = given.get("model_tag") or given.get("model")
-    if model:
-        values["model"] = model
+    values["model"] = given.get("model_tag") or given.get("model")
     values["config"] = given.get("config")
     policy = {"allow": given.get("allow_plugin"), "disable": given.get("disable_plugin") or ()}
     if policy["allow"] or policy["disable"]:
         values["plugins"] = policy
-    merged = merge_sources(values)
-    for field in WITH_OPTIONS:
-        _merge_options(merged, field, given.get(f"{field}_option") or ())
-    _merge_logger_options(merged, given.get("stat_logger_option") or ())
-    return build_config({**merged, **overrides})
+    made = make_config(values | overrides)
+    changes: dict[str, Any] = {
+        field: _with_options(made, field, given.get(f"{field}_option") or ()) for field in WITH_OPTIONS
+    }
+    changes["stat_loggers"] = _loggers_with_options(made.stat_loggers, given.get("stat_logger_option") or ())
+    return made.model_copy(update=changes)
 
 
-def _merge_options(values: dict[str, Any], field: str, texts: typing.Iterable[str]) -> None:
+def _with_options(made: EngineConfig, field: str, texts: Iterable[str]) -> PluginChoice | None:
     """Options from flags join those of the plugin that any source chose."""
     flag = f"--{field.replace('_', '-')}"
     options = parse_options(texts, f"{flag}-option")
-    if options:
-        chosen = values.get(field, EngineConfig.model_fields[field].default)
-        if chosen in (None, "none"):
-            raise ConfigError(f"{flag}-option needs {flag}")
-        values[field] = _with_options(chosen, options)
+    chosen: PluginChoice | None = getattr(made, field)
+    if chosen is None and options:
+        raise ConfigError(f"{flag}-option needs {flag}")
+    return _joined(chosen, options) if chosen else None
 
 
-def _merge_logger_options(values: dict[str, Any], texts: typing.Iterable[str]) -> None:
+def _loggers_with_options(chosen: Sequence[PluginChoice], texts: Iterable[str]) -> tuple[PluginChoice, ...]:
     flag = "--stat-logger-option"
-    options = parse_options(texts, flag)
-    if not options:
-        return
-    loggers = [_with_options(chosen, {}) for chosen in _as_list(values.get("stat_loggers"))]
-    by_name = {chosen["name"]: chosen for chosen in loggers}
-    for key, value in options.items():
+    options: dict[str, dict[str, Any]] = {logger.name: {} for logger in chosen}
+    for key, value in parse_options(texts, flag).items():
         name, _, option = key.partition(".")
-        if name not in by_name or not option:
+        if name not in options or not option:
             raise ConfigError(f"{flag} {key}: no --stat-logger is called '{name}'; write NAME.key=value")
-        by_name[name]["options"][option] = value
-    values["stat_loggers"] = loggers
+        options[name][option] = value
+    return tuple(_joined(logger, options[logger.name]) for logger in chosen)
 
 
-def _as_list(chosen: Any) -> list[Any]:
-    if isinstance(chosen, str):
-        return [part.strip() for part in chosen.split(",")]
-    return [chosen] if isinstance(chosen, dict) else list(chosen or ())
+def _joined(chosen: PluginChoice, options: dict[str, Any]) -> PluginChoice:
+    return PluginChoice(name=chosen.name, options=chosen.options | options)
 
 
-def _with_options(chosen: Any, options: dict[str, Any]) -> dict[str, Any]:
-    """A plugin choice in any of its forms as {name, options}. Raises ConfigError for what is none."""
-    if isinstance(chosen, str):
-        return {"name": chosen, "options": options}
-    try:
-        made = PluginChoice.model_validate(chosen)
-    except ValidationError as error:
-        raise ConfigError(explain(error)) from None
-    return {"name": made.name, "options": {**made.options, **options}}
-
-
-def parse_options(texts: typing.Iterable[str], flag: str) -> dict[str, Any]:
+def parse_options(texts: Iterable[str], flag: str) -> dict[str, Any]:
     """`key=value` texts as a dict; values are read as YAML scalars. Raises ConfigError."""
     options = {}
     for text in texts:

@@ -13,7 +13,7 @@ import typing
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
 from tenonry.errors import ConfigError
 
@@ -55,15 +55,15 @@ class PluginPolicy(BaseModel):
     disable: tuple[str, ...] = ()
 
 
-def _read_int(name: str, text: str) -> int:
-    try:
-        return human_int(text)
-    except ValueError as error:
-        raise ValueError(f"{name}: {error}") from None
-
-
 def _plugin(default: str | None, description: str) -> Any:
     return Field(default=PluginChoice(name=default) if default else None, description=description)
+
+
+def _read_list(value: Any) -> Any:
+    """One entry, or several in one text, where a list is meant."""
+    if isinstance(value, str):
+        return tuple(part.strip() for part in value.split(","))
+    return (value,) if isinstance(value, dict) else value
 
 
 def plain_type(annotation: Any) -> Any:
@@ -152,45 +152,39 @@ class EngineConfig(BaseModel):
 
     @model_validator(mode="before")
     @classmethod
-    def _read_texts(cls, values: Any) -> Any:
-        """What a variable or a YAML file holds as text means what it means as a flag."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        for name, value in values.items():
-            field = cls.model_fields.get(name)
-            if field is not None and isinstance(value, str):
-                if plain_type(field.annotation) is int and value[-1:] in SUFFIXES:
-                    values[name] = _read_int(name, value)
-                elif name in {"stat_loggers", "served_model_name"}:
-                    values[name] = tuple(part.strip() for part in value.split(","))
-        if values.get("worker", "") is None:
-            values["worker"] = "null"  # YAML's word for nothing is also the name of a worker
-        if "executor" not in values and any(values.get(n, 1) not in (1, "1") for n in RANK_SIZES):
-            values["executor"] = "mp"
-        if isinstance(values.get("stat_loggers"), dict):
-            values["stat_loggers"] = (values["stat_loggers"],)
+    def _choose_executor(cls, values: Any) -> Any:
+        """Several ranks need several processes."""
+        if isinstance(values, dict) and "executor" not in values:
+            if any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
+                return {**values, "executor": "mp"}
         return values
 
-    @field_validator("io_processor", "kv_connector", mode="before")
+    @field_validator("*", mode="before")
     @classmethod
-    def _none(cls, value: Any) -> Any:
-        return None if value == "none" else value
+    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """What a variable or a YAML file holds as text means what it means as a flag."""
+        name = info.field_name or ""
+        if name == "worker" and value is None:
+            return "null"  # YAML's word for nothing is also the name of a worker
+        if name in {"stat_loggers", "served_model_name"}:
+            return _read_list(value)
+        if name in {"io_processor", "kv_connector"} and value == "none":
+            return None
+        if isinstance(value, str) and plain_type(cls.model_fields[name].annotation) is int:
+            return human_int(value)
+        return value
 
     @model_validator(mode="after")
     def _check(self) -> EngineConfig:
         budget = self.max_num_batched_tokens
-        if budget is not None and budget < self.max_num_seqs:
+        if budget is None:
+            return self
+        if budget < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={budget} is below max_num_seqs={self.max_num_seqs}: a full batch could not "
                 "decode; raise the first or lower the second"
             )
-        if (
-            budget is not None
-            and not self.enable_chunked_prefill
-            and self.max_model_len
-            and budget < self.max_model_len
-        ):
+        if not self.enable_chunked_prefill and budget < (self.max_model_len or 0):
             raise ValueError(
                 f"enable_chunked_prefill is off and max_num_batched_tokens={budget} is below "
                 f"max_model_len={self.max_model_len}: the longest prompt would never fit into one step"
@@ -213,11 +207,6 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
 
     Raises ConfigError that names each offending path, its value and the nearest known key.
     """
-    return build_config(merge_sources(values, use_environment=use_environment))
-
-
-def merge_sources(values: dict[str, Any], *, use_environment: bool = True) -> dict[str, Any]:
-    """What each source says, the stronger over the weaker; nothing is checked yet. Raises ConfigError."""
     given = dict(values)
     path = given.pop("config", None)
     if given.get("model", "") is None:
@@ -225,15 +214,10 @@ def merge_sources(values: dict[str, Any], *, use_environment: bool = True) -> di
     merged: dict[str, Any] = load_yaml(path) if path else {}
     if use_environment:
         merged |= environment_values()
-    return merged | given
-
-
-def build_config(values: dict[str, Any]) -> EngineConfig:
-    """Check everything. Raises ConfigError that names each offending path, its value and the nearest known key."""
     try:
-        return EngineConfig.model_validate(values)
+        return EngineConfig.model_validate(merged | given)
     except ValidationError as error:
-        raise ConfigError(explain(error)) from None
+        raise ConfigError(_explain(error)) from None
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
@@ -275,7 +259,7 @@ def environment_values() -> dict[str, Any]:
     return found
 
 
-def explain(error: ValidationError) -> str:
+def _explain(error: ValidationError) -> str:
     """A pydantic error as one line per problem: path, value, bound, and the nearest key for an unknown one."""
     lines = []
     for problem in error.errors(include_url=False):
@@ -286,8 +270,7 @@ def explain(error: ValidationError) -> str:
             lines.append(f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else ""))
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")
-        elif path:
-            lines.append(f"{path}={problem['input']!r}: {problem['msg']}")
         else:
-            lines.append(problem["msg"].removeprefix("Value error, "))
+            text = problem["msg"].removeprefix("Value error, ")
+            lines.append(f"{path}={problem['input']!r}: {text}" if path else text)
     return "; ".join(lines)
