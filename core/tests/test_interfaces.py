@@ -23,7 +23,7 @@ from tenonry.interfaces.plugin import NoOptions, Plugin, PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.outputs import RequestOutput
-from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin_kinds import GROUPS, KINDS, OWNED_GROUPS
 from tenonry.request import Request
 from tenonry.stats import EngineInfo, StatRecord
 from tenonry_testkit.fakes.model import fake_model
@@ -60,21 +60,20 @@ class TestEveryKind:
                 assert member.__doc__, f"{interface.__name__}.{name}"
 
     def test_groups_are_distinct(self):
-        groups = [kind.group for kind in KINDS.values()] + list(OWNED_GROUPS.values()) + [HOOK_MODULES]
-        assert len(set(groups)) == len(groups)
-        assert all(group.startswith("tenonry.") for group in groups)
+        assert len(set(GROUPS.values())) == len(GROUPS) == len(KINDS) + len(OWNED_GROUPS) + 1
+        assert all(group.startswith("tenonry.") for group in GROUPS.values())
 
     def test_options_are_frozen_and_closed(self):
         class Options(PluginOptions):
             level: int = 1
 
         cls = type("Mine", (Plugin,), {"Options": Options})
-        assert cls.parse_options({"level": "2"}) == Options(level=2)
+        assert cls.Options.model_validate({"level": "2"}) == Options(level=2)
         with pytest.raises(ValidationError):
-            cls.parse_options({"levl": 1})
+            cls.Options.model_validate({"levl": 1})
         with pytest.raises(ValidationError):
             Options().level = 3
-        assert Plugin.parse_options({}) == NoOptions()
+        assert Plugin.Options() == NoOptions()
 
 
 class TestHookspecs:

@@ -5,6 +5,7 @@ Run it as `python docs/reference/generate.py` after a change; a test fails when 
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import inspect
 import sys
@@ -45,7 +46,7 @@ def interfaces_page() -> str:
         parts += [inspect.getdoc(interface) or "", ""]
         context = getattr(module, f"{interface.__name__}Context", None)
         if context is not None:
-            fields = ", ".join(f"`{name}`" for name in inspect.get_annotations(context) if name != "_")
+            fields = ", ".join(f"`{field.name}`" for field in dataclasses.fields(context))
             parts += [f"**Context** (`{context.__name__}`: {fields})\n", inspect.getdoc(context) or "", ""]
         for name, function in vars(interface).items():
             if inspect.isfunction(function) and not name.startswith("_"):

@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -14,7 +14,7 @@ from packaging.utils import canonicalize_name
 from stevedore.named import NamedExtensionManager
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
-from tenonry.plugin_kinds import FIRST_PARTY
+from tenonry.plugin_kinds import FIRST_PARTY, GROUPS
 
 KERNEL = "tenonry"
 
@@ -56,25 +56,20 @@ def _describe(point: importlib.metadata.EntryPoint) -> Installed:
     return Installed(point.name, point.value, dist.name, dist.version, summary)
 
 
-def find_entry_point(kind: str, group: str, name: str) -> Installed | None:
-    """The one entry point `name` of `group`, or None. Two distributions that claim it are an error naming both."""
-    matches = [entry for entry in installed(group) if entry.name == name]
-    return only(kind, name, matches) if matches else None
-
-
-def only(kind: str, name: str, matches: Sequence[Installed]) -> Installed:
-    """The one of `matches`. Raises PluginError that names all of them if there are more."""
+def find_entry_point(kind: str, name: str) -> Installed | None:
+    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
+    matches = [entry for entry in installed(GROUPS[kind]) if entry.name == name]
     if len(matches) > 1:
         claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
         raise PluginError(
             f"{kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as module:Class"
         )
-    return matches[0]
+    return matches[0] if matches else None
 
 
-def not_found(kind: str, group: str, name: str) -> PluginNotFound:
+def not_found(kind: str, name: str) -> PluginNotFound:
     """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
-    entries = installed(group)
+    entries = installed(GROUPS[kind])
     listing = ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries) or "none"
     text = f"no {kind.replace('_', ' ')} is called '{name}'; installed: {listing}"
     near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)
@@ -91,15 +86,12 @@ def not_found(kind: str, group: str, name: str) -> PluginNotFound:
 def distribution_of_module(module: str) -> tuple[str, str]:
     """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
     top = module.partition(".")[0]
-    for name in (top, top.replace("_", "-")):
-        try:
-            dist = importlib.metadata.distribution(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-        return dist.name, dist.version
-    for name in _packages(tuple(sys.path)).get(top, ()):
-        return name, importlib.metadata.version(name)
-    return "", ""
+    try:
+        dist = importlib.metadata.distribution(top)  # most are called as their module is, but for dashes
+    except importlib.metadata.PackageNotFoundError:
+        owners = _packages(tuple(sys.path)).get(top)
+        return (owners[0], importlib.metadata.version(owners[0])) if owners else ("", "")
+    return dist.name, dist.version
 
 
 @functools.lru_cache(maxsize=4)

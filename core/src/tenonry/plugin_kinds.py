@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import importlib
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tenonry.interfaces.plugin import Plugin
+if TYPE_CHECKING:
+    from tenonry.interfaces.plugin import Plugin
 
 
 class Kind(NamedTuple):
@@ -21,11 +22,11 @@ class Kind(NamedTuple):
     def hook(self) -> str:
         return f"tenonry_get_{self.name}"
 
-    def load_interface(self) -> tuple[type[Plugin], frozenset[int]]:
-        """The abstract class, and the interface versions this kernel can drive."""
+    def load_interface(self) -> tuple[type[Plugin[Any]], range]:
+        """The abstract class, and the interface versions this kernel can drive: its own and the one before."""
         module_name, _, class_name = self.interface.partition(":")
-        module = importlib.import_module(module_name)
-        return getattr(module, class_name), module.SUPPORTED
+        interface: type[Plugin[Any]] = getattr(importlib.import_module(module_name), class_name)
+        return interface, range(max(1, interface.interface_version - 1), interface.interface_version + 1)
 
 
 def _kind(name: str, class_name: str, lives_in: str, how_many: str) -> Kind:
@@ -60,6 +61,8 @@ OWNED_GROUPS: dict[str, str] = {
     "tool_parser": "tenonry.tool_parsers",
     "reasoning_parser": "tenonry.reasoning_parsers",
 }
+
+GROUPS = {name: kind.group for name, kind in KINDS.items()} | OWNED_GROUPS | {"hook_module": HOOK_MODULES}
 
 # Who provides what, for the remedy in "not found" errors.
 FIRST_PARTY: dict[tuple[str, str], str] = {

@@ -7,12 +7,9 @@ answer comes last: the entry-point group.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import logging
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pluggy
@@ -23,20 +20,10 @@ from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
 from tenonry.interfaces.plugin import Plugin
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_discovery import (
-    Installed,
-    check_requirements,
-    distribution_of_module,
-    find_entry_point,
-    installed,
-    not_found,
-    only,
-)
-from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin_discovery import check_requirements, distribution_of_module, find_entry_point, installed, not_found
+from tenonry.plugin_kinds import GROUPS, KINDS
 from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_target
 from tenonry.stats import PluginRecord
-
-logger = logging.getLogger(__name__)
 
 
 class _EntryPointHooks:
@@ -44,11 +31,10 @@ class _EntryPointHooks:
 
 
 def _answer_from(kind: str) -> Any:
-    def answer(name: str, config: EngineConfig) -> str | None:  # noqa: ARG001 - hooks are called by argument names
-        entry = find_entry_point(kind, KINDS[kind].group, name)
+    def answer(name: str) -> str | None:
+        entry = find_entry_point(kind, name)
         return entry.target if entry else None
 
-    answer.__name__ = KINDS[kind].hook
     return staticmethod(hookspecs.hookimpl(trylast=True)(answer))
 
 
@@ -80,9 +66,8 @@ class PluginManager:
             raise
         except Exception as error:
             name = _culprit(caller, error)
-            record = next((record for record in self.hook_modules if record.name == name), None)
-            distribution, version = (record.distribution, record.version) if record else ("", "")
-            raise PluginFault(name, distribution, version, hook, error) from error
+            origins = {one.name: (one.distribution, one.version) for one in self.hook_modules}
+            raise PluginFault(name, *origins.get(name, ("", "")), hook, error) from error
 
     def register(self, module: object, name: str | None = None) -> None:
         """Add a hook module. Raises PluginError for a misspelt hook or wrong arguments, naming the module."""
@@ -96,26 +81,20 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        entries = installed(HOOK_MODULES)
-        self._check_policy(policy, entries)
-        for name in sorted({entry.name for entry in entries}):
+        names = sorted({entry.name for entry in installed(GROUPS["hook_module"])})
+        unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
+        if unknown:
+            raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}")
+        for name in names:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
-            entry = only("hook_module", name, [entry for entry in entries if entry.name == name])
-            check_requirements(entry.distribution)
-            self.register(_import_hook_module(entry), name=entry.name)
-            self.hook_modules.append(
-                PluginRecord("hook_module", entry.name, entry.target, entry.distribution, entry.version)
-            )
-
-    @staticmethod
-    def _check_policy(policy: PluginPolicy, entries: Iterable[Installed]) -> None:
-        names = {entry.name for entry in entries}
-        unknown = sorted({*(policy.allow or ()), *policy.disable} - names)
-        if unknown:
-            raise ConfigError(
-                f"plugins.allow/disable name {unknown}, which are not installed; installed: {sorted(names)}"
-            )
+            entry = _installed_entry("hook_module", PluginChoice(name=name))
+            try:
+                module = import_target(entry)
+            except PluginError as error:
+                raise PluginError(f"{error}; uninstall it or disable it with plugins.disable") from error
+            self.register(module, name=name)
+            self.hook_modules.append(entry.record())
 
     def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
         """Find the plugin of one of the kernel's kinds and check it: requirements, class, options."""
@@ -128,28 +107,18 @@ class PluginManager:
             return qualified_entry(kind, choice)
         target = self.call(KINDS[kind].hook, name=choice.name, config=config)
         if target is None:
-            raise not_found(kind, KINDS[kind].group, choice.name)
+            raise not_found(kind, choice.name)
         if not isinstance(target, str) or ":" not in target:
             raise PluginError(
                 f"{KINDS[kind].hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
             )
-        owners = (
-            entry for entry in installed(KINDS[kind].group) if (entry.name, entry.target) == (choice.name, target)
-        )
-        return target_entry(kind, choice, target, next(owners, None))
+        return target_entry(kind, choice, target)
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
-        chosen: list[tuple[str, PluginChoice | None]] = [
-            ("executor", config.executor),
-            ("scheduler", config.scheduler),
-            ("worker", config.worker),
-            ("io_processor", config.io_processor),
-            ("kv_connector", config.kv_connector),
-        ]
+        fields = [kind for kind in KINDS if kind != "stat_logger" and (launcher or kind != "launcher")]
+        chosen: list[tuple[str, PluginChoice | None]] = [(kind, getattr(config, kind)) for kind in fields]
         chosen += [("stat_logger", choice) for choice in config.stat_loggers]
-        if launcher:
-            chosen.append(("launcher", config.launcher))
         entries = tuple(self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None)
         plan = PluginPlan(entries, tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
@@ -159,7 +128,7 @@ class PluginManager:
         """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
         info: ModelInfo | None = self.call("tenonry_resolve_model", config=config)
         if info is None:
-            known = ", ".join(entry.name for entry in installed(OWNED_GROUPS["model"])) or "none"
+            known = ", ".join(entry.name for entry in installed(GROUPS["model"])) or "none"
             raise ModelError(
                 f"model '{config.model}' was found by no plugin; registered names: {known}; a folder or hub id needs: "
                 "pip install tenonry-hf-hub"
@@ -204,54 +173,39 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(kind: str, choice: PluginChoice, target: str, owner: Installed | None = None) -> PlanEntry:
+def target_entry(kind: str, choice: PluginChoice, target: str) -> PlanEntry:
     """The entry of an importable target; its distribution's requirements are checked before any import.
 
-    `owner` is the entry point that named the target, if one did.
+    The distribution is that of the entry point that says so, if one does, or else the module's.
     """
-    found = (owner.distribution, owner.version) if owner else distribution_of_module(target.partition(":")[0])
-    distribution, version = found
+    declared = (entry for entry in installed(GROUPS[kind]) if (entry.name, entry.target) == (choice.name, target))
+    owner = next(((entry.distribution, entry.version) for entry in declared), None)
+    distribution, version = owner or distribution_of_module(target.partition(":")[0])
     check_requirements(distribution)
     return PlanEntry(
-        kind=kind,
-        name=choice.name,
-        target=target,
-        distribution=distribution,
-        version=version,
-        options=choice.options,
+        kind=kind, name=choice.name, target=target, distribution=distribution, version=version, options=choice.options
     )
 
 
-def resolve_owned(kind: str, name: str, options: dict[str, Any] | None = None) -> tuple[Any, PlanEntry]:
+def _installed_entry(kind: str, choice: PluginChoice) -> PlanEntry:
+    """The entry of an entry point's name. Raises PluginNotFound."""
+    found = find_entry_point(kind, choice.name)
+    if found is None:
+        raise not_found(kind, choice.name)
+    return target_entry(kind, choice, found.target)
+
+
+def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:
     """The resolver for points that an owner opens (`tenonry.plugin_kinds.OWNED_GROUPS`): same names, checks and errors.
 
     Called in the owner's process. Returns the imported object, whose type the owner checks, and where it came from.
     """
-    choice = PluginChoice(name=name, options=options or {})
-    if ":" in name:
-        entry = qualified_entry(kind, choice)
-    else:
-        found = find_entry_point(kind, OWNED_GROUPS[kind], name)
-        if found is None:
-            raise not_found(kind, OWNED_GROUPS[kind], name)
-        entry = target_entry(kind, choice, found.target, found)
+    choice = PluginChoice.model_construct(name=name)  # any text may be asked for
+    entry = qualified_entry(kind, choice) if ":" in name else _installed_entry(kind, choice)
     return import_target(entry), entry
 
 
-def _import_hook_module(entry: Installed) -> ModuleType | object:
-    module_name, _, attribute = entry.target.partition(":")
-    try:
-        module: Any = importlib.import_module(module_name)
-        found: ModuleType | object = getattr(module, attribute) if attribute else module
-        return found
-    except (Exception, SystemExit) as error:
-        raise PluginError(
-            f"hook module '{entry.name}' ({entry.distribution} {entry.version}) cannot be imported: "
-            f"{type(error).__name__}: {error}; uninstall it or disable it with plugins.disable"
-        ) from error
-
-
-def load_plugin(plan: PluginPlan, kind: str) -> tuple[type[Plugin], BaseModel, PlanEntry]:
+def load_plugin(plan: PluginPlan, kind: str) -> tuple[type[Plugin[Any]], BaseModel, PlanEntry]:
     """Class, options and entry of the one plugin of a kind, in whatever process needs it."""
     entry = plan.get(kind)
     cls = entry.load()

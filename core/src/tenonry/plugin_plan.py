@@ -7,8 +7,10 @@ from __future__ import annotations
 import hashlib
 import importlib
 import importlib.abc
+import importlib.metadata
 import importlib.util
 import sys
+from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
 
@@ -17,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.interfaces.plugin import Plugin
-from tenonry.plugin_kinds import KINDS, Kind
+from tenonry.plugin_kinds import KINDS
 from tenonry.stats import PluginRecord
 
 FILE_PREFIX = "tenonry_file_"
@@ -41,18 +43,20 @@ class PlanEntry(msgspec.Struct, frozen=True, kw_only=True):
         origin = f"{self.distribution} {self.version}" if self.distribution else self.path or "no distribution"
         return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.target}, {origin})"
 
-    def load(self) -> type[Plugin]:
+    def record(self) -> PluginRecord:
+        """What may be told of it: its options may be secret."""
+        return PluginRecord(self.kind, self.name, self.target, self.distribution, self.version)
+
+    def load(self) -> type[Plugin[Any]]:
         """Import the class and check it against its interface. Raises PluginError with the plugin and its origin."""
-        cls: type[Plugin] = import_target(self)
-        kind = KINDS.get(self.kind)
-        if kind is not None:
-            check_class(cls, kind, self)
+        cls: type[Plugin[Any]] = import_target(self)
+        check_class(cls, self)
         return cls
 
-    def load_options(self, cls: type[Plugin]) -> BaseModel:
+    def load_options(self, cls: type[Plugin[Any]]) -> BaseModel:
         """The validated options. Raises PluginError naming each bad key."""
         try:
-            return cls.parse_options(self.options)
+            return cls.Options.model_validate(self.options)
         except ValidationError as error:
             problems = "; ".join(
                 f"{'.'.join(map(str, item['loc'])) or 'options'}: {item['msg']} (got {item['input']!r})"
@@ -88,18 +92,12 @@ class PluginPlan(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=PluginPlan)
 
     def records(self) -> tuple[PluginRecord, ...]:
-        chosen = tuple(
-            PluginRecord(entry.kind, entry.name, entry.target, entry.distribution, entry.version)
-            for entry in self.entries
-        )
-        return chosen + self.hook_modules
+        return (*(entry.record() for entry in self.entries), *self.hook_modules)
 
     def of_engines(self) -> dict[str, str]:
         """What every engine must have alike: kind → name and class."""
-        kinds = [
-            entry for entry in self.entries if entry.kind in KINDS and "front end" not in KINDS[entry.kind].lives_in
-        ]
-        return {entry.kind: f"'{entry.name}' ({entry.target})" for entry in kinds}
+        kinds = {kind.name for kind in KINDS.values() if kind.lives_in != "front end"}
+        return {entry.kind: f"'{entry.name}' ({entry.target})" for entry in self.entries if entry.kind in kinds}
 
     def versions(self) -> dict[str, str]:
         """Distribution → version, as the process that made the plan found them."""
@@ -107,8 +105,6 @@ class PluginPlan(msgspec.Struct, frozen=True):
 
     def versions_here(self) -> dict[str, str]:
         """Distribution → version, as this process finds them ("missing" if it does not)."""
-        import importlib.metadata
-
         found = {}
         for name in self.versions():
             try:
@@ -139,13 +135,13 @@ def file_module_name(source: str) -> str:
 def _import_text(name: str, source: str, path: str) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
-    spec = importlib.util.spec_from_loader(name, _TextLoader(source, path))
-    if spec is None or spec.loader is None:
-        raise PluginError(f"{path} cannot be loaded as a module")
+    loader = _TextLoader(source, path)
+    spec = ModuleSpec(name, loader, origin=path)
+    spec.has_location = True
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
-        spec.loader.exec_module(module)
+        loader.exec_module(module)
     except BaseException:
         del sys.modules[name]
         raise
@@ -153,8 +149,8 @@ def _import_text(name: str, source: str, path: str) -> ModuleType:
 
 
 def import_target(entry: PlanEntry) -> Any:
-    """Import "module:Class" of an entry. Raises PluginError that names the plugin and the cause."""
-    module_name, _, attribute = entry.target.partition(":")
+    """Import "module:Class", or a whole module, of an entry. Raises PluginError that names the plugin and the cause."""
+    module_name, colon, attribute = entry.target.partition(":")
     try:
         module = (
             _import_text(module_name, entry.source, entry.path)
@@ -164,7 +160,7 @@ def import_target(entry: PlanEntry) -> Any:
     except (Exception, SystemExit) as error:
         raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error
     found: Any = module
-    for part in attribute.split("."):
+    for part in attribute.split(".") if colon else ():
         found = getattr(found, part, None)
         if found is None:
             public = sorted(name for name, value in vars(module).items() if isinstance(value, type))
@@ -172,8 +168,14 @@ def import_target(entry: PlanEntry) -> Any:
     return found
 
 
-def check_class(cls: Any, kind: Kind, entry: PlanEntry) -> None:
-    """The class must subclass its interface, implement all of it, and speak a version that the kernel can drive."""
+def check_class(cls: Any, entry: PlanEntry) -> None:
+    """The class must subclass its interface, implement all of it, and speak a version that the kernel can drive.
+
+    Points that an owner opens have no interface here: the owner checks what it gets.
+    """
+    kind = KINDS.get(entry.kind)
+    if kind is None:
+        return
     interface, supported = kind.load_interface()
     if not (isinstance(cls, type) and issubclass(cls, interface)):
         raise PluginIncompatible(f"{entry.label()} is not a subclass of {kind.interface.replace(':', '.')}")

@@ -10,8 +10,9 @@ import pytest
 from kernel_plugins import STAT_LOGGER
 from kernel_site import Site
 
-from tenonry.cli.plugins import groups, plugin_rows
+from tenonry.cli.plugins import plugin_rows
 from tenonry.errors import PluginError, PluginNotFound
+from tenonry.plugin_kinds import GROUPS
 
 
 @pytest.fixture
@@ -65,7 +66,7 @@ class TestList:
         assert states == ["conflict: two distributions claim this name"] * 2
 
     def test_every_extension_point_is_there(self):
-        assert set(groups()) == {
+        assert set(GROUPS) == {
             "executor", "scheduler", "stat_logger", "kv_connector", "io_processor", "worker", "launcher",
             "scheduling_policy", "attention_backend", "buffers", "logits_processor", "grammar", "model", "command",
             "route", "tool_parser", "reasoning_parser", "hook_module",

@@ -17,7 +17,7 @@ from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.launch import process
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
 
-CONTEXT = LauncherContext(EngineConfig(model="m"), "/nowhere")
+CONTEXT = LauncherContext(EngineConfig(model="m"))
 
 
 def spec(index: int, file: str = "", **environment: str) -> EngineSpec:

@@ -163,7 +163,7 @@ def make_processor():
             name="m", path=str(folder), architecture="A", max_model_len=max_model_len, vocab_size=vocab_size,
             tokenizer_path=str(folder),
         )  # fmt: skip
-        context = IOProcessorContext(EngineConfig(model=str(folder), **config), model, TextOptions(**(options or {})))
-        return TextIOProcessor(context)
+        made = EngineConfig(model=str(folder), **config)
+        return TextIOProcessor(IOProcessorContext(made, model, options=TextOptions(**(options or {}))))
 
     return make

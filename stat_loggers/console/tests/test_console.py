@@ -47,7 +47,7 @@ class Bench:
 
     def __init__(self, **options) -> None:
         self.clock, self.lines = Clock(), Lines()
-        self.console = ConsoleStatLogger(StatLoggerContext(CONFIG, ConsoleOptions(**options)), self.clock)
+        self.console = ConsoleStatLogger(StatLoggerContext(CONFIG, options=ConsoleOptions(**options)), self.clock)
 
     def feed(self, engine=0, scheduler=None, **iteration) -> None:
         stats = IterationStats(**iteration) if iteration else None
@@ -220,7 +220,7 @@ class TestInterface:
         assert ConsoleStatLogger.Options is ConsoleOptions
         for bad in ({"interval_s": 0}, {"interval_s": 3601}, {"intervall": 1}):
             with pytest.raises(ValidationError):
-                ConsoleStatLogger.parse_options(bad)
+                ConsoleStatLogger.Options.model_validate(bad)
 
     def test_kernel_finds_it_by_name(self):
         (point,) = entry_points(group="tenonry.stat_loggers", name="console")

@@ -36,7 +36,7 @@ class Scrape:
 
 def build(model: str = "demo", served: tuple[str, ...] = (), **options) -> PrometheusStatLogger:
     config = EngineConfig(model=model, served_model_name=served)
-    return PrometheusStatLogger(StatLoggerContext(config, PrometheusOptions(**options)))
+    return PrometheusStatLogger(StatLoggerContext(config, options=PrometheusOptions(**options)))
 
 
 def read(logger: PrometheusStatLogger) -> Scrape:

@@ -185,7 +185,7 @@ class TestInterface:
         assert PrometheusStatLogger.Options is PrometheusOptions
         for bad in ({"port": 65536}, {"port": -1}, {"host": ""}, {"vlm_names": True}):
             with pytest.raises(ValidationError):
-                PrometheusStatLogger.parse_options(bad)
+                PrometheusStatLogger.Options.model_validate(bad)
 
     def test_kernel_finds_it_by_name_and_checks_its_options(self):
         manager, config = PluginManager(discover=False), EngineConfig(model="demo")

@@ -59,20 +59,17 @@ def _guarded(verb: str, words: list[str]) -> int:
 
 def _run(verb: str, words: list[str]) -> int:
     from tenonry.errors import PluginNotFound
-    from tenonry.plugin_discovery import find_entry_point, not_found
-    from tenonry.plugin_kinds import OWNED_GROUPS
 
-    group = OWNED_GROUPS["command"]
-    if verb.startswith("-") or find_entry_point("command", group, verb) is None:
-        error: PluginNotFound = not_found("command", group, verb)
+    try:
+        parser, command = make_parser(verb)
+    except PluginNotFound as error:
         sys.stderr.write(f"{USAGE}\ntenonry: error: {error}\n")
         return 2
-    parser, command = make_parser(verb)
     return command.run(parser.parse_args(words))
 
 
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
-    """The parser of a verb with its command. Raises PluginError if the verb's distribution is broken."""
+    """The parser of a verb with its command. Raises PluginNotFound, or PluginError if its distribution is broken."""
     from tenonry.errors import PluginIncompatible
     from tenonry.interfaces.command import Command
     from tenonry.plugin_manager import resolve_owned

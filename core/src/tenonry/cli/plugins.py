@@ -11,8 +11,7 @@ from typing import Any, NamedTuple
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.interfaces.command import Command
 from tenonry.plugin_discovery import Installed, check_requirements, installed, not_found
-from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin_kinds import GROUPS
 from tenonry.plugin_plan import PlanEntry
 
 INCOMPATIBLE = "incompatible"
@@ -37,7 +36,7 @@ class PluginsCommand(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
         listing = verbs.add_parser("list", help="Kind, name, distribution, version and state of every plugin.")
-        listing.add_argument("--kind", choices=sorted(groups()), help="Only this kind.")
+        listing.add_argument("--kind", choices=sorted(GROUPS), help="Only this kind.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
         show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
         show.add_argument("name", help="Its name, or kind/name where a name is used by several kinds.")
@@ -50,15 +49,10 @@ class PluginsCommand(Command):
         return 0
 
 
-def groups() -> dict[str, str]:
-    """Kind → entry-point group, for every extension point."""
-    return {**{kind.name: kind.group for kind in KINDS.values()}, **OWNED_GROUPS, "hook_module": HOOK_MODULES}
-
-
 def plugin_rows(kind: str | None = None) -> list[Row]:
     """Every plugin of a kind, or of all."""
     rows = []
-    for name, group in groups().items():
+    for name, group in GROUPS.items():
         if kind in (None, name):
             entries = installed(group)
             names = [entry.name for entry in entries]
@@ -100,10 +94,10 @@ def _show(name: str) -> int:
 
 
 def _unknown(kind: str, name: str) -> PluginNotFound:
-    if kind in groups():
-        return not_found(kind, groups()[kind], name)
+    if kind in GROUPS:
+        return not_found(kind, name)
     if kind:
-        return PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(groups()))}")
+        return PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}")
     return PluginNotFound(f"no plugin is called '{name}'; `tenonry plugins list` shows all names")
 
 
@@ -112,11 +106,13 @@ def _describe(row: Row) -> str:
         f"{row.kind} {row.name}",
         f"  class         {row.target}",
         f"  distribution  {row.distribution} {row.version}",
+        f"  state         {row.state}",
     ]
-    lines.append(f"  state         {row.state}")
     if row.state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
-    found = _load(row)
+    found = PlanEntry(
+        kind=row.kind, name=row.name, target=row.target, distribution=row.distribution, version=row.version
+    ).load()
     text = inspect.getdoc(found)
     if text:
         lines += ["  about         " + text.splitlines()[0]]
@@ -125,16 +121,3 @@ def _describe(row: Row) -> str:
         default = "required" if field.is_required() else f"default {field.default!r}"
         lines.append(f"  option        {name}: {field.description or field.annotation} ({default})")
     return "\n".join(lines)
-
-
-def _load(row: Row) -> Any:
-    if row.kind in OWNED_GROUPS:
-        return resolve_owned(row.kind, row.name)[0]
-    entry = PlanEntry(
-        kind=row.kind, name=row.name, target=row.target, distribution=row.distribution, version=row.version
-    )
-    if row.kind in KINDS:
-        return entry.load()
-    import importlib
-
-    return importlib.import_module(row.target.partition(":")[0])

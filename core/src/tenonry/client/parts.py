@@ -49,7 +49,7 @@ def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo)
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
-    made: IOProcessor = build_plugin(entry, lambda options: IOProcessorContext(config, model, options))
+    made: IOProcessor = build_plugin(entry, lambda options: IOProcessorContext(config, model, options=options))
     return made
 
 

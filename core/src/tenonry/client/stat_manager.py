@@ -60,7 +60,9 @@ class _Observer:
 
 
 def _build(entry: PlanEntry, config: EngineConfig) -> StatLogger:
-    made: StatLogger = build_plugin(entry, lambda options: StatLoggerContext(config, options, entry.name))
+    made: StatLogger = build_plugin(
+        entry, lambda options: StatLoggerContext(config, options=options, plugin_name=entry.name)
+    )
     return made
 
 

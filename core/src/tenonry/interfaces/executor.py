@@ -9,37 +9,31 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.interfaces.plugin import NO_OPTIONS, Plugin, PluginContext
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.model_info import ModelInfo
 from tenonry.step import SchedulerOutput, StepFuture
 
-VERSION = 1
-SUPPORTED = frozenset({1})
-
 
 @dataclass(slots=True)
-class ExecutorContext:
+class ExecutorContext(PluginContext):
     """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
     `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children.
     """
 
-    config: EngineConfig
     model: ModelInfo
     _: KW_ONLY
     max_model_len: int
     worker_class: type[Worker]
     worker_target: str = ""
     worker_options: BaseModel = NO_OPTIONS
-    options: BaseModel = NO_OPTIONS
     engine_index: int = 0
     plan_text: str = ""
     kv_connector: Any = None
 
 
-class Executor(Plugin, ABC):
+class Executor(Plugin[ExecutorContext], ABC):
     """Runs the ranks of one engine.
 
     Order of calls: constructor, `on_failure`, `start`, `kv_cache_groups`, `available_memory`, `initialize`, then
@@ -53,9 +47,6 @@ class Executor(Plugin, ABC):
 
     feeds_back_tokens: bool = True
     runs_elsewhere: bool = False
-
-    def __init__(self, context: ExecutorContext) -> None:
-        self.context = context
 
     @property
     def max_concurrent_batches(self) -> int:

@@ -8,26 +8,20 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
-from pydantic import BaseModel
 
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.errors import RequestError
+from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.model_info import ModelInfo
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32
 
-VERSION = 1
-SUPPORTED = frozenset({1})
-
 
 @dataclass(slots=True)
-class IOProcessorContext:
+class IOProcessorContext(PluginContext):
     """All that an IO processor may know."""
 
-    config: EngineConfig
     model: ModelInfo
-    options: BaseModel = NO_OPTIONS
 
 
 class ProcessedPrompt(msgspec.Struct, kw_only=True):
@@ -58,11 +52,8 @@ class Detokenizer(Protocol):
         ...
 
 
-class IOProcessor(Plugin, ABC):
+class IOProcessor(Plugin[IOProcessorContext], ABC):
     """Tokenises, renders chats, detokenises. An exception fails the one request; RequestError is the user's fault."""
-
-    def __init__(self, context: IOProcessorContext) -> None:
-        self.context = context
 
     @abstractmethod
     def process_prompt(
@@ -91,8 +82,6 @@ class IOProcessor(Plugin, ABC):
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
         """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
-        from tenonry.errors import RequestError
-
         raise RequestError(f"io processor {type(self).__name__} cannot render chats; use a plain prompt", "messages")
 
     def post_process(self, output: RequestOutput) -> RequestOutput:

@@ -12,16 +12,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
-from pydantic import BaseModel
-
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.model_info import ModelInfo
 from tenonry.request import Request
-
-VERSION = 1
-SUPPORTED = frozenset({1})
 
 
 class KVConnectorRole(enum.Enum):
@@ -46,28 +40,23 @@ class BlockStore(Protocol):
 
 
 @dataclass(slots=True)
-class KVConnectorContext:
+class KVConnectorContext(PluginContext):
     """All that a connector may know. `engine_id` is unique per data-parallel rank over all nodes."""
 
-    config: EngineConfig
     model: ModelInfo
     role: KVConnectorRole
     _: KW_ONLY
     engine_id: str
     kv_cache: KVCacheConfig | None = None
-    options: BaseModel = NO_OPTIONS
     rank: int = 0
 
 
-class KVConnector(Plugin, ABC):
+class KVConnector(Plugin[KVConnectorContext], ABC):
     """Base of all connectors; every method has a default that does nothing.
 
     A step carries what `build_metadata` returned (text, bytes, numbers, lists and dicts of them) from the scheduler
     half to the worker half.
     """
-
-    def __init__(self, context: KVConnectorContext) -> None:
-        self.context = context
 
     # scheduler half
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:

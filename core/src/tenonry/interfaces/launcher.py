@@ -7,13 +7,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import msgspec
-from pydantic import BaseModel
 
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
-
-VERSION = 1
-SUPPORTED = frozenset({1})
+from tenonry.interfaces.plugin import Plugin, PluginContext
 
 
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
@@ -35,21 +30,15 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(slots=True)
-class LauncherContext:
+class LauncherContext(PluginContext):
     """All that a launcher may know."""
 
-    config: EngineConfig
-    options: BaseModel = NO_OPTIONS
 
-
-class Launcher(Plugin, ABC):
+class Launcher(Plugin[LauncherContext], ABC):
     """Starts engine processes and owns them. No child outlives the process that launched it.
 
     Engines are named `engine N`. Methods may be called from any thread, one at a time.
     """
-
-    def __init__(self, context: LauncherContext) -> None:
-        self.context = context
 
     def host(self) -> str | None:
         """The address of this node where its engines can reach us, over TCP with CURVE; None when all are on this node

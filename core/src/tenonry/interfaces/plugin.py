@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar
+from dataclasses import KW_ONLY, dataclass
+from typing import ClassVar, Generic, TypeVar
 
 from pydantic import BaseModel, ConfigDict
+
+from tenonry.config import EngineConfig
 
 
 class PluginOptions(BaseModel):
@@ -20,17 +23,28 @@ class NoOptions(PluginOptions):
 NO_OPTIONS = NoOptions()
 
 
-class Plugin:
+@dataclass(slots=True)
+class PluginContext:
+    """What every plugin may know: the engine's configuration, and its own options."""
+
+    config: EngineConfig
+    _: KW_ONLY
+    options: BaseModel = NO_OPTIONS
+
+
+ContextT = TypeVar("ContextT", bound=PluginContext)
+
+
+class Plugin(Generic[ContextT]):
     """Base of all interfaces. A plugin class is looked at in the front end, so its module must import quickly.
 
     `interface_version`: the version of the interface the class was written for. `Options`: a pydantic model; the
-    kernel validates the user's options with it before anything starts and passes the instance in the context.
+    kernel validates the user's options with it before anything starts and passes the instance in the context, which is
+    all that a plugin may know.
     """
 
     interface_version: ClassVar[int] = 1
     Options: ClassVar[type[BaseModel]] = NoOptions
 
-    @classmethod
-    def parse_options(cls, values: dict[str, Any]) -> BaseModel:
-        """Validate `values`; pydantic's ValidationError passes through."""
-        return cls.Options.model_validate(values)
+    def __init__(self, context: ContextT) -> None:
+        self.context = context

@@ -12,10 +12,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import BaseModel
-
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import FinishReason
@@ -26,24 +23,19 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 if TYPE_CHECKING:
     from tenonry.interfaces.kv_connector import KVConnector
 
-VERSION = 1
-SUPPORTED = frozenset({1})
-
 
 @dataclass(slots=True)
-class SchedulerContext:
+class SchedulerContext(PluginContext):
     """All that a scheduler may know. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
     scheduled. `resolve` finds plugins for extension points that the scheduler itself opens: (kind, name) → object.
     """
 
-    config: EngineConfig
     kv_cache: KVCacheConfig
     _: KW_ONLY
     max_model_len: int
     clock: Callable[[], float]
-    options: BaseModel = NO_OPTIONS
     plugin_name: str = ""
     engine_index: int = 0
     max_concurrent_steps: int = 1
@@ -52,7 +44,7 @@ class SchedulerContext:
     resolve: Callable[[str, str], Any] | None = None
 
 
-class Scheduler(Plugin, ABC):
+class Scheduler(Plugin[SchedulerContext], ABC):
     """Decides, step by step, which requests compute how many tokens.
 
     Contract:
@@ -70,9 +62,6 @@ class Scheduler(Plugin, ABC):
     """
 
     starvation_free: ClassVar[bool] = True
-
-    def __init__(self, context: SchedulerContext) -> None:
-        self.context = context
 
     @abstractmethod
     def add_request(self, request: Request) -> None:

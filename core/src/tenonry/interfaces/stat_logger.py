@@ -5,35 +5,24 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
-from pydantic import BaseModel
-
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.stats import EngineInfo, StatRecord
-
-VERSION = 1
-SUPPORTED = frozenset({1})
 
 
 @dataclass(slots=True)
-class StatLoggerContext:
+class StatLoggerContext(PluginContext):
     """All that a stat logger may know."""
 
-    config: EngineConfig
-    options: BaseModel = NO_OPTIONS
     plugin_name: str = ""
 
 
-class StatLogger(Plugin, ABC):
+class StatLogger(Plugin[StatLoggerContext], ABC):
     """One observer of all engines. All calls come from one thread, in order.
 
     After three consecutive errors a logger is quarantined: named in the log and called no more; serving goes on.
     """
 
     interval_s: float = 5.0  # how often `log` is called
-
-    def __init__(self, context: StatLoggerContext) -> None:
-        self.context = context
 
     @abstractmethod
     def record(self, record: StatRecord) -> None:

@@ -10,20 +10,15 @@ from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
-from pydantic import BaseModel
-
-from tenonry.config import EngineConfig
-from tenonry.interfaces.plugin import NO_OPTIONS, Plugin
+from tenonry.errors import Unsupported
+from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.model_info import ModelInfo
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 
-VERSION = 1
-SUPPORTED = frozenset({1})
-
 
 @dataclass(slots=True)
-class WorkerContext:
+class WorkerContext(PluginContext):
     """All that a worker may know; it reads nothing from the environment.
 
     `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
@@ -32,11 +27,9 @@ class WorkerContext:
     whose worker half this rank builds, or None.
     """
 
-    config: EngineConfig
     model: ModelInfo
     _: KW_ONLY
     max_model_len: int
-    options: BaseModel = NO_OPTIONS
     engine_index: int = 0
     rank: int = 0
     local_rank: int = 0
@@ -52,7 +45,7 @@ class WorkerContext:
         return self.rank // self.config.tensor_parallel_size
 
 
-class Worker(Plugin, ABC):
+class Worker(Plugin[WorkerContext], ABC):
     """One rank of one engine.
 
     Order of calls: constructor, `load`, `kv_cache_groups`, `available_memory`, `initialize_cache`, `warm_up`, then
@@ -68,9 +61,6 @@ class Worker(Plugin, ABC):
     capabilities: ClassVar[frozenset[str]] = frozenset()
     rpc_methods: ClassVar[frozenset[str]] = frozenset()
 
-    def __init__(self, context: WorkerContext) -> None:
-        self.context = context
-
     @property
     def steps_in_flight(self) -> int:
         """Asked after `load`."""
@@ -81,8 +71,6 @@ class Worker(Plugin, ABC):
 
         The other ranks are then built with that as their `rendezvous`. Raises Unsupported if there is no such thing.
         """
-        from tenonry.errors import Unsupported
-
         raise Unsupported(f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only")
 
     @abstractmethod
@@ -110,8 +98,6 @@ class Worker(Plugin, ABC):
 
     def call(self, method: str, args: Sequence[Any] = ()) -> Any:
         """Run a method of `rpc_methods` by name. Raises Unsupported for any other."""
-        from tenonry.errors import Unsupported
-
         if method not in self.rpc_methods:
             raise Unsupported(
                 f"worker {type(self).__name__} does not support '{method}'; "

@@ -60,7 +60,9 @@ class EngineFleet:
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: CoordinatorReady | None = None
         self._epoch, self._closing, self._lock = 0, False, threading.Lock()
-        self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
+        self._launcher: Launcher = build_plugin(
+            plan.get("launcher"), lambda options: LauncherContext(config, options=options)
+        )
         self._helpers = Supervisor()
         self._helpers.on_exit(self._on_exit)
         self._launcher.on_exit(self._on_exit)

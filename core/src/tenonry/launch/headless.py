@@ -69,7 +69,9 @@ class HeadlessNode:
             )
             for rank, index in enumerate(self._engines)
         ]  # fmt: skip
-        self._launcher: Launcher = build_plugin(plan.get("launcher"), lambda options: LauncherContext(config, options))
+        self._launcher: Launcher = build_plugin(
+            plan.get("launcher"), lambda options: LauncherContext(config, options=options)
+        )
         self._timeout, self._stopping = config.start_timeout, threading.Event()
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 

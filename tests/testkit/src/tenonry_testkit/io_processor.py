@@ -64,7 +64,7 @@ class IOProcessorContract:
         if "_processor" not in cls.__dict__:
             plugin, options, _ = resolve_target("io_processor", self.io_processor, self.options)
             cls._processor = plugin(
-                IOProcessorContext(EngineConfig(model="fake", **self.config), self.model(), options)
+                IOProcessorContext(EngineConfig(model="fake", **self.config), self.model(), options=options)
             )
         return cls._processor
 

@@ -111,7 +111,8 @@ class StatLoggerContract:
     def build(self) -> StatLogger:
         """A fresh logger, as the kernel builds it."""
         cls, options, name = resolve_target("stat_logger", self.stat_logger, self.options)
-        logger: StatLogger = cls(StatLoggerContext(EngineConfig(model="fake", **self.config), options, name))
+        config = EngineConfig(model="fake", **self.config)
+        logger: StatLogger = cls(StatLoggerContext(config, options=options, plugin_name=name))
         return logger
 
     def _search(self, strategy: st.SearchStrategy[Any], check: Any) -> None:

@@ -11,7 +11,6 @@ from pydantic import BaseModel
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.plugin import Plugin
-from tenonry.plugin_kinds import KINDS
 from tenonry.plugin_manager import PluginManager
 from tenonry.plugin_plan import PlanEntry, check_class
 
@@ -34,5 +33,5 @@ def resolve_target(
     entry = PlanEntry(
         kind=kind, name=target.__name__, target=f"{target.__module__}:{target.__qualname__}", options=options or {}
     )
-    check_class(target, KINDS[kind], entry)
+    check_class(target, entry)
     return target, entry.load_options(target), target.__name__
