@@ -22,12 +22,12 @@ def test_entering_fills_every_column(book):
     assert rows.request(row) is request
     assert rows.token_ids[row, :7].tolist() == [100, 101, 102, 103, 104, 50, 51]
     assert (rows.num_tokens[row], rows.num_computed[row], rows.pending[row]) == (7, 0, 0)
-    assert (rows.num_prompt[row], rows.limit[row], rows.stop_from[row]) == (5, 12, 7)
+    assert (rows.limit[row], rows.stop_from[row]) == (12, 7)
     assert rows.handle[row] == request.handle
     assert rows.stop_ids[row].tolist() == [3, 4]
     assert rows.may_stop[[3, 4]].all()
     assert not rows.active[row]
-    assert (rows.num_free, rows.num_used, rows.num_active) == (2, 1, 0)
+    assert (rows.num_free, rows.num_active) == (2, 0)
 
 
 def test_stop_ids_of_the_row_before_do_not_stay(book):
@@ -104,7 +104,7 @@ def test_running_rows_stand_in_the_order_of_activation(actions):
             rows.leave(row)
         assert rows.running().tolist() == active
         assert rows.num_active == len(active)
-        assert rows.num_used == len(active) + len(entered)
+        assert rows.size - rows.num_free == len(active) + len(entered)
         assert not set(active) & set(entered)
 
 

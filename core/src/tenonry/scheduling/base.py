@@ -52,7 +52,6 @@ class BaseScheduler(Scheduler):
         self.stats_extra: dict[str, float] = {}
         self._results = ResultReader(self)
         self.arrived: set[int] = set()  # rows whose KV came, and that the workers do not know yet
-        self._steps = 0
         self._steps_reported = 0
         self._preemptions = 0
 
@@ -76,11 +75,9 @@ class BaseScheduler(Scheduler):
         self.requests[request.handle] = request
 
     def schedule(self) -> SchedulerOutput:
-        self.rows.step = self._steps
-        step = StepBuilder(self, self._steps)
+        step = StepBuilder(self)
         self.choose(step)
-        self._steps += 1
-        self.rows.step = self._steps
+        self.rows.step += 1
         return step.build()
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
@@ -117,10 +114,10 @@ class BaseScheduler(Scheduler):
             prefix_cache_queries=queries,
             prefix_cache_hits=hits,
             num_preemptions=self._preemptions,
-            num_steps=self._steps - self._steps_reported,
+            num_steps=self.rows.step - self._steps_reported,
             extra=dict(self.stats_extra),
         )
-        self._preemptions, self._steps_reported = 0, self._steps
+        self._preemptions, self._steps_reported = 0, self.rows.step
         return stats
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -132,8 +129,7 @@ class BaseScheduler(Scheduler):
     # ------------------------------------------------------------------ what the step builder and the reader call
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
         """The request runs from now on; the first time its client is told."""
-        if request in self.waiting:
-            self.waiting.remove(request)
+        self.waiting.discard(request)
         if not self.rows.active[row]:
             self.rows.activate(row)
         request.status = RequestStatus.RUNNING
@@ -159,8 +155,7 @@ class BaseScheduler(Scheduler):
         """Terminal outcome: everything the request held is given back. `drop`: its cached blocks are not trusted."""
         request.finish_reason = reason
         request.status = RequestStatus.FINISHED
-        if request in self.waiting:
-            self.waiting.remove(request)
+        self.waiting.discard(request)
         parameters = self._release(request, drop=drop) if request.row >= 0 else None
         self.blocks.forget(request)
         del self.requests[request.handle]

@@ -120,7 +120,7 @@ class ResultReader:
 
     def _attach_logprobs(self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs) -> None:
         """`logprobs.row` holds rows; each client gets the part of its requests, by index into its `handles`."""
-        place = np.full(self._rows.size, -1, np.int32)
+        place = self._stamp
         client = handle >> np.uint64(CLIENT_SHIFT)
         for index, outputs in news.items():
             mine = row[client == index]

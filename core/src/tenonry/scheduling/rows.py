@@ -34,15 +34,8 @@ class Rows:
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         self.size = max_num_seqs
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        (
-            self.num_tokens,
-            self.num_computed,
-            self.pending,
-            self.num_prompt,
-            self.limit,
-            self.stop_from,
-            self.generation,
-        ) = (np.zeros(max_num_seqs, np.int32) for _ in range(7))
+        self.num_tokens, self.num_computed, self.pending = (np.zeros(max_num_seqs, np.int32) for _ in range(3))
+        self.limit, self.stop_from, self.generation = (np.zeros(max_num_seqs, np.int32) for _ in range(3))
         self.handle = np.zeros(max_num_seqs, np.uint64)
         self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
         self.may_stop = np.zeros(STOP_MASK + 1, np.bool_)
@@ -63,10 +56,6 @@ class Rows:
     def num_free(self) -> int:
         return len(self._free)
 
-    @property
-    def num_used(self) -> int:
-        return self.size - len(self._free)
-
     def running(self) -> Index:
         """Active rows, in the order in which they were activated. Read-only, and the same array until that changes."""
         if self._order is None:
@@ -83,7 +72,6 @@ class Rows:
         self.num_tokens[row] = length
         self.num_computed[row] = 0
         self.pending[row] = 0
-        self.num_prompt[row] = request.num_prompt_tokens
         self.limit[row] = request.max_total_tokens
         # Beyond the longest sequence all numbers mean never; max_tokens and min_tokens may come near 2³¹.
         earliest = request.num_prompt_tokens + request.source.sampling_params.min_tokens

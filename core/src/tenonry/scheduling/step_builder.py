@@ -29,9 +29,9 @@ class StepBuilder:
     lack of budget, rows or blocks. `preempted`: requests that lost their row to this step.
     """
 
-    def __init__(self, scheduler: BaseScheduler, step_id: int) -> None:
+    def __init__(self, scheduler: BaseScheduler) -> None:
         self._scheduler, self._rows, self._blocks = scheduler, scheduler.rows, scheduler.blocks
-        self._step_id = step_id
+        self._step_id = scheduler.rows.step
         self.now = scheduler.context.clock()
         self.tokens_left = scheduler.token_budget
         self.full = False
@@ -180,8 +180,13 @@ class StepBuilder:
             return False
         row = rows.enter(request)
         match = blocks.match(request, row)
-        if match is None or not match.ready:
-            return self._hold(request, row, attached=match is not None)
+        if match is None:
+            scheduler.undo_start(request, row)
+            return False
+        if not match.ready:  # it keeps its row: blocks are on their way to it
+            scheduler.waiting.discard(request)
+            request.status = RequestStatus.WAITING_FOR_KV
+            return False
         start = match.num_computed
         rows.num_computed[row] = start
         count = self._fit(request.num_tokens - start, num_tokens)
@@ -235,15 +240,6 @@ class StepBuilder:
         self._scheduler.arrived -= late
         others = np.isin(added.row, list(late), invert=True)
         return NewBlocks(*(column[others] for column in added))
-
-    def _hold(self, request: Request, row: int, *, attached: bool) -> bool:
-        """The request cannot run yet; it keeps its row if blocks are on their way to it."""
-        if attached:
-            self._scheduler.waiting.remove(request)
-            request.status = RequestStatus.WAITING_FOR_KV
-        else:
-            self._scheduler.undo_start(request, row)
-        return False
 
     def _run(self, rows: Index, num_tokens: I32, total: int) -> bool:
         start = self._rows.num_computed[rows]

@@ -13,12 +13,14 @@ from tenonry.kv_cache import KVCacheConfig
 from tenonry.scheduling.rows import Index
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
 
+FREE, RUNNING, ENDED = 0, 1, 2  # ended: the row has yet to leave
+NOBODY = 2**64 - 1
+
 
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `added` and `ended` tell it which handles exist; `answered` follows every result. A *stay* is the time that one
-    request spends in one row; stays are numbered from 1.
+    `added` and `ended` tell it which handles exist; `answered` follows every result.
     """
 
     def __init__(
@@ -31,21 +33,15 @@ class StepValidator:
         feeds_back: bool = True,
     ) -> None:
         self._plugin, self._budget, self._max_model_len = plugin, config.step_token_budget, max_model_len
-        self._num_rows, self._num_blocks, self._block_size = (
-            config.max_num_seqs,
-            kv_cache.num_blocks,
-            kv_cache.block_size,
-        )
-        self._feeds_back = feeds_back
+        self._num_rows, self._num_blocks, self._feeds_back = config.max_num_seqs, kv_cache.num_blocks, feeds_back
         self._state = BatchState(config.max_num_seqs, max_model_len, kv_cache.block_size, len(kv_cache.groups))
         self._total = np.zeros(config.max_num_seqs, np.int32)  # tokens, pending ones included
         self._limit = np.zeros(config.max_num_seqs, np.int32)
         self._pending = np.zeros(config.max_num_seqs, np.int32)
-        self._stay = np.zeros(config.max_num_seqs, np.int64)  # 0: free; negative: its request has ended
-        self._writer = [np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups]  # stay that wrote a block
-        self._stays = 0
-        self._row_of_stay: dict[int, int] = {}
-        self._row_of_handle: dict[int, int] = {}
+        self._use = np.full(config.max_num_seqs, FREE, np.int8)
+        self._row_of: dict[int, int] = {}  # by handle
+        # Who wrote a block last, by handle.
+        self._writer = [np.full(kv_cache.num_blocks, NOBODY, np.uint64) for _ in kv_cache.groups]
         self._scratch = np.zeros(max(kv_cache.num_blocks, config.max_num_seqs), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
@@ -55,9 +51,9 @@ class StepValidator:
 
     def ended(self, handle: int) -> None:
         self._live.discard(handle)
-        row = self._row_of_handle.get(handle)
+        row = self._row_of.get(handle)
         if row is not None:
-            self._stay[row] = -abs(self._stay[row])
+            self._use[row] = ENDED
 
     def check(self, output: SchedulerOutput) -> None:
         """Every rule that one step can break."""
@@ -109,35 +105,28 @@ class StepValidator:
                 self._expect(False, rule, f"{what} {values[outside][0]} is outside 0..{stop - 1}")
 
     def _leave(self, row: int) -> None:
-        stay = abs(int(self._stay[row]))
-        self._expect(stay > 0, "only running rows leave", f"row {row} is free")
-        del self._row_of_stay[stay], self._row_of_handle[int(self._state.handle[row])]
-        self._stay[row] = 0
+        self._expect(self._use[row] != FREE, "only running rows leave", f"row {row} is free")
+        del self._row_of[int(self._state.handle[row])]
+        self._use[row] = FREE
 
     def _enter(self, new: NewRow) -> None:
         row, length = new.row, len(new.token_ids)
         self._expect(0 <= row < self._num_rows, "max_num_seqs", f"row {row} is outside 0..{self._num_rows - 1}")
         self._expect(new.handle in self._live, "only known, unfinished requests run", f"handle {new.handle}")
-        self._expect(self._stay[row] == 0, "a row holds one request", f"row {row} is in use")
-        self._expect(new.handle not in self._row_of_handle, "a request has one row", f"handle {new.handle} has two")
+        self._expect(self._use[row] == FREE, "a row holds one request", f"row {row} is in use")
+        self._expect(new.handle not in self._row_of, "a request has one row", f"handle {new.handle} has two")
         self._expect(length <= self._max_model_len, "max_model_len", f"{length} tokens in row {row}")
         hit = 0 <= new.num_computed < length
         self._expect(hit, "a hit never covers the last token", f"{new.num_computed} of {length} tokens are computed")
         self._expect(len(new.block_ids) == len(self._writer), "one block table per KV group", f"row {row}")
-        for ids in new.block_ids:
-            self._expect(len(ids) <= self._most_blocks, "max_model_len", f"row {row} has {len(ids)} blocks")
+        for ids, table in zip(new.block_ids, self._state.block_table, strict=True):
+            self._expect(len(ids) <= table.shape[1], "max_model_len", f"row {row} has {len(ids)} blocks")
             self._check_range(ids, self._num_blocks, "block ids exist", "block")
         most = new.sampling.max_tokens
         longest = self._max_model_len if most is None else length - new.num_output + most
         self._limit[row] = min(longest, self._max_model_len)
         self._total[row], self._pending[row] = length, 0
-        self._stays += 1
-        self._stay[row] = self._stays
-        self._row_of_stay[self._stays] = self._row_of_handle[new.handle] = row
-
-    @property
-    def _most_blocks(self) -> int:
-        return self._state.block_table[0].shape[1]
+        self._use[row], self._row_of[new.handle] = RUNNING, row
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
@@ -155,21 +144,17 @@ class StepValidator:
             raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
 
     def _check_rows(self, row: Index, output: SchedulerOutput, inputs: StepInputs) -> None:
-        running = self._stay[row] > 0
+        running = self._use[row] == RUNNING
         if np.count_nonzero(running) < len(row):
             idle = row[~running].tolist()
             self._expect(False, "only running rows are scheduled", f"rows {idle} are free, or their requests ended")
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         total = self._total[row]
-        self._expect(
-            not np.count_nonzero(inputs.seq_lens > total),
-            "only existing tokens are computed",
-            "num_tokens is too large",
-        )
+        beyond = np.count_nonzero(inputs.seq_lens > total)
+        self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
         samples = inputs.seq_lens == total
-        self._expect(
-            np.array_equal(samples, output.samples), "exactly the last token of a row samples", "samples is wrong"
-        )
+        right = np.array_equal(samples, output.samples)
+        self._expect(right, "exactly the last token of a row samples", "samples is wrong")
         if not self._feeds_back:
             pending = self._pending[row]
             self._expect(not np.count_nonzero(pending), "no row with a pending token", "feeds_back_tokens is False")
@@ -184,7 +169,7 @@ class StepValidator:
 
     def _check_slots(self, group: int, row: Index, inputs: StepInputs) -> None:
         """Every token has a slot, and nobody else writes into its block, in this step or while it is held."""
-        size, table = self._block_size, self._state.block_table[group]
+        size, table = self._state.block_size, self._state.block_table[group]
         missing = self._state.num_blocks[group][row] * size < inputs.seq_lens
         self._expect(not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks")
         first, last = inputs.start // size, (inputs.seq_lens - 1) // size
@@ -195,15 +180,15 @@ class StepValidator:
             last = np.arange(len(row)) + shift
         blocks = table[row, last].astype(np.intp)
         self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
-        writer, stay = self._writer[group], self._stay[row]
+        writer, handle = self._writer[group], self._state.handle[row]
         earlier = writer[blocks]
-        for i in (earlier != stay).nonzero()[0].tolist():
-            other = self._row_of_stay.get(int(earlier[i]))
+        for i in (earlier != handle).nonzero()[0].tolist():
+            other = self._row_of.get(int(earlier[i]))
             if other is not None:
                 held = table[other, : self._state.num_blocks[group, other]]
                 clash = f"rows {other} and {row[i]} share block {blocks[i]}"
                 self._expect(int(blocks[i]) not in held, "one writer per block", clash)
-        writer[blocks] = stay
+        writer[blocks] = handle
 
     def _distinct(self, indexes: Index) -> bool:
         places = np.arange(len(indexes))

@@ -37,27 +37,12 @@ class WaitingQueue:
         item = self._members[request.handle] = (request.key, request.arrival, self._entries, request)
         heapq.heappush(self._heap, item)
 
-    def get(self, handle: int) -> Request | None:
-        item = self._members.get(handle)
-        return None if item is None else item[3]
-
-    def remove(self, request: Request) -> None:
-        """Take out of the queue, wherever it stands."""
-        del self._members[request.handle]
+    def discard(self, request: Request) -> None:
+        """Take out of the queue, wherever it stands, if it is there."""
+        self._members.pop(request.handle, None)
         if len(self._heap) > 64 and len(self._heap) > 2 * len(self._members):
             self._heap = [item for item in self._heap if self._is_member(item)]
             heapq.heapify(self._heap)
-
-    def handles(self) -> list[int]:
-        return list(self._members)
-
-    def head(self) -> Request | None:
-        """The next request, without taking it."""
-        while self._heap:
-            if self._is_member(self._heap[0]):
-                return self._heap[0][3]
-            heapq.heappop(self._heap)
-        return None
 
     def __iter__(self) -> Iterator[Request]:
         """Requests in order. Those still members when the loop ends or breaks stay queued; cost is per request seen.
