@@ -71,5 +71,5 @@ def test_a_label_says_where_a_plugin_comes_from(entry, label):
 def test_options_of_a_file_plugin_are_checked_where_it_arrives():
     entry = PlanEntry(kind="stat_logger", name="x", target="tenonry_file_test:Mine", source=STAT_LOGGER, path="/x.py")
     bad = msgspec.structs.replace(entry, options={"level": 9})
-    with pytest.raises(PluginError, match="level: Input should be less than or equal to 3"):
+    with pytest.raises(PluginError, match="level=9: Input should be less than or equal to 3"):
         bad.load_options(bad.load())

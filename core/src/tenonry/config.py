@@ -10,6 +10,7 @@ import difflib
 import os
 import types
 import typing
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -32,10 +33,14 @@ def human_int(text: str) -> int:
         raise ValueError(f"'{text}' is not an integer (32768, 25.6k and 32K are)") from None
 
 
-class PluginChoice(BaseModel):
-    """A chosen plugin: an entry-point name, `module:Class` or `path.py:Class`, and its options."""
+class Settings(BaseModel):
+    """Unknown keys are refused, and values do not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class PluginChoice(Settings):
+    """A chosen plugin: an entry-point name, `module:Class` or `path.py:Class`, and its options."""
 
     name: str = Field(min_length=1, max_length=512)
     options: dict[str, Any] = Field(default_factory=dict)
@@ -46,10 +51,8 @@ class PluginChoice(BaseModel):
         return {"name": value} if isinstance(value, str) else value
 
 
-class PluginPolicy(BaseModel):
+class PluginPolicy(Settings):
     """Which hook modules may be active: `allow` unset means all installed ones; `disable` always wins."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     allow: tuple[str, ...] | None = None
     disable: tuple[str, ...] = ()
@@ -73,10 +76,8 @@ def plain_type(annotation: Any) -> Any:
     return annotation
 
 
-class EngineConfig(BaseModel):
+class EngineConfig(Settings):
     """Every setting of an engine. Unknown keys, wrong types and bad bounds are refused by their path."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid", protected_namespaces=())
 
     # the model
     model: str = Field(description="Folder, hub id or registered name of the model.", min_length=1)
@@ -217,17 +218,15 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
     try:
         return EngineConfig.model_validate(merged | given)
     except ValidationError as error:
-        raise ConfigError(_explain(error)) from None
+        raise ConfigError(explain(error, list(EngineConfig.model_fields))) from None
 
 
 def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Read a YAML mapping of field names (dashes or underscores). Raises ConfigError."""
     try:
-        data = read_yaml(Path(path).read_text("utf-8"), f"config file {path}")
+        data = read_yaml(Path(path).read_bytes(), f"config file {path}")
     except OSError as error:
         raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"config file {path} is not UTF-8: {error}") from None
     if data is None:
         return {}
     if not isinstance(data, dict):
@@ -235,7 +234,7 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     return {str(key).replace("-", "_"): value for key, value in data.items()}
 
 
-def read_yaml(text: str, source: str) -> Any:
+def read_yaml(text: str | bytes, source: str) -> Any:
     """One YAML value. Raises ConfigError that names the source."""
     import yaml
 
@@ -259,14 +258,13 @@ def environment_values() -> dict[str, Any]:
     return found
 
 
-def _explain(error: ValidationError) -> str:
-    """A pydantic error as one line per problem: path, value, bound, and the nearest key for an unknown one."""
+def explain(error: ValidationError, known: Sequence[str]) -> str:
+    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `known`."""
     lines = []
     for problem in error.errors(include_url=False):
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
-            known = list(EngineConfig.model_fields) if len(problem["loc"]) == 1 else []
-            near = difflib.get_close_matches(path, known, n=1)
+            near = difflib.get_close_matches(path, known if len(problem["loc"]) == 1 else (), n=1)
             lines.append(f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else ""))
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")

@@ -17,6 +17,7 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
+from tenonry.config import explain
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.interfaces.plugin import Plugin
 from tenonry.plugin_kinds import KINDS
@@ -58,12 +59,11 @@ class PlanEntry(msgspec.Struct, frozen=True, kw_only=True):
         try:
             return cls.Options.model_validate(self.options)
         except ValidationError as error:
-            problems = "; ".join(
-                f"{'.'.join(map(str, item['loc'])) or 'options'}: {item['msg']} (got {item['input']!r})"
-                for item in error.errors(include_url=False)
-            )
-            known = ", ".join(cls.Options.model_fields) or "none"
-            raise PluginError(f"options of {self.label()} are not valid: {problems}; known options: {known}") from None
+            known = list(cls.Options.model_fields)
+            raise PluginError(
+                f"options of {self.label()} are not valid: {explain(error, known)}; "
+                f"known options: {', '.join(known) or 'none'}"
+            ) from None
 
 
 class PluginPlan(msgspec.Struct, frozen=True):

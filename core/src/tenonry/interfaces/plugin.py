@@ -5,15 +5,13 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass
 from typing import ClassVar, Generic, TypeVar
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel
 
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, Settings
 
 
-class PluginOptions(BaseModel):
+class PluginOptions(Settings):
     """Base for a plugin's `Options`: unknown keys are refused, and values do not change after start."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 class NoOptions(PluginOptions):

@@ -5,6 +5,7 @@ Work per step is a fixed number of numpy calls, and Python only for requests tha
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +20,7 @@ from tenonry.step import I32, ModelRunnerOutput, PromptLogprobs, RowFailure, Sch
 if TYPE_CHECKING:
     from tenonry.scheduling.base import BaseScheduler
 
-News = dict[int, EngineCoreOutputs]
+News = defaultdict[int, EngineCoreOutputs]
 
 
 class ResultReader:
@@ -50,15 +51,15 @@ class ResultReader:
         handle = self._rows.handle[row]
         if len(row):
             ended += self._append(row, token)
-        news = _split(handle, token) if len(row) else {}
+        news = _split(handle, token)
         if result.logprobs is not None:
             self._attach_logprobs(news, row, handle, result.logprobs)
         self._attach_events(news, ended)
         for target, part in prompt_logprobs:
-            client_news = _of(news, target >> CLIENT_SHIFT)
-            part.row = len(client_news.prompt_logprobs)
-            client_news.prompt_logprobs.append(part)
-            client_news.prompt_logprobs_handles.append(target)
+            told = news[target >> CLIENT_SHIFT]
+            part.row = len(told.prompt_logprobs)
+            told.prompt_logprobs.append(part)
+            told.prompt_logprobs_handles.append(target)
         return news
 
     def _is_fresh(self, output: SchedulerOutput, row: Index) -> np.ndarray:
@@ -111,11 +112,11 @@ class ResultReader:
 
     def _attach_events(self, news: News, ended: list[FinishedOutput]) -> None:
         for finished in ended:
-            _of(news, finished.handle >> CLIENT_SHIFT).finished.append(finished)
+            news[finished.handle >> CLIENT_SHIFT].finished.append(finished)
         told = {finished.handle for finished in ended}
         for client, event in self.scheduled:
             if event.handle in told or event.handle in self._scheduler.requests:  # not what was aborted meanwhile
-                _of(news, client).scheduled.append(event)
+                news[client].scheduled.append(event)
         self.scheduled.clear()
 
     def _attach_logprobs(self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs) -> None:
@@ -143,18 +144,15 @@ class ResultReader:
 
 def _split(handle: np.ndarray, token: I32) -> News:
     """One message per client; most engines have one."""
+    news: News = defaultdict(EngineCoreOutputs)
+    if len(handle) == 0:
+        return news
     first, last = int(handle.min()) >> CLIENT_SHIFT, int(handle.max()) >> CLIENT_SHIFT
     if first == last:
-        return {first: EngineCoreOutputs(handles=handle, token_ids=token)}
+        news[first] = EngineCoreOutputs(handles=handle, token_ids=token)
+        return news
     client = handle >> np.uint64(CLIENT_SHIFT)
-    news = {}
     for index in np.unique(client).tolist():
         mine = client == index
         news[index] = EngineCoreOutputs(handles=handle[mine], token_ids=token[mine])
     return news
-
-
-def _of(news: News, client: int) -> EngineCoreOutputs:
-    if client not in news:
-        news[client] = EngineCoreOutputs()
-    return news[client]
