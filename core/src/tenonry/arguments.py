@@ -47,8 +47,8 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig."""
     if model_positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="Folder, hub id or registered name.")
-    parser.add_argument("--model", default=None, help="The same as MODEL.")
-    parser.add_argument("--config", default=None, metavar="FILE", help="YAML file of settings; flags win over it.")
+    parser.add_argument("--model", help="The same as MODEL.")
+    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; flags win over it.")
     engine = parser.add_argument_group("engine")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     owner = {name: groups[title] for title, names in GROUPS.items() for name in names}
@@ -58,12 +58,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     options = groups["plugins"]
     for field in WITH_OPTIONS:
         kind = field.replace("_", "-")
-        options.add_argument(
-            f"--{kind}-option", action="append", metavar="KEY=VALUE", default=None, help=f"Option of the {kind}."
-        )
-    options.add_argument(
-        "--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", default=None, help="Option of a stat logger."
-    )
+        options.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=f"Option of the {kind}.")
+    help_ = "Option of a stat logger."
+    options.add_argument("--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", help=help_)
     options.add_argument("--allow-plugin", action="append", metavar="NAME", help="Only these hook modules are active.")
     options.add_argument("--disable-plugin", action="append", metavar="NAME", help="This hook module is not active.")
 
@@ -73,7 +70,7 @@ def _add_field(group: Any, name: str) -> None:
     flag = "--" + name.replace("_", "-")
     kind = plain_type(field.annotation)
     note = f"{field.description} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
-    keywords: dict[str, Any] = {"dest": name, "default": None, "help": note.replace("%", "%%")}
+    keywords: dict[str, Any] = {"help": note.replace("%", "%%")}
     if kind is bool:
         keywords["action"] = argparse.BooleanOptionalAction
     elif name == "stat_loggers":

@@ -208,10 +208,8 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
 
     Raises ConfigError that names each offending path, its value and the nearest known key.
     """
-    given = dict(values)
+    given = {name: value for name, value in values.items() if name != "model" or value is not None}
     path = given.pop("config", None)
-    if given.get("model", "") is None:
-        del given["model"]
     merged: dict[str, Any] = load_yaml(path) if path else {}
     if use_environment:
         merged |= environment_values()

@@ -10,7 +10,7 @@ import pytest
 from kernel_plugins import STAT_LOGGER
 from kernel_site import Site
 
-from tenonry.cli.plugins import plugin_rows
+from tenonry.cli.plugins import plugins
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.plugin_kinds import GROUPS
 
@@ -57,12 +57,12 @@ class TestList:
                 "target": "acme_cli:Mine"} in rows  # fmt: skip
 
     def test_what_does_not_fit_says_so(self, acme):
-        (row,) = [row for row in plugin_rows("scheduler") if row.name == "old"]
-        assert row.state.startswith("incompatible: old-acme 1.0 needs tenonry>=99")
+        (state,) = [state for entry, state in plugins("scheduler") if entry.name == "old"]
+        assert state.startswith("incompatible: old-acme 1.0 needs tenonry>=99")
 
     def test_two_claims_of_one_name_say_so(self, acme):
         acme.install("rival", entry_points={"tenonry.stat_loggers": {"acme": "rival:X"}})
-        states = [row.state for row in plugin_rows("stat_logger") if row.name == "acme"]
+        states = [state for entry, state in plugins("stat_logger") if entry.name == "acme"]
         assert states == ["conflict: two distributions claim this name"] * 2
 
     def test_every_extension_point_is_there(self):

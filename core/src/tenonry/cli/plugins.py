@@ -6,7 +6,9 @@ import argparse
 import inspect
 import json
 import sys
-from typing import Any, NamedTuple
+from typing import Any
+
+import msgspec
 
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.interfaces.command import Command
@@ -15,17 +17,6 @@ from tenonry.plugin_kinds import GROUPS
 from tenonry.plugin_plan import PlanEntry
 
 INCOMPATIBLE = "incompatible"
-
-
-class Row(NamedTuple):
-    """One line of the list."""
-
-    kind: str
-    name: str
-    distribution: str
-    version: str
-    state: str
-    target: str
 
 
 class PluginsCommand(Command):
@@ -44,23 +35,30 @@ class PluginsCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         if args.verb == "show":
             return _show(args.name)
-        rows = plugin_rows(args.kind)
-        sys.stdout.write(json.dumps([row._asdict() for row in rows], indent=1) + "\n" if args.json else _table(rows))
+        found = plugins(args.kind)
+        if args.json:
+            told = [{**msgspec.structs.asdict(entry.record()), "state": state} for entry, state in found]
+            sys.stdout.write(json.dumps(told, indent=1) + "\n")
+        else:
+            sys.stdout.write(_table(found))
         return 0
 
 
-def plugin_rows(kind: str | None = None) -> list[Row]:
-    """Every plugin of a kind, or of all."""
-    rows = []
+def plugins(kind: str | None = None) -> list[tuple[PlanEntry, str]]:
+    """Every plugin of a kind, or of all, with its state."""
+    found = []
     for name, group in GROUPS.items():
         if kind in (None, name):
             entries = installed(group)
             names = [entry.name for entry in entries]
-            rows += [
-                Row(name, entry.name, entry.distribution, entry.version, _state(name, entry, names), entry.target)
-                for entry in entries
-            ]
-    return rows
+            found += [(_entry(name, entry), _state(name, entry, names)) for entry in entries]
+    return found
+
+
+def _entry(kind: str, found: Installed) -> PlanEntry:
+    return PlanEntry(
+        kind=kind, name=found.name, target=found.target, distribution=found.distribution, version=found.version
+    )
 
 
 def _state(kind: str, entry: Installed, names: list[str]) -> str:
@@ -74,10 +72,10 @@ def _state(kind: str, entry: Installed, names: list[str]) -> str:
     return "active" if kind == "hook_module" else "available"
 
 
-def _table(rows: list[Row]) -> str:
-    columns = ("kind", "name", "distribution", "version", "state")
-    cells = [columns, *[tuple(getattr(row, column) for column in columns) for row in rows]]
-    widths = [max(len(line[i]) for line in cells) for i in range(len(columns))]
+def _table(found: list[tuple[PlanEntry, str]]) -> str:
+    cells = [("kind", "name", "distribution", "version", "state")]
+    cells += [(entry.kind, entry.name, entry.distribution, entry.version, state) for entry, state in found]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join(
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
     )
@@ -85,11 +83,11 @@ def _table(rows: list[Row]) -> str:
 
 def _show(name: str) -> int:
     kind, _, short = name.rpartition("/")
-    rows = [row for row in plugin_rows(kind or None) if row.name == short]
-    if not rows:
+    found = [(entry, state) for entry, state in plugins(kind or None) if entry.name == short]
+    if not found:
         raise _unknown(kind, short)
-    for row in rows:
-        sys.stdout.write(_describe(row) + "\n")
+    for entry, state in found:
+        sys.stdout.write(_describe(entry, state) + "\n")
     return 0
 
 
@@ -101,18 +99,16 @@ def _unknown(kind: str, name: str) -> PluginNotFound:
     return PluginNotFound(f"no plugin is called '{name}'; `tenonry plugins list` shows all names")
 
 
-def _describe(row: Row) -> str:
+def _describe(entry: PlanEntry, state: str) -> str:
     lines = [
-        f"{row.kind} {row.name}",
-        f"  class         {row.target}",
-        f"  distribution  {row.distribution} {row.version}",
-        f"  state         {row.state}",
+        f"{entry.kind} {entry.name}",
+        f"  class         {entry.target}",
+        f"  distribution  {entry.distribution} {entry.version}",
+        f"  state         {state}",
     ]
-    if row.state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
+    if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
-    found = PlanEntry(
-        kind=row.kind, name=row.name, target=row.target, distribution=row.distribution, version=row.version
-    ).load()
+    found = entry.load()
     text = inspect.getdoc(found)
     if text:
         lines += ["  about         " + text.splitlines()[0]]

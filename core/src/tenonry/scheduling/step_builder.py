@@ -6,7 +6,7 @@ schedule all that was asked or change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +25,15 @@ Part = tuple[Index, I32, I32, np.ndarray]  # rows, num_tokens, next_token, sampl
 class StepBuilder:
     """One step in the making.
 
-    `tokens_left`: token budget still free. `now`: the scheduler's clock, seconds. `full`: a request was turned away for
-    lack of budget, rows or blocks. `preempted`: requests that lost their row to this step.
+    `waiting`: requests in queue order; leave the loop at the first that does not fit. `tokens_left`: token budget still
+    free. `now`: the scheduler's clock, seconds. `full`: a request was turned away for lack of budget, rows or blocks.
+    `preempted`: requests that lost their row to this step.
     """
 
     def __init__(self, scheduler: BaseScheduler) -> None:
         self._scheduler, self._rows, self._blocks = scheduler, scheduler.rows, scheduler.blocks
         self._step_id = scheduler.rows.step
+        self.waiting: Iterable[Request] = scheduler.waiting
         self.now = scheduler.context.clock()
         self.tokens_left = scheduler.token_budget
         self.full = False
@@ -73,11 +75,6 @@ class StepBuilder:
     def running(self) -> list[Request]:
         """Running requests, in the order they entered. Costs per request: for schedulers that do not mind."""
         return [self._rows.request(row) for row in self._rows.running().tolist()]
-
-    @property
-    def waiting(self) -> Iterator[Request]:
-        """Waiting requests in queue order; leave the loop at the first that does not fit."""
-        return iter(self._scheduler.waiting)
 
     def num_uncomputed(self, rows: Index) -> I32:
         """Tokens of each row that were not computed or scheduled yet (1 for a row that merely decodes)."""
