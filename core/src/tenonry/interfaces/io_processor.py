@@ -45,11 +45,9 @@ class Detokenizer(Protocol):
 
     def push(self, token_ids: Sequence[int]) -> str:
         """Text that is certain now: no half characters, nothing that may yet turn out to be a stop string."""
-        ...
 
     def finish(self) -> str:
         """What was held back, when the request ends for another reason."""
-        ...
 
 
 class IOProcessor(Plugin[IOProcessorContext], ABC):

@@ -32,11 +32,9 @@ class BlockStore(Protocol):
 
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
         """The bytes of each block over all layers, after all launched steps have ended."""
-        ...
 
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
         """Overwrite blocks, before the next step is launched."""
-        ...
 
 
 @dataclass(slots=True)

@@ -10,8 +10,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
+from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import EngineCoreOutputs
@@ -19,9 +20,6 @@ from tenonry.outputs import FinishReason
 from tenonry.request import Request
 from tenonry.stats import SchedulerStats
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
-
-if TYPE_CHECKING:
-    from tenonry.interfaces.kv_connector import KVConnector
 
 
 @dataclass(slots=True)

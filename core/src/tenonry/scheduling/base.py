@@ -52,8 +52,7 @@ class BaseScheduler(Scheduler):
         self.stats_extra: dict[str, float] = {}
         self._results = ResultReader(self)
         self.arrived: set[int] = set()  # rows whose KV came, and that the workers do not know yet
-        self._steps_reported = 0
-        self._preemptions = 0
+        self._stats = SchedulerStats()  # what is counted since the last call of make_stats
 
     # ------------------------------------------------------------------ for authors
     @abstractmethod
@@ -78,6 +77,7 @@ class BaseScheduler(Scheduler):
         step = StepBuilder(self)
         self.choose(step)
         self.rows.step += 1
+        self._stats.num_steps += 1
         return step.build()
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
@@ -105,19 +105,11 @@ class BaseScheduler(Scheduler):
         return running, len(self.requests) - running
 
     def make_stats(self) -> SchedulerStats:
-        running, waiting = self.get_request_counts()
-        queries, hits = self.blocks.take_counts()
-        stats = SchedulerStats(
-            num_running=running,
-            num_waiting=waiting,
-            kv_cache_usage=1.0 - self.blocks.num_free / self.blocks.num_total,
-            prefix_cache_queries=queries,
-            prefix_cache_hits=hits,
-            num_preemptions=self._preemptions,
-            num_steps=self.rows.step - self._steps_reported,
-            extra=dict(self.stats_extra),
-        )
-        self._preemptions, self._steps_reported = 0, self.rows.step
+        stats, self._stats = self._stats, SchedulerStats()
+        stats.num_running, stats.num_waiting = self.get_request_counts()
+        stats.kv_cache_usage = 1.0 - self.blocks.num_free / self.blocks.num_total
+        stats.prefix_cache_queries, stats.prefix_cache_hits = self.blocks.take_counts()
+        stats.extra = dict(self.stats_extra)
         return stats
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
@@ -148,7 +140,7 @@ class BaseScheduler(Scheduler):
         self._release(request, drop=drop)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
-        self._preemptions += 1
+        self._stats.num_preemptions += 1
         self.waiting.add(request)
 
     def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
