@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -11,6 +12,7 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
+from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.sampling_params import SamplingParams
 from tenonry.scheduling import StepValidator
@@ -59,7 +61,11 @@ def make_validator(*, feeds_back: bool = True, groups: int = 1) -> StepValidator
     kv_cache = KVCacheConfig(
         num_blocks=10, block_size=4, groups=tuple(KVCacheGroup(layers=(str(i),)) for i in range(groups))
     )
-    validator = StepValidator("mine", config, kv_cache, 12, feeds_back=feeds_back)
+    validator = StepValidator(
+        SchedulerContext(
+            config, kv_cache, max_model_len=12, clock=time.monotonic, plugin_name="mine", feeds_back_tokens=feeds_back
+        )
+    )
     for handle in range(1, 10):
         validator.added(handle)
     return validator

@@ -53,11 +53,7 @@ class EngineParts:
         except BaseException:
             release(self.executor, self.kv_connector)
             raise
-        self.validator: StepValidator | None = None
-        if config.validate_scheduler:
-            name, longest = plan.get("scheduler").name, self.kv_cache.max_model_len
-            feeds_back = self.executor.feeds_back_tokens
-            self.validator = StepValidator(name, config, self.kv_cache, longest, feeds_back=feeds_back)
+        self.validator = StepValidator(self.scheduler.context) if config.validate_scheduler else None
 
     def _executor_context(self, options: BaseModel) -> ExecutorContext:
         worker_class, worker_options, worker = load_plugin(self.plan, "worker")

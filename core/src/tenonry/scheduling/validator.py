@@ -7,9 +7,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from tenonry.config import EngineConfig
 from tenonry.errors import ContractViolation
-from tenonry.kv_cache import KVCacheConfig
+from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.scheduling.rows import Index
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
 
@@ -20,29 +19,23 @@ NOBODY = 2**64 - 1
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `added` and `ended` tell it which handles exist; `answered` follows every result.
+    `context`: the scheduler's own. `added` and `ended` tell it which handles exist; `answered` follows every result.
     """
 
-    def __init__(
-        self,
-        plugin: str,
-        config: EngineConfig,
-        kv_cache: KVCacheConfig,
-        max_model_len: int,
-        *,
-        feeds_back: bool = True,
-    ) -> None:
-        self._plugin, self._budget, self._max_model_len = plugin, config.step_token_budget, max_model_len
-        self._num_rows, self._num_blocks, self._feeds_back = config.max_num_seqs, kv_cache.num_blocks, feeds_back
-        self._state = BatchState(config.max_num_seqs, max_model_len, kv_cache.block_size, len(kv_cache.groups))
-        self._total = np.zeros(config.max_num_seqs, np.int32)  # tokens, pending ones included
-        self._limit = np.zeros(config.max_num_seqs, np.int32)
-        self._pending = np.zeros(config.max_num_seqs, np.int32)
-        self._use = np.full(config.max_num_seqs, FREE, np.int8)
+    def __init__(self, context: SchedulerContext) -> None:
+        config, kv_cache = context.config, context.kv_cache
+        num_rows = self._num_rows = config.max_num_seqs
+        self._plugin, self._feeds_back = context.plugin_name, context.feeds_back_tokens
+        self._budget, self._max_model_len = config.step_token_budget, context.max_model_len
+        self._num_blocks = kv_cache.num_blocks
+        self._state = BatchState(num_rows, context.max_model_len, kv_cache.block_size, len(kv_cache.groups))
+        self._total = np.zeros(num_rows, np.int32)  # tokens, pending ones included
+        self._limit, self._pending = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        self._use = np.full(num_rows, FREE, np.int8)
         self._row_of: dict[int, int] = {}  # by handle
         # Who wrote a block last, by handle.
         self._writer = [np.full(kv_cache.num_blocks, NOBODY, np.uint64) for _ in kv_cache.groups]
-        self._scratch = np.zeros(max(kv_cache.num_blocks, config.max_num_seqs), np.int64)
+        self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
 

@@ -94,7 +94,7 @@ class SchedulerRig:
             max_concurrent_steps=self._depth,
             resolve=lambda kind, name: resolve_owned(kind, name)[0],
         )
-        validator = StepValidator(self._entry.name, config, kv_cache, longest) if case.validator else None
+        validator = StepValidator(context) if case.validator else None
         drive = Drive(cls(context), validator, self._depth, self._clock)
         rng = np.random.default_rng(case.running)
         for index in range(case.running + case.waiting):

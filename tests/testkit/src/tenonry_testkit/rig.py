@@ -78,9 +78,7 @@ class Rig:
         )
         with self.guard():
             self.scheduler = build(context)
-        self.validator = StepValidator(
-            plugin_name, self.config, self.kv_cache, self.spec.max_model_len, feeds_back=self.spec.feeds_back
-        )
+        self.validator = StepValidator(self.scheduler.context)
         self.ledger = Ledger()
         self.watch = StepWatch(self.spec, self.kv_cache, self.ledger)
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
