@@ -26,26 +26,21 @@ from tenonry.stats import PluginRecord
 FILE_PREFIX = "tenonry_file_"
 
 
-class PlanEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """One chosen plugin. `target` is "module:Class"; for a plugin in a loose file `source` and `path` hold its text
-    and where it was read, and the module is named after the text's sha256.
+class PlanEntry(PluginRecord, frozen=True, kw_only=True):
+    """One chosen plugin, with what only the processes of the run may know. `target` is "module:Class"; for a plugin in a
+    loose file `source` and `path` hold its text and where it was read, and the module is named after the text's sha256.
     """
 
-    kind: str
-    name: str
-    target: str
-    distribution: str = ""
-    version: str = ""
     source: str = ""
     path: str = ""
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def label(self) -> str:
         origin = f"{self.distribution} {self.version}" if self.distribution else self.path or "no distribution"
         return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.target}, {origin})"
 
     def record(self) -> PluginRecord:
-        """What may be told of it: its options may be secret."""
+        """What anybody may know: options can be secrets."""
         return PluginRecord(self.kind, self.name, self.target, self.distribution, self.version)
 
     def load(self) -> type[Plugin[Any]]:

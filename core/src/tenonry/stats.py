@@ -71,8 +71,8 @@ class PluginRecord(msgspec.Struct, frozen=True):
     kind: str
     name: str
     target: str
-    distribution: str
-    version: str
+    distribution: str = ""
+    version: str = ""
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):

@@ -158,9 +158,8 @@ class StepInputs:
         "num_tokens", "positions", "query_start_loc", "row", "samples", "seq_lens", "start", "token_ids", "token_row",
     )  # fmt: skip
 
-    def __init__(self, state: BatchState, output: SchedulerOutput) -> None:
+    def __init__(self, state: BatchState, output: SchedulerOutput, row: NDArray[np.intp]) -> None:
         self.row, self.num_tokens, self.samples = output.row, output.num_tokens, output.samples
-        row = output.row.astype(np.intp)  # numpy converts any other integer type on every use
         self.start = state.num_computed[row]
         self.seq_lens = self.start + output.num_tokens
         if output.total_tokens == len(row):  # every row computes exactly one token
@@ -204,12 +203,12 @@ class BatchState:
             self._enter(new)
         if len(output.new_block_row):
             self._extend(output.new_block_row, output.new_block_group, output.new_block_id)
-        row = output.row.astype(np.intp)
+        row = output.row.astype(np.intp)  # numpy converts any other integer type on every use
         known = (output.next_token >= 0).nonzero()[0]
         if len(known):
             rows = row[known]
             self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
-        inputs = StepInputs(self, output)
+        inputs = StepInputs(self, output, row)
         self.num_computed[row] = inputs.seq_lens
         sampling = row[output.samples]
         self.token_ids[sampling, inputs.seq_lens[output.samples]] = KNOWN_TO_WORKER
