@@ -27,8 +27,10 @@ FILE_PREFIX = "tenonry_file_"
 
 
 class PlanEntry(PluginRecord, frozen=True, kw_only=True):
-    """One chosen plugin, with what only the processes of the run may know. `target` is "module:Class"; for a plugin in a
-    loose file `source` and `path` hold its text and where it was read, and the module is named after the text's sha256.
+    """One chosen plugin, with what only the processes of a run may know.
+
+    `target` is "module:Class"; for a plugin in a loose file `source` and `path` hold its text and where it was read,
+    and the module is named after the text's sha256.
     """
 
     source: str = ""
