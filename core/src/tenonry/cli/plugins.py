@@ -83,20 +83,16 @@ def _table(found: list[tuple[PlanEntry, str]]) -> str:
 
 def _show(name: str) -> int:
     kind, _, short = name.rpartition("/")
+    if kind and kind not in GROUPS:
+        raise PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}")
     found = [(entry, state) for entry, state in plugins(kind or None) if entry.name == short]
+    if not found and kind:
+        raise not_found(kind, short)
     if not found:
-        raise _unknown(kind, short)
+        raise PluginNotFound(f"no plugin is called '{short}'; `tenonry plugins list` shows all names")
     for entry, state in found:
         sys.stdout.write(_describe(entry, state) + "\n")
     return 0
-
-
-def _unknown(kind: str, name: str) -> PluginNotFound:
-    if kind in GROUPS:
-        return not_found(kind, name)
-    if kind:
-        return PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}")
-    return PluginNotFound(f"no plugin is called '{name}'; `tenonry plugins list` shows all names")
 
 
 def _describe(entry: PlanEntry, state: str) -> str:
