@@ -118,7 +118,7 @@ class TestRequest:
         source = request([1, 2, 3], output_token_ids=[7, 8], priority=3, tags={"tenant": "a"}, **sampling(max_tokens=4))
         source.handle = (5 << CLIENT_SHIFT) + 9
         made = Request(source, arrival=2, arrival_time=1.5, max_model_len=100)
-        assert (made.handle, made.client_index, made.request_id, made.priority) == (source.handle, 5, "r", 3)
+        assert (made.handle, made.request_id, made.priority) == (source.handle, "r", 3)
         assert made.token_ids.tolist() == [1, 2, 3, 7, 8]
         assert made.token_ids.dtype == np.int32
         assert (made.num_prompt_tokens, made.num_output_tokens, made.num_tokens) == (3, 2, 5)

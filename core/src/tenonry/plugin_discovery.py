@@ -6,7 +6,7 @@ import difflib
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -56,9 +56,12 @@ def _describe(point: importlib.metadata.EntryPoint) -> Installed:
     return Installed(point.name, point.value, dist.name, dist.version, summary)
 
 
-def find_entry_point(kind: str, name: str) -> Installed | None:
-    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
-    matches = [entry for entry in installed(GROUPS[kind]) if entry.name == name]
+def find_entry_point(kind: str, name: str, entries: Iterable[Installed] | None = None) -> Installed | None:
+    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both.
+
+    `entries`: all of the kind, if they are known already; finding them reads many files.
+    """
+    matches = [entry for entry in entries or installed(GROUPS[kind]) if entry.name == name]
     if len(matches) > 1:
         claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
         raise PluginError(

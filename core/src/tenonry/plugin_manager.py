@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,14 @@ from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
 from tenonry.interfaces.plugin import Plugin
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_discovery import check_requirements, distribution_of_module, find_entry_point, installed, not_found
+from tenonry.plugin_discovery import (
+    Installed,
+    check_requirements,
+    distribution_of_module,
+    find_entry_point,
+    installed,
+    not_found,
+)
 from tenonry.plugin_kinds import GROUPS, KINDS
 from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_target
 from tenonry.stats import PluginRecord
@@ -81,14 +88,15 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        names = sorted({entry.name for entry in installed(GROUPS["hook_module"])})
+        entries = installed(GROUPS["hook_module"])
+        names = sorted({entry.name for entry in entries})
         unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
         if unknown:
             raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}")
         for name in names:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
-            entry = _installed_entry("hook_module", PluginChoice(name=name))
+            entry = _installed_entry("hook_module", PluginChoice(name=name), entries)
             try:
                 module = import_target(entry)
             except PluginError as error:
@@ -112,7 +120,8 @@ class PluginManager:
             raise PluginError(
                 f"{KINDS[kind].hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
             )
-        return target_entry(kind, choice, target)
+        owners = (one for one in installed(GROUPS[kind]) if (one.name, one.target) == (choice.name, target))
+        return target_entry(kind, choice, target, next(owners, None))
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
@@ -173,26 +182,25 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(kind: str, choice: PluginChoice, target: str) -> PlanEntry:
+def target_entry(kind: str, choice: PluginChoice, target: str, owner: Installed | None = None) -> PlanEntry:
     """The entry of an importable target; its distribution's requirements are checked before any import.
 
-    The distribution is that of the entry point that says so, if one does, or else the module's.
+    `owner` is the entry point that named the target, if one did.
     """
-    declared = (entry for entry in installed(GROUPS[kind]) if (entry.name, entry.target) == (choice.name, target))
-    owner = next(((entry.distribution, entry.version) for entry in declared), None)
-    distribution, version = owner or distribution_of_module(target.partition(":")[0])
+    module = target.partition(":")[0]
+    distribution, version = (owner.distribution, owner.version) if owner else distribution_of_module(module)
     check_requirements(distribution)
     return PlanEntry(
         kind=kind, name=choice.name, target=target, distribution=distribution, version=version, options=choice.options
     )
 
 
-def _installed_entry(kind: str, choice: PluginChoice) -> PlanEntry:
-    """The entry of an entry point's name. Raises PluginNotFound."""
-    found = find_entry_point(kind, choice.name)
+def _installed_entry(kind: str, choice: PluginChoice, entries: Iterable[Installed] | None = None) -> PlanEntry:
+    """The entry of an entry point's name; `entries` as for `find_entry_point`. Raises PluginNotFound."""
+    found = find_entry_point(kind, choice.name, entries)
     if found is None:
         raise not_found(kind, choice.name)
-    return target_entry(kind, choice, found.target)
+    return target_entry(kind, choice, found.target, found)
 
 
 def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:

@@ -64,10 +64,6 @@ class Request:
         return self.source.request_id
 
     @property
-    def client_index(self) -> int:
-        return self.handle >> CLIENT_SHIFT
-
-    @property
     def priority(self) -> int:
         """Lower runs first."""
         return self.source.priority

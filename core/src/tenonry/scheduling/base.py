@@ -128,7 +128,7 @@ class BaseScheduler(Scheduler):
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_computed
             event = ScheduledOutput(request.handle, now - request.arrival_time, num_computed)
-            self._results.scheduled.append((request.client_index, event))
+            self._results.scheduled.append(event)
 
     def undo_start(self, request: Request, row: int) -> None:
         """The request got a row but could not run after all; it is still in the queue."""

@@ -24,12 +24,12 @@ News = defaultdict[int, EngineCoreOutputs]
 
 
 class ResultReader:
-    """Belongs to one scheduler. `scheduled`: (client, event) of requests that started since the last result."""
+    """Belongs to one scheduler. `scheduled`: the requests that started since the last result."""
 
     def __init__(self, scheduler: BaseScheduler) -> None:
         self._scheduler, self._rows = scheduler, scheduler.rows
         self._stamp = np.empty(scheduler.rows.size, np.int32)
-        self.scheduled: list[tuple[int, ScheduledOutput]] = []
+        self.scheduled: list[ScheduledOutput] = []
 
     def read(self, output: SchedulerOutput, result: ModelRunnerOutput) -> News:
         """Take in tokens and failures; returns the news per client index.
@@ -114,9 +114,9 @@ class ResultReader:
         for finished in ended:
             news[finished.handle >> CLIENT_SHIFT].finished.append(finished)
         told = {finished.handle for finished in ended}
-        for client, event in self.scheduled:
+        for event in self.scheduled:
             if event.handle in told or event.handle in self._scheduler.requests:  # not what was aborted meanwhile
-                news[client].scheduled.append(event)
+                news[event.handle >> CLIENT_SHIFT].scheduled.append(event)
         self.scheduled.clear()
 
     def _attach_logprobs(self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs) -> None:
