@@ -56,13 +56,10 @@ class PluginManager:
         self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
         self._pluggy.add_hookspecs(hookspecs)
         self._pluggy.register(_EntryPointHooks, name="tenonry")
+        self.hook: Any = self._pluggy.hook
         self.hook_modules: list[PluginRecord] = []
         if discover:
             self._load_hook_modules(policy or PluginPolicy())
-
-    @property
-    def hook(self) -> Any:
-        return self._pluggy.hook
 
     def call(self, hook: str, **arguments: Any) -> Any:
         """Call a hook. Our own errors pass; of any other the hook module that raised it is named (PluginFault)."""
