@@ -33,11 +33,9 @@ from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_
 from tenonry.stats import PluginRecord
 
 
-class _EntryPointHooks:
-    """The kernel's own answers, asked last: a name is what an entry point says it is."""
-
-
 def _answer_from(kind: str) -> Any:
+    """The kernel's own answer, asked last: a name is what an entry point says it is."""
+
     def answer(name: str) -> str | None:
         entry = find_entry_point(kind, name)
         return entry.target if entry else None
@@ -45,8 +43,7 @@ def _answer_from(kind: str) -> Any:
     return staticmethod(hookspecs.hookimpl(trylast=True)(answer))
 
 
-for _name in KINDS:
-    setattr(_EntryPointHooks, KINDS[_name].hook, _answer_from(_name))
+_EntryPointHooks = type("_EntryPointHooks", (), {kind.hook: _answer_from(kind.name) for kind in KINDS.values()})
 
 
 class PluginManager:
