@@ -7,7 +7,7 @@ import functools
 import importlib.metadata
 import sys
 from collections.abc import Iterable, Mapping
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -49,11 +49,8 @@ def installed(group: str) -> list[Installed]:
 
 
 def _describe(point: importlib.metadata.EntryPoint) -> Installed:
-    dist = point.dist
-    if dist is None:
-        return Installed(point.name, point.value, "", "")
-    summary = dist.metadata["Summary"] if "Summary" in dist.metadata else ""  # noqa: SIM401 - no mapping: it has no `get`
-    return Installed(point.name, point.value, dist.name, dist.version, summary)
+    dist: Any = point.dist  # set for all that `entry_points` finds, whatever its type says
+    return Installed(point.name, point.value, dist.name, dist.version, dist.metadata.get("Summary", ""))
 
 
 def find_entry_point(kind: str, name: str, entries: Iterable[Installed] | None = None) -> Installed | None:

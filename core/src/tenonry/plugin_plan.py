@@ -23,8 +23,6 @@ from tenonry.interfaces.plugin import Plugin
 from tenonry.plugin_kinds import KINDS
 from tenonry.stats import PluginRecord
 
-FILE_PREFIX = "tenonry_file_"
-
 
 class PlanEntry(PluginRecord, frozen=True, kw_only=True):
     """One chosen plugin, with what only the processes of a run may know.
@@ -126,7 +124,7 @@ class _TextLoader(importlib.abc.SourceLoader):
 
 def file_module_name(source: str) -> str:
     """The module name of a loose file: the same text is the same module, wherever it came from."""
-    return FILE_PREFIX + hashlib.sha256(source.encode()).hexdigest()[:16]
+    return f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 def _import_text(name: str, source: str, path: str) -> ModuleType:
