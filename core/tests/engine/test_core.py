@@ -301,6 +301,14 @@ class TestSchedulerFaults:
         assert (caught.value.plugin, caught.value.step_id) == ("kernel_parts:MoodyScheduler", 0)
         assert caught.value.rule
 
+    def test_the_validator_goes_by_what_the_scheduler_was_told(self):
+        """Not by what the scheduler made of it."""
+        part = {"name": "kernel_parts:RenamedScheduler", "options": {"rows": 3}}
+        core = make_core(scheduler=part)
+        core.add_request(request(1))
+        with pytest.raises(ContractViolation, match="kernel_parts:RenamedScheduler"):
+            core.step()
+
     @pytest.mark.parametrize(("elsewhere", "order"), [(False, ["check", "execute"]), (True, ["execute", "check"])])
     def test_a_step_is_checked_while_it_runs_elsewhere(self, monkeypatch, elsewhere, order):
         core, calls = make_core(), []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 from typing import Any, ClassVar
 
@@ -86,6 +87,14 @@ class MoodyScheduler(ReferenceScheduler):
             output.row, output.num_tokens, output.next_token = rows, np.ones_like(rows), np.zeros_like(rows)
             output.samples, output.total_tokens = np.ones(len(rows), np.bool_), len(rows)
         return output
+
+
+class RenamedScheduler(MoodyScheduler):
+    """Breaks the contract, and would have somebody else named for it."""
+
+    def __init__(self, context: SchedulerContext) -> None:
+        super().__init__(context)
+        self.context = dataclasses.replace(context, plugin_name="somebody else")
 
 
 class ExecutorOptions(InstantOptions):

@@ -53,7 +53,7 @@ class EngineParts:
         except BaseException:
             release(self.executor, self.kv_connector)
             raise
-        self.validator = StepValidator(self.scheduler.context) if config.validate_scheduler else None
+        self.validator = StepValidator(self.scheduler_context) if config.validate_scheduler else None
 
     def _executor_context(self, options: BaseModel) -> ExecutorContext:
         worker_class, worker_options, worker = load_plugin(self.plan, "worker")
@@ -99,7 +99,7 @@ class EngineParts:
         )
 
     def _scheduler_context(self, options: BaseModel) -> SchedulerContext:
-        return SchedulerContext(
+        self.scheduler_context = SchedulerContext(  # kept apart from the scheduler, which may change its own
             self.config,
             self.kv_cache,
             max_model_len=self.kv_cache.max_model_len,
@@ -112,6 +112,7 @@ class EngineParts:
             kv_connector=self.kv_connector,
             resolve=lambda kind, name: resolve_owned(kind, name)[0],
         )
+        return self.scheduler_context
 
 
 def release(*parts: Executor | Scheduler | KVConnector | None) -> None:
