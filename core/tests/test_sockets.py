@@ -22,6 +22,7 @@ from tenonry.sockets import (
     engine_identity,
     engine_index_of,
     make_socket,
+    read_keys,
 )
 
 Make = Callable[..., "zmq.Socket[bytes]"]
@@ -202,3 +203,26 @@ class TestCurve:
     def test_every_run_has_keys_of_its_own(self):
         one, two = CurveKeys.generate(), CurveKeys.generate()
         assert len({*one, *two}) == 8
+
+
+class TestKeyFiles:
+    def test_keys_are_read_back(self, tmp_path):
+        keys = CurveKeys.generate()
+        assert read_keys(self.write(tmp_path, keys.encode() + "\n")) == keys
+
+    def test_a_file_that_others_can_read_is_refused(self, tmp_path):
+        file = self.write(tmp_path, CurveKeys.generate().encode())
+        Path(file).chmod(0o644)
+        with pytest.raises(ConfigError, match="chmod 600"):
+            read_keys(file)
+
+    def test_a_file_of_something_else_is_refused(self, tmp_path):
+        with pytest.raises(ConfigError, match="no set of keys"):
+            read_keys(self.write(tmp_path, "hello"))
+
+    @staticmethod
+    def write(folder: Path, text: str) -> str:
+        file = folder / "keys"
+        file.touch(0o600)
+        file.write_text(text, "ascii")
+        return str(file)

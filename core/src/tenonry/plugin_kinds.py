@@ -85,4 +85,9 @@ FIRST_PARTY: dict[tuple[str, str], str] = {
     ("model", "demo"): "tenonry-demo-model",
     ("command", "serve"): "tenonry-openai-server",
     ("command", "bench"): "tenonry-bench",
+    ("command", "generate"): "tenonry-commands",
+    ("command", "chat"): "tenonry-commands",
+    ("command", "ps"): "tenonry-commands",
+    ("command", "keys"): "tenonry-commands",
+    ("command", "completion"): "tenonry-commands",
 }

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,8 +84,7 @@ class TestHelp:
         out = capsys.readouterr().out
         assert "usage: tenonry" in out
         assert "act          Acts on words. (acts 2.0)" in out
-        for verb in ("generate", "chat", "plugins", "completion"):
-            assert f"  {verb} " in out
+        assert "plugins      List installed plugins, or show one. (tenonry " in out
         assert "acts_commands" not in sys.modules
 
     @pytest.mark.parametrize("word", ["-V", "--version"])
@@ -133,10 +131,18 @@ class TestStatus:
         assert "tenonry: error: no command is called 'acct'; installed: act (acts 2.0)" in err
         assert "did you mean 'act'?" in err
 
-    def test_two_for_an_unknown_verb_with_its_package(self, capsys, monkeypatch):
+    @pytest.mark.parametrize(
+        ("verb", "package"),
+        [
+            *((verb, "tenonry-commands") for verb in ("generate", "chat", "ps", "keys", "completion")),
+            ("serve", "tenonry-openai-server"),
+            ("bench", "tenonry-bench"),
+        ],
+    )
+    def test_two_for_an_unknown_verb_with_its_package(self, capsys, monkeypatch, verb, package):
         monkeypatch.setattr("tenonry.plugin_discovery.installed", lambda group: [])
-        assert main(["serve"]) == 2
-        assert "pip install tenonry-openai-server" in capsys.readouterr().err
+        assert main([verb]) == 2
+        assert f"pip install {package}\n" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         "words",
@@ -208,38 +214,3 @@ class TestBrokenVerbs:
         parser, command = make_parser("act")
         assert isinstance(command, Command)
         assert not parser.allow_abbrev
-
-
-class TestCompletion:
-    @pytest.fixture(autouse=True)
-    def _shtab(self) -> None:
-        pytest.importorskip("shtab")
-
-    @pytest.fixture
-    def only_acts(self, acts: Site, monkeypatch: pytest.MonkeyPatch) -> Site:
-        from tenonry.cli import completion
-        from tenonry.plugin_discovery import installed
-
-        kept = {"act", "generate", "plugins", "completion"}
-        monkeypatch.setattr(completion, "installed", lambda group: [e for e in installed(group) if e.name in kept])
-        return acts
-
-    @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
-    def test_is_a_script_that_knows_verbs_and_flags(self, only_acts, shell, capsys):
-        assert main(["completion", shell]) == 0
-        script = capsys.readouterr().out
-        flags = () if shell == "tcsh" else ("--max-model-len", "--number")  # there it knows the verbs only
-        for word in ("generate", "act", *flags):
-            assert word in script
-
-    def test_bash_takes_it(self, only_acts, capsys, tmp_path: Path):
-        main(["completion", "bash"])
-        path = tmp_path / "completion.sh"
-        path.write_text(capsys.readouterr().out, "utf-8")
-        done = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True, check=False)
-        assert (done.returncode, done.stderr) == (0, "")
-
-    def test_without_its_library_it_says_what_to_install(self, monkeypatch, capsys):
-        monkeypatch.setitem(sys.modules, "shtab", None)
-        assert main(["completion", "bash"]) == 1
-        assert "pip install" in capsys.readouterr().err

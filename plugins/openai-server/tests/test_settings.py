@@ -50,7 +50,7 @@ def test_several_servers():
 
 def test_headless_serves_nothing(monkeypatch):
     seen = []
-    monkeypatch.setattr("tenonry.launch.headless.run_headless", lambda config: seen.append(config.model) or 7)
+    monkeypatch.setattr("tenonry_front_ends.node.run_headless", lambda config: seen.append(config.model) or 7)
     parser = argparse.ArgumentParser()
     command = ServeCommand()
     command.add_arguments(parser)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tenonry.interfaces.command import Command
 
+# Of first-party verbs, installed or not: the one summary of a distribution would not tell its verbs apart.
 SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",

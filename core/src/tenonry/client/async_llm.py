@@ -10,8 +10,6 @@ import weakref
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from tenonry.client.attached import AttachedEngines, StatForwarder
-from tenonry.client.control_ends import ControlLink
 from tenonry.client.engines import Engines
 from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
@@ -19,6 +17,7 @@ from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.parts import announce, build_front_end, build_io_processor
 from tenonry.client.pausing import Pausing
+from tenonry.client.shared_engines import SharedEngines
 from tenonry.client.stat_manager import StatManager
 from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
@@ -53,11 +52,11 @@ class AsyncLLM(Pausing):
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
         coordinated: bool = False,
-        link: ControlLink | None = None,
+        engines: SharedEngines | None = None,
     ) -> None:
         """`coordinated`: run a coordinator even where one front end with independent engines needs none.
 
-        `link`: start no engines; share those of the supervisor at its other end, which also feeds the stat loggers.
+        `engines`: start none; share these, whose owner also has the stat loggers.
         """
         if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
             config = config.model_copy(update={"log_stats": True})
@@ -67,28 +66,27 @@ class AsyncLLM(Pausing):
         self._scaling = asyncio.Lock()
         on_death = functools.partial(_report_death, weakref.ref(self))
         self._stats: StatManager
-        self._engines: Engines | AttachedEngines
+        self._engines: Engines | SharedEngines
         manager: PluginManager | None = None
-        if link is None:
+        index, count = 0, 1
+        if engines is None:
             manager, self.plan, self.model, io = build_front_end(config, launcher=True)
             self._stats = StatManager(config, self.plan, stat_loggers)
             self._engines = Engines(config, self.model, self.plan, on_death, context, coordinated=coordinated)
         else:
-            self.plan, self.model = link.place.plan, link.place.model
+            self.plan, self.model, self._stats, self._engines = engines.plan, engines.model, engines.stats, engines
+            index, count, engines.on_death = engines.index, engines.count, on_death
             io = build_io_processor(config, self.plan, self.model)
-            self._stats = StatForwarder(config, link)
-            self._engines = AttachedEngines(config, link, self._stats, on_death)
         self.io_processor = io
         looks_at_outputs = io is not None and type(io).post_process is not IOProcessor.post_process
         self._post_process = io.post_process if io is not None and looks_at_outputs else None
-        place = (link.place.index, link.place.count) if link is not None else (0, 1)
         try:
             self._engines.start()
             self._client, self.info = self._engines.client, self._engines.info
             limits = RequestLimits(self.info.max_model_len, self.model.vocab_size)
-            self._inputs = InputProcessor(config, self.model, io, limits, place[0])
+            self._inputs = InputProcessor(config, self.model, io, limits, index)
             self._outputs = OutputProcessor(io, time.monotonic, log_stats=self._stats.enabled)
-            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), place[1])
+            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), count)
             self._stats.initialized(self.info)
             if manager is not None:
                 announce(manager, self.info)
@@ -171,7 +169,7 @@ class AsyncLLM(Pausing):
             for link in list(self._client.engines.values()):
                 if link.dead:  # since before anybody listened
                     self._handler.engine_died(link.index, link.dead)
-            if isinstance(self._engines, AttachedEngines):
+            if isinstance(self._engines, SharedEngines):
                 self._engines.listen(loop, self._outputs.take_iterations)
         elif self._handler.loop is not loop:
             raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")

@@ -1,6 +1,6 @@
 """Engines on other nodes: each such node reports its own every second, and both sides notice when the other is gone.
 
-`NodeWatch` runs beside the front end, on the socket of the handshake; `launch.headless` is its other end.
+`NodeWatch` runs beside the front end, on the socket of the handshake; the other end is in tenonry-front-ends.
 """
 
 from __future__ import annotations

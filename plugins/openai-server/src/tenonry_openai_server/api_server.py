@@ -10,10 +10,10 @@ from collections.abc import Mapping
 
 import msgspec
 
-from tenonry.client.control import Place, ServerFailed
-from tenonry.client.control_ends import ControlLink
 from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
+from tenonry_front_ends.channel import ControlLink
+from tenonry_front_ends.messages import Place, ServerFailed
 from tenonry_openai_server.front_door import FrontDoor
 from tenonry_openai_server.lifecycle import run_door, set_up_logging, signals
 from tenonry_openai_server.settings import ServerConfig
@@ -51,5 +51,6 @@ def run_api_server(payload: Mapping[str, str]) -> int:
 
 def _attach(config: EngineConfig, link: ControlLink) -> object:
     from tenonry.client.async_llm import AsyncLLM
+    from tenonry_front_ends.attached import AttachedEngines
 
-    return AsyncLLM(config, context="server", link=link)
+    return AsyncLLM(config, context="server", engines=AttachedEngines(config, link))

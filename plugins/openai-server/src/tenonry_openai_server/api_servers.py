@@ -20,11 +20,11 @@ from pathlib import Path
 
 import msgspec
 
-from tenonry.client.hub import Hub
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
 from tenonry.sockets import RunDirectory
 from tenonry.supervise import Child, Supervisor, describe_exit
+from tenonry_front_ends.hub import Hub
 from tenonry_openai_server.api_server import ROLE
 from tenonry_openai_server.lifecycle import StopStart, announce, set_title, set_up_logging, signals
 from tenonry_openai_server.settings import ServerConfig

@@ -14,10 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_roles import eventually, said
+from commands_roles import eventually, said
 
-from tenonry.cli import make_parser, ps
+from tenonry.cli import make_parser
 from tenonry.supervise import Child, Supervisor
+from tenonry_commands import ps
 
 SERVER = """
 import sys, time
@@ -26,20 +27,20 @@ from tenonry.supervise import Supervisor
 setproctitle(sys.argv[1])
 supervisor = Supervisor()
 for number in range(2):
-    supervisor.start(f"engine {number}", "kernel_roles:sleep", {"file": f"{sys.argv[2]}{number}"})
-supervisor.start("coordinator", "kernel_roles:sleep", {"file": f"{sys.argv[2]}2"})
+    supervisor.start(f"engine {number}", "commands_roles:sleep", {"file": f"{sys.argv[2]}{number}"})
+supervisor.start("coordinator", "commands_roles:sleep", {"file": f"{sys.argv[2]}2"})
 time.sleep(600)
 """
 
 
 ENGINE = """
-import kernel_roles
+import commands_roles
 from tenonry.supervise import Supervisor
 def run(payload):
     supervisor = Supervisor()
     for rank in range(2):
-        supervisor.start(f"worker 0.{rank}", "kernel_roles:sleep", {"file": payload["file"] + str(rank)})
-    return kernel_roles.sleep(payload)
+        supervisor.start(f"worker 0.{rank}", "commands_roles:sleep", {"file": payload["file"] + str(rank)})
+    return commands_roles.sleep(payload)
 """
 
 
@@ -70,7 +71,7 @@ def serve(tmp_path: Path) -> Iterator[Any]:
 
 
 def start(supervisor: Supervisor, name: str, folder: Path) -> Child:
-    child = supervisor.start(name, "kernel_roles:sleep", {"file": str(folder / name)})
+    child = supervisor.start(name, "commands_roles:sleep", {"file": str(folder / name)})
     said(folder / name)
     return child
 
@@ -202,4 +203,4 @@ def test_processes_of_others_and_of_other_things_are_left_out(tmp_path, monkeypa
 def test_the_verb_is_in_the_help():
     from tenonry.cli import help_text
 
-    assert "  ps           List the processes of running instances. (tenonry " in help_text()
+    assert "  ps           List the processes of running instances. (tenonry-commands " in help_text()

@@ -1,5 +1,5 @@
-"""A front end that does not own its engines: it meets them through its supervisor, and hands its numbers over. API
-server, beside others, of which `tenonry.client.control` tells.
+"""A front end that does not own its engines: it meets them through its supervisor, and hands its numbers over.
+Front end, of which several share the engines.
 """
 
 from __future__ import annotations
@@ -11,7 +11,16 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from tenonry.client.control import (
+from tenonry.client.core_client import CoreClient
+from tenonry.client.shared_engines import SharedEngines
+from tenonry.client.stat_manager import StatManager
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
+from tenonry.plugin_plan import PluginPlan
+from tenonry.sockets import CurveKeys
+from tenonry.stats import EngineInfo, IterationStats, StatRecord
+from tenonry_front_ends.channel import ControlLink
+from tenonry_front_ends.messages import (
     AskMetrics,
     EngineDied,
     EnginesReady,
@@ -25,16 +34,8 @@ from tenonry.client.control import (
     Stop,
     SupervisorMessage,
 )
-from tenonry.client.control_ends import ControlLink
-from tenonry.client.core_client import CoreClient
-from tenonry.client.stat_manager import StatManager
-from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import CurveKeys
-from tenonry.stats import EngineInfo, IterationStats, StatRecord
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.front_ends")
 CONNECT_TIMEOUT_S = 10.0
 POLL_MS = 5
 READY_POLL_MS = 100  # signals are handled in between
@@ -127,16 +128,15 @@ class StatForwarder(StatManager):
         self._take = dict
 
 
-class AttachedEngines:
-    """In the place of `Engines`: those that the supervisor owns. `on_death(engine index, reason)`: one is gone."""
+class AttachedEngines(SharedEngines):
+    """Those that the supervisor at the other end of `link` owns: `AsyncLLM(config, engines=AttachedEngines(…))`."""
 
-    info: EngineInfo
+    stats: StatForwarder
 
-    def __init__(
-        self, config: EngineConfig, link: ControlLink, stats: StatForwarder, on_death: Callable[[int, str], None]
-    ) -> None:
+    def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         place = link.place
-        self._link, self._stats, self._on_death = link, stats, on_death
+        self.plan, self.model, self.index, self.count = place.plan, place.model, place.index, place.count
+        self.stats, self._link = StatForwarder(config, link), link
         curve = CurveKeys.decode(place.curve_keys) if place.curve_keys else None
         self.client = CoreClient(config, self._lost, curve, place.index)
         self.client.num_clients = place.count
@@ -165,7 +165,7 @@ class AttachedEngines:
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
         """Hear the supervisor on the event loop, and say that requests are taken."""
-        self._stats.listen(loop, take)
+        self.stats.listen(loop, take)
         self._link.listen(loop, self._on_message)
         self._link.send(ServerConnected())
 
@@ -174,11 +174,11 @@ class AttachedEngines:
             case EngineDied(index, reason):
                 self._lost(index, reason)
             case Flush(number):
-                self._stats.flush(number)
+                self.stats.flush(number)
             case Heard():
-                self._stats.heard()
+                self.stats.heard()
             case Metrics():
-                self._stats.rendered(message)
+                self.stats.rendered(message)
             case Stop(abort):
                 self._link.on_stop(abort)
             case EnginesReady():
@@ -188,7 +188,7 @@ class AttachedEngines:
         """The first one to say it counts: the supervisor, or the engine itself."""
         if index not in self._gone:
             self._gone.add(index)
-            self._on_death(index, reason)
+            self.on_death(index, reason)
 
     def pids(self) -> dict[str, int]:
         """Processes of the engines: name → process id."""
@@ -202,5 +202,5 @@ class AttachedEngines:
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Report the last numbers and leave the engines, and the link, to those who own them. Idempotent."""
-        self._stats.shutdown()
+        self.stats.shutdown()
         self.client.close()

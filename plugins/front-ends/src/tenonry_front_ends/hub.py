@@ -16,7 +16,15 @@ import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tenonry.client.control import (
+from tenonry.client.engines import Engines
+from tenonry.client.parts import announce, resolve_front_end
+from tenonry.client.stat_manager import StatManager
+from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.sockets import RunDirectory
+from tenonry.stats import EngineInfo, StatRecord
+from tenonry_front_ends.channel import ControlRouter
+from tenonry_front_ends.messages import (
     AskMetrics,
     EngineDied,
     EnginesReady,
@@ -32,16 +40,8 @@ from tenonry.client.control import (
     Stop,
     SupervisorMessage,
 )
-from tenonry.client.control_ends import ControlRouter
-from tenonry.client.engines import Engines
-from tenonry.client.parts import announce, resolve_front_end
-from tenonry.client.stat_manager import StatManager
-from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, EngineGenerateError
-from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo, StatRecord
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.front_ends")
 FLUSH_TIMEOUT_S = 2.0  # a server that hangs keeps nobody from the metrics for longer
 LAST_WORDS_MS = 50
 

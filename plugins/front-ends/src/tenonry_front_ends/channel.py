@@ -12,10 +12,10 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from tenonry.client.control import Place, ServerMessage, SupervisorMessage
 from tenonry.sockets import make_socket
+from tenonry_front_ends.messages import Place, ServerMessage, SupervisorMessage
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.front_ends")
 LINGER_MS = 1000
 Work = Callable[[], None]
 

@@ -11,21 +11,19 @@ from typing import Any
 
 import msgspec
 import pytest
-from kernel_roles import eventually
-from kernel_served import Site, collect, fake_model_installed, params, served_config, tokens
+from front_ends_served import collect, eventually, params, served_config, tokens
 
-from tenonry.client import attached
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.client.attached import StatForwarder
-from tenonry.client.control import AskMetrics, Heard, LoggerCall, Metrics, Place, Report, Stop
-from tenonry.client.control_ends import ControlLink, ControlRouter
-from tenonry.client.gate import Gate
-from tenonry.client.hub import Hub
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.stats import IterationStats, StatRecord
+from tenonry_front_ends import attached
+from tenonry_front_ends.attached import AttachedEngines, StatForwarder
+from tenonry_front_ends.channel import ControlLink, ControlRouter
+from tenonry_front_ends.hub import Hub
+from tenonry_front_ends.messages import AskMetrics, Heard, LoggerCall, Metrics, Place, Report, Stop
 
 pytestmark = pytest.mark.timeout(60)
 RECORDING = "tenonry_testkit.fakes:RecordingStatLogger"
@@ -67,7 +65,8 @@ class Shared:
         folder = os.path.dirname(place.control_address.removeprefix("ipc://"))  # noqa: PTH120
         sent = msgspec.json.decode(msgspec.json.encode(place), type=Place)
         self.links.append(ControlLink(sent))
-        engine = await asyncio.to_thread(AsyncLLM, self.config, link=self.links[-1])
+        engines = AttachedEngines(self.config, self.links[-1])
+        engine = await asyncio.to_thread(AsyncLLM, self.config, engines=engines)
         self.front_ends.append(engine)
         engine.listen()
         await until(lambda: index in self.serving)
@@ -91,13 +90,7 @@ class Shared:
 
 
 @pytest.fixture
-def site(tmp_path: Path) -> Iterator[Site]:
-    with fake_model_installed(tmp_path / "site") as made:
-        yield made
-
-
-@pytest.fixture
-def share(site: Site) -> Iterator[Any]:
+def share(fake_model: None) -> Iterator[Any]:
     made: list[Shared] = []
 
     def start(**values: Any) -> Shared:
@@ -327,19 +320,3 @@ class TestEnds:
             link.close()
             link.send(AskMetrics(4))  # too late, and no error
             router.close()
-
-
-@pytest.mark.parametrize(("num_engines", "num_clients", "room"), [(1, 1, 12), (2, 1, 20), (2, 2, 10), (2, 3, 7)])
-def test_each_front_end_has_its_share_of_the_room(num_engines, num_clients, room):
-    class Outputs:
-        num_completions = 0
-
-    config = EngineConfig(model="m", max_num_seqs=8, max_num_queued_reqs=4)
-    stats: Any = type("Stats", (), {"submit": lambda *_: None})()
-    gate = Gate(config, Outputs(), stats, num_engines, num_clients)  # type: ignore[arg-type]
-    with gate.holding(room):
-        with pytest.raises(QueueFullError, match=f"there is room for {room}"), gate.holding(1):
-            raise AssertionError
-        gate.resize(num_engines + 1)
-        with gate.holding(1):
-            pass

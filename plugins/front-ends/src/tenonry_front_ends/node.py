@@ -24,7 +24,7 @@ from tenonry.plugin_plan import PluginPlan
 from tenonry.sockets import make_socket, read_keys, tcp_address
 from tenonry.supervise import STOP_TIMEOUT_S, describe_exit
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.node")
 
 
 def run_headless(config: EngineConfig) -> int:

@@ -7,32 +7,24 @@ import io
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_served import fake_model_installed
-from kernel_site import Site
 
-from tenonry.cli.chat import ChatCommand
-from tenonry.cli.generate import DEFAULT_MODEL, GenerateCommand, default_model
-from tenonry.cli.sampling_arguments import FLAGS, add_sampling_arguments, sampling_from_arguments
 from tenonry.errors import EngineDeadError, ModelError, RequestError
 from tenonry.sampling_params import SamplingParams
+from tenonry_commands.chat import ChatCommand
+from tenonry_commands.generate import DEFAULT_MODEL, GenerateCommand, default_model
+from tenonry_commands.sampling_arguments import FLAGS, add_sampling_arguments, sampling_from_arguments
+from tenonry_testkit.plugins import TmpPlugins
 
+pytestmark = pytest.mark.usefixtures("fake_model")
 FAKES = "tenonry_testkit.fakes"
 ENGINE = [
     "--executor", f"{FAKES}:InstantExecutor", "--worker", f"{FAKES}:FakeWorker", "--scheduler",
     f"{FAKES}:ReferenceScheduler", "--io-processor", f"{FAKES}:ByteIOProcessor", "--max-model-len", "256",
     "--allow-plugin", "fake-model",
 ]  # fmt: skip
-
-
-@pytest.fixture(autouse=True)
-def installed(tmp_path: Path) -> Iterator[Site]:
-    with fake_model_installed(tmp_path / "model") as site:
-        yield site
 
 
 def run(command: Any, *words: str) -> int:
@@ -92,8 +84,8 @@ class TestGenerate:
         assert default_model(none) is None
         assert run(GenerateCommand(), "hello") == 0
 
-    def test_end_to_end_as_a_user_types_it(self, installed, tmp_path):
-        environment = {**os.environ, "PYTHONPATH": str(installed.folder)}
+    def test_end_to_end_as_a_user_types_it(self, fake_model: TmpPlugins):
+        environment = {**os.environ, "PYTHONPATH": str(fake_model.folder)}
         command = [sys.executable, "-m", "tenonry", "generate", "hello", "--model", "fake", *ENGINE]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
         assert (done.returncode, bool(done.stdout.strip("\n"))) == (0, True), done.stderr
@@ -115,7 +107,7 @@ class TestChat:
         async def at_once(work: Any, *args: Any) -> Any:
             return work(*args)
 
-        monkeypatch.setattr("tenonry.cli.chat.asyncio.to_thread", at_once)
+        monkeypatch.setattr("tenonry_commands.chat.asyncio.to_thread", at_once)
 
     def test_answers_each_line_and_ends_with_an_empty_one(self, monkeypatch, capsys):
         assert self.talk(monkeypatch, "hi\nho\n\nnever read\n", "--system", "be kind") == 0

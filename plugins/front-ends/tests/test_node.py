@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import psutil
 import pytest
-from kernel_roles import eventually
-from kernel_served import Served, collect, fake_model_installed, params, served_config, tokens
+from front_ends_served import collect, eventually, params, served_config, tokens
 
-from tenonry.cli import main
+from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError
-from tenonry.launch.headless import run_headless
-from tenonry.sockets import CurveKeys, read_keys
+from tenonry.sockets import CurveKeys
+from tenonry_front_ends.node import run_headless
 
 pytestmark = pytest.mark.timeout(60)
+T = TypeVar("T")
 SCRIPT = """
 import sys
 from tenonry.config import EngineConfig
-from tenonry.launch.headless import run_headless
+from tenonry_front_ends.node import run_headless
 sys.exit(run_headless(EngineConfig.model_validate_json(sys.argv[1])))
 """
 
@@ -37,19 +38,42 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+def write_keys(folder: Path) -> str:
+    """A key file as `tenonry keys` writes it."""
+    file = folder / "keys"
+    file.touch(0o600)
+    file.write_text(CurveKeys.generate().encode(), "ascii")
+    return str(file)
+
+
+class Served:
+    """One AsyncLLM and its event loop."""
+
+    def __init__(self, **values: Any) -> None:
+        self.runner = asyncio.Runner()
+        self.engine = AsyncLLM(served_config(**values))
+
+    def run(self, main: Coroutine[Any, Any, T]) -> T:
+        return self.runner.run(main)
+
+    def close(self) -> None:
+        self.engine.shutdown()
+        self.runner.close()
+
+
 class Nodes:
     """A front end with engine 0, and a headless node with engine 1."""
 
     def __init__(self, folder: Path) -> None:
-        self.keys = folder / "keys"
-        assert main(["keys", str(self.keys)]) == 0
         self.values: dict[str, Any] = {
             "data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_rpc_port": free_port(),
-            "auth_key_file": str(self.keys), "start_timeout": 30.0,
+            "auth_key_file": write_keys(folder), "start_timeout": 30.0,
         }  # fmt: skip
         config = served_config(**self.values, data_parallel_start_rank=1)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        self.node = subprocess.Popen([sys.executable, "-c", SCRIPT, config.model_dump_json()], env=environment)
+        command, self.log = [sys.executable, "-c", SCRIPT, config.model_dump_json()], folder / "node.log"
+        with self.log.open("wb") as log:
+            self.node = subprocess.Popen(command, env=environment, stderr=log)
         self.served: Served | None = None
 
     def start(self) -> Served:
@@ -68,13 +92,12 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(tmp_path) -> Iterator[Nodes]:
-    with fake_model_installed(tmp_path / "site"):
-        made = Nodes(tmp_path)
-        yield made
-        engines = psutil.Process(made.node.pid).children() if made.node.poll() is None else []
-        made.close()
-        psutil.wait_procs(engines, timeout=8)
+def nodes(fake_model: None, tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path)
+    yield made
+    engines = psutil.Process(made.node.pid).children() if made.node.poll() is None else []
+    made.close()
+    psutil.wait_procs(engines, timeout=8)
 
 
 async def both(served: Served) -> list[list[int]]:
@@ -99,6 +122,7 @@ def test_an_engine_that_dies_on_the_other_node_is_noticed(nodes):
     with pytest.raises(EngineDeadError, match="SIGKILL on node "):
         served.run(both(served))
     assert nodes.node.wait(15) == 1
+    assert re.search(r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL$", nodes.log.read_text(), re.MULTILINE)
 
 
 def test_a_node_that_is_silent_is_lost(nodes):
@@ -135,35 +159,8 @@ class TestWhatIsMissing:
             ({"auth_key_file": "/nothing"}, "auth_key_file=/nothing cannot be read"),
         ],
     )
-    def test_it_is_named(self, tmp_path, values, words):
-        keys = tmp_path / "keys"
-        main(["keys", str(keys)])
-        full = (
-            {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": str(keys)} if values else {}
-        )
-        with fake_model_installed(tmp_path / "site"), pytest.raises(ConfigError, match=words):
+    def test_it_is_named(self, fake_model, tmp_path, values, words):
+        keys = write_keys(tmp_path)
+        full = {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": keys} if values else {}
+        with pytest.raises(ConfigError, match=words):
             run_headless(served_config(data_parallel_size=2, **{**full, **values}))
-
-
-class TestKeys:
-    def test_a_new_file_is_private_and_never_overwritten(self, tmp_path, capsys):
-        file = tmp_path / "keys"
-        assert main(["keys", str(file)]) == 0
-        assert file.stat().st_mode & 0o777 == 0o600
-        assert isinstance(read_keys(str(file)), CurveKeys)
-        assert main(["keys", str(file)]) == 1
-        assert "cannot be written: File exists" in capsys.readouterr().err
-
-    def test_a_file_that_others_can_read_is_refused(self, tmp_path):
-        file = tmp_path / "keys"
-        main(["keys", str(file)])
-        file.chmod(0o644)
-        with pytest.raises(ConfigError, match="chmod 600"):
-            read_keys(str(file))
-
-    def test_a_file_of_something_else_is_refused(self, tmp_path):
-        file = tmp_path / "keys"
-        file.write_text("hello")
-        file.chmod(0o600)
-        with pytest.raises(ConfigError, match="no set of keys"):
-            read_keys(str(file))

@@ -7,9 +7,9 @@ import os
 import sys
 
 from tenonry.arguments import add_engine_arguments, config_from_arguments
-from tenonry.cli.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 from tenonry.config import ENV_PREFIX
 from tenonry.interfaces.command import Command
+from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 
 DEFAULT_MODEL = "demo"
 DEFAULT_MAX_TOKENS = 64

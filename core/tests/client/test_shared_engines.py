@@ -1,0 +1,93 @@
+"""A front end over engines that somebody else owns: it starts none, is told of their ends, and leaves them running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from kernel_roles import eventually
+from kernel_served import collect, params, served_config, tokens
+
+from tenonry.client.async_llm import AsyncLLM
+from tenonry.client.engines import Engines
+from tenonry.client.parts import resolve_front_end
+from tenonry.client.shared_engines import SharedEngines
+from tenonry.client.stat_manager import StatManager
+from tenonry.errors import EngineDeadError, Unsupported
+from tenonry.stats import IterationStats
+
+
+class Lent(SharedEngines):
+    """Engines of this test, lent to one front end, which is their only client."""
+
+    index, count = 0, 1
+
+    def __init__(self) -> None:
+        config = served_config()
+        _, self.plan, self.model = resolve_front_end(config, launcher=True)
+        self.stats = StatManager(config, self.plan)
+        self.owned = Engines(config, self.model, self.plan, self._lost, "server")
+        self.client = self.owned.client
+        self.calls: list[str] = []
+
+    def _lost(self, index: int, reason: str) -> None:
+        self.on_death(index, reason)
+
+    def start(self) -> None:
+        self.owned.start()
+        self.info = self.owned.info
+
+    def listen(self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]) -> None:
+        assert loop is asyncio.get_running_loop()
+        assert take() == {}
+        self.calls.append("listen")
+
+    def pids(self) -> dict[str, int]:
+        return self.owned.pids()
+
+    async def scale(self, size: int, drain_timeout: float) -> None:
+        raise Unsupported(f"{size} engines: their owner says how many")
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        self.calls.append("shutdown")
+
+
+@pytest.fixture
+def lent(fake_model_site: Any) -> Iterator[Lent]:
+    made = Lent()
+    yield made
+    made.owned.shutdown()
+
+
+def test_it_serves_and_leaves_them_to_their_owner(lent):
+    engine = AsyncLLM(served_config(), engines=lent)
+
+    async def main() -> None:
+        assert await collect(engine, [3], params(), "r") == tokens([3], params())
+        with pytest.raises(Unsupported, match="their owner says how many"):
+            await engine.scale(2)
+
+    asyncio.run(main())
+    assert engine.engine_pids == lent.owned.pids()
+    engine.shutdown()
+    assert lent.calls == ["listen", "shutdown"]
+    assert list(lent.owned.pids()) == ["engine 0"]
+
+
+def test_it_hears_of_their_ends(lent):
+    engine = AsyncLLM(served_config(), engines=lent)
+
+    async def main() -> None:
+        job = asyncio.ensure_future(collect(engine, [3], params(max_tokens=400), "r"))
+        await asyncio.sleep(0.1)
+        os.kill(engine.engine_pids["engine 0"], signal.SIGKILL)
+        with pytest.raises(EngineDeadError, match="SIGKILL"):
+            await job
+
+    asyncio.run(main())
+    eventually(lambda: engine.errored)
+    engine.shutdown()

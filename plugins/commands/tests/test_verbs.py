@@ -1,0 +1,32 @@
+"""The verbs on the command line: all are found, told apart in its help, and explain themselves."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenonry.cli import SUMMARIES, main, make_parser
+from tenonry.plugin_discovery import find_entry_point, not_found
+from tenonry.plugin_kinds import OWNED_GROUPS
+
+VERBS = ("generate", "chat", "ps", "keys", "completion")
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_help_has_a_line_for_each(verb, capsys):
+    assert main(["--help"]) == 0
+    assert f"  {verb:<12} {SUMMARIES[verb]} (tenonry-commands " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_each_is_found_and_says_what_it_does(verb):
+    parser, command = make_parser(verb)
+    assert (parser.prog, parser.description) == (f"tenonry {verb}", command.summary)
+    assert command.summary
+
+
+@pytest.mark.parametrize("verb", VERBS)
+def test_the_kernel_knows_the_package_of_each(verb):
+    group = OWNED_GROUPS["command"]
+    found = find_entry_point("command", group, verb)
+    assert found is not None
+    assert f"pip install {found.distribution}" in str(not_found("command", group, verb))
