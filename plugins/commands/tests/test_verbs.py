@@ -6,7 +6,6 @@ import pytest
 
 from tenonry.cli import SUMMARIES, main, make_parser
 from tenonry.plugin_discovery import find_entry_point, not_found
-from tenonry.plugin_kinds import OWNED_GROUPS
 
 VERBS = ("generate", "chat", "ps", "keys", "completion")
 
@@ -26,7 +25,6 @@ def test_each_is_found_and_says_what_it_does(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_kernel_knows_the_package_of_each(verb):
-    group = OWNED_GROUPS["command"]
-    found = find_entry_point("command", group, verb)
+    found = find_entry_point("command", verb)
     assert found is not None
-    assert f"pip install {found.distribution}" in str(not_found("command", group, verb))
+    assert f"pip install {found.distribution}" in str(not_found("command", verb))
