@@ -14,7 +14,7 @@ import pytest
 from kernel_site import Site
 
 import tenonry
-from tenonry.cli import main, make_parser
+from tenonry.cli import VerbParser, main, make_parser
 from tenonry.errors import PluginIncompatible
 from tenonry.interfaces.command import Command
 
@@ -130,6 +130,29 @@ class TestStatus:
         assert err.startswith("usage: tenonry")
         assert "tenonry: error: no command is called 'acct'; installed: act (acts 2.0)" in err
         assert "did you mean 'act'?" in err
+
+    @pytest.mark.parametrize(
+        ("words", "line"),
+        [
+            (["ok", "--numbr", "7"], "unrecognized arguments: --numbr 7; did you mean --number?"),
+            (["ok", "--numb=7"], "unrecognized arguments: --numb=7; did you mean --number?"),
+            (["ok", "--qqq"], "unrecognized arguments: --qqq;"),
+            (["ok", "--number", "x"], "argument --number: invalid int value: 'x';"),
+            ([], "the following arguments are required: what;"),
+        ],
+    )
+    def test_two_for_wrong_words_with_the_nearest_flag(self, acts, capsys, words, line):
+        with pytest.raises(SystemExit) as caught:
+            main(["act", *words])
+        assert caught.value.code == 2
+        assert capsys.readouterr().err == f"tenonry act: error: {line} `tenonry act --help` lists what there is\n"
+
+    def test_flags_of_a_verb_below_are_known(self, capsys):
+        parser = VerbParser("tenonry bench")
+        parser.add_subparsers().add_parser("engine").add_argument("--streams")
+        with pytest.raises(SystemExit):
+            parser.parse_args(["engine", "--stream", "4"])
+        assert "did you mean --streams?" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
         ("verb", "package"),

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 import sys
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 if TYPE_CHECKING:
     from tenonry.interfaces.command import Command
@@ -69,6 +70,28 @@ def _run(verb: str, words: list[str]) -> int:
     return command.run(parser.parse_args(words))
 
 
+class VerbParser(argparse.ArgumentParser):
+    """Says in one line what is wrong and what to type instead: all flags of a verb would fill the screen."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.allow_abbrev = False
+
+    def error(self, message: str) -> NoReturn:
+        known = _flags(self)
+        words = [word.partition("=")[0].rstrip(":") for word in message.split() if word.startswith("-")]
+        near = [flag for word in words for flag in difflib.get_close_matches(word, known, n=1) if word not in known]
+        hint = f"; did you mean {', '.join(near)}?" if near else ";"
+        self.exit(2, f"{self.prog}: error: {message}{hint} `{self.prog} --help` lists what there is\n")
+
+
+def _flags(parser: argparse.ArgumentParser) -> set[str]:
+    """Those of the verbs below it, too: argparse finds what nobody knows at the top."""
+    choices = (action.choices for action in parser._actions)  # noqa: SLF001 - argparse offers no other way
+    below = [verb for found in choices if isinstance(found, dict) for verb in found.values()]
+    return {*parser._option_string_actions, *(flag for verb in below for flag in _flags(verb))}  # noqa: SLF001
+
+
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
     """The parser of a verb with its command. Raises PluginNotFound, or PluginError if its distribution is broken."""
     from tenonry.errors import PluginIncompatible
@@ -79,7 +102,7 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
     if not (isinstance(found, type) and issubclass(found, Command)):
         raise PluginIncompatible(f"{entry.label()} is not a subclass of tenonry.interfaces.command.Command")
     command = found()
-    parser = argparse.ArgumentParser(f"tenonry {verb}", description=command.summary, allow_abbrev=False)
+    parser = VerbParser(f"tenonry {verb}", description=command.summary)
     command.add_arguments(parser)
     return parser, command
 
