@@ -16,7 +16,7 @@ from tenonry_hf_hub.remote_code import remote_code_note
 from tenonry_hf_hub.rope import scaled_length
 from tenonry_hf_hub.weights import list_weights, tensor_shapes
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.models")
 
 NESTED = ("text_config", "llm_config", "language_config", "text_model_config", "decoder")
 LENGTH_KEYS = (

@@ -20,7 +20,7 @@ from tenonry.errors import ModelError
 from tenonry_hf_hub.locate import Located, nearest
 from tenonry_hf_hub.weights import list_weights
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.models")
 
 TIMEOUT_S = 10.0
 COMMIT = re.compile(r"^[0-9a-f]{40}$")

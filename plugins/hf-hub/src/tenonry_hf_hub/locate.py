@@ -15,7 +15,7 @@ from tenonry.plugin_discovery import installed
 from tenonry.plugin_kinds import FIRST_PARTY, OWNED_GROUPS
 from tenonry.plugin_manager import resolve_owned
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.models")
 
 # What the hub accepts as a repository name: one or two parts of word characters, dots and dashes.
 HUB_ID = re.compile(r"^[\w][\w.-]{0,95}(/[\w][\w.-]{0,95})?$", re.ASCII)

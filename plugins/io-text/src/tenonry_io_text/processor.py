@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_io_text.chat import ChatRenderer
     from tenonry_io_text.codec import Codec
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.io")
 
 CHARS_PER_TOKEN = 256  # twice the longest run of spaces that any published tokenizer makes one token of
 MIN_CHARS = 4096

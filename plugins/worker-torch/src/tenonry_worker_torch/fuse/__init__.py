@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
     from tenonry_worker_torch.forward import Forward
 
-logger = logging.getLogger(__name__)
+logger = logging.getLogger("tenonry.worker")
 
 
 def fast_forward(
