@@ -15,7 +15,6 @@ from tenonry.request import CLIENT_SHIFT, Request, RequestStatus
 from tenonry.request_limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_NAME_CHARS,
-    MAX_REQUEST_ID_CHARS,
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
     RequestLimits,
@@ -84,7 +83,7 @@ class TestRefused:
             ({"bad_words": ((1, 100),)}, "bad_words", "token id 100"),
             ({"bad_words": ((1,), ())}, "bad_words", "at least one per word"),
             ({"bad_words": ((1,) * (MAX_BAD_WORD_TOKENS + 1),)}, "bad_words", f"at most {MAX_BAD_WORD_TOKENS}"),
-            ({"request_id": None}, "request_id", f"more than {MAX_REQUEST_ID_CHARS}"),
+            ({"request_id": None}, "request_id", f"more than {MAX_NAME_CHARS}"),
             ({"cache_salt": "x" * 257}, "cache_salt", "more than 256"),
             ({"adapter": "x" * 257}, "adapter", "more than 256"),
             ({"tags": dict.fromkeys(map(str, range(17)), 1.0)}, "tags", "17 tags; at most 16"),
@@ -100,7 +99,7 @@ class TestRefused:
     def test_by_field_value_and_bound(self, fields, param, text):
         made = request(**{key: value for key, value in fields.items() if key != "request_id"})
         if "request_id" in fields:
-            made.request_id = "x" * (MAX_REQUEST_ID_CHARS + 1)
+            made.request_id = "x" * (MAX_NAME_CHARS + 1)
         with pytest.raises(RequestError, match=text) as caught:
             check_request(made, LIMITS)
         assert caught.value.param == param

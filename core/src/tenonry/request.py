@@ -18,10 +18,9 @@ class RequestStatus(enum.IntEnum):
 
     WAITING = 0
     WAITING_FOR_KV = 1
-    WAITING_FOR_GRAMMAR = 2
-    PREEMPTED = 3
-    RUNNING = 4
-    FINISHED = 5
+    PREEMPTED = 2
+    RUNNING = 3
+    FINISHED = 4
 
 
 class Request:
@@ -34,8 +33,7 @@ class Request:
 
     __slots__ = (
         "arrival", "arrival_time", "finish_reason", "handle", "key", "max_total_tokens", "num_cached_tokens",
-        "num_output_tokens",
-        "num_preemptions", "num_prompt_tokens", "row", "source", "status", "token_ids",
+        "num_output_tokens", "num_preemptions", "num_prompt_tokens", "row", "source", "status", "token_ids",
     )  # fmt: skip
 
     def __init__(self, source: EngineCoreRequest, arrival: int, arrival_time: float, max_model_len: int) -> None:

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
 import msgspec
 
 from tenonry.errors import RequestError
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
+from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
 MAX_TAG_CHARS = 256
-MAX_REQUEST_ID_CHARS = 256
-MAX_NAME_CHARS = 256  # cache salt, adapter
+MAX_NAME_CHARS = 256  # request id, cache salt, adapter
 MAX_STOP_IDS = 1024
 MAX_BAD_WORD_TOKENS = 4096
-MAX_TOKEN_ID = 2**31 - 1
 
 
 class RequestLimits(msgspec.Struct, frozen=True):
@@ -55,35 +52,23 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
     """Every token id is one: numpy columns and embeddings would take anything else for something else."""
     params, words = request.sampling_params, request.bad_words
     prompt = request.prompt_token_ids
-    if len(request.stop_token_ids) > MAX_STOP_IDS:
-        raise RequestError(
-            f"stop_token_ids has {len(request.stop_token_ids)} entries; at most {MAX_STOP_IDS} are allowed",
-            "stop_token_ids",
-        )
+    check_count("stop_token_ids", request.stop_token_ids, MAX_STOP_IDS)
     if sum(map(len, words)) > MAX_BAD_WORD_TOKENS or not all(words):
         raise RequestError(
             f"bad_words has {len(words)} words of {sum(map(len, words))} tokens in all; at most {MAX_BAD_WORD_TOKENS} "
             "tokens are allowed, and at least one per word",
             "bad_words",
         )
-    _check_range("prompt", (int(prompt.min()), int(prompt.max())), largest)
-    _check_range("output_token_ids", request.output_token_ids, largest)
-    _check_range("stop_token_ids", request.stop_token_ids, MAX_TOKEN_ID)  # a model's own may lie outside
-    _check_range("bad_words", [token_id for word in words for token_id in word], largest)
+    check_token_ids("prompt", (int(prompt.min()), int(prompt.max())), largest)
+    check_token_ids("output_token_ids", request.output_token_ids, largest)
+    check_token_ids("stop_token_ids", request.stop_token_ids)  # a model's own may lie outside its vocabulary
+    check_token_ids("bad_words", [token_id for word in words for token_id in word], largest)
     for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-        _check_range(field, getattr(params, field) or (), largest)
-
-
-def _check_range(field: str, token_ids: Collection[int], largest: int) -> None:
-    if token_ids and (min(token_ids) < 0 or max(token_ids) > largest):
-        bad = min(token_ids) if min(token_ids) < 0 else max(token_ids)
-        raise RequestError(f"{field} holds token id {bad}; ids are 0 to {largest}", field)
+        check_token_ids(field, getattr(params, field) or (), largest)
 
 
 def _check_texts(request: EngineCoreRequest) -> None:
-    if len(request.request_id) > MAX_REQUEST_ID_CHARS:
-        raise RequestError(f"request_id has more than {MAX_REQUEST_ID_CHARS} characters", "request_id")
-    for field in ("cache_salt", "adapter"):
+    for field in ("request_id", "cache_salt", "adapter"):
         if len(getattr(request, field) or "") > MAX_NAME_CHARS:
             raise RequestError(f"{field} has more than {MAX_NAME_CHARS} characters", field)
     if len(request.tags) > MAX_TAGS:

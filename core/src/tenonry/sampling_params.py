@@ -7,9 +7,8 @@ refused with the field, the value and the bound, here and again when the engine 
 from __future__ import annotations
 
 import enum
-import math
 import reprlib
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence, Sized
 from typing import Any
 
 import msgspec
@@ -19,13 +18,26 @@ from tenonry.errors import RequestError
 MAX_N = 128
 MAX_LOGPROBS = 64
 MAX_STOP_STRINGS = 64
-MAX_STOP_STRING_CHARS = 1024
+MAX_STOP_STRING_CHARS = 1024  # and of a bad word
 MAX_STOP_TOKEN_IDS = 128
 MAX_LOGIT_BIAS = 1024
 MAX_BAD_WORDS = 256
-MAX_BAD_WORD_CHARS = 1024
 MAX_ALLOWED_TOKEN_IDS = 262_144
 MAX_TOKENS = 2**31 - 1
+MAX_TOKEN_ID = 2**31 - 1
+
+
+def check_count(field: str, values: Sized, most: int) -> None:
+    """Raises RequestError for more than `most` values."""
+    if len(values) > most:
+        raise RequestError(f"{field} has {len(values)} entries; at most {most} are allowed", field)
+
+
+def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_TOKEN_ID) -> None:
+    """Raises RequestError for one that is negative or above `largest`."""
+    if token_ids and (min(token_ids) < 0 or max(token_ids) > largest):
+        bad = min(token_ids) if min(token_ids) < 0 else max(token_ids)
+        raise RequestError(f"{field} holds token id {bad}; ids are 0 to {largest}", field)
 
 
 class OutputKind(enum.IntEnum):
@@ -74,46 +86,44 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         for info in _FIELDS:
             value = getattr(self, info.name)
             if value is not info.default:
-                _check_type(info.name, value, info.type)
-        for field, low, high in _BOUNDS:
-            _check_bound(field, getattr(self, field), low, high)
-        for field, length in _LENGTHS:
-            value = getattr(self, field)
-            if value is not None and not isinstance(value, str) and len(value) > length:
-                raise RequestError(f"{field} has {len(value)} entries; at most {length} are allowed", field)
+                try:  # what a decoder would refuse is refused here, too
+                    msgspec.convert(value, info.type)
+                except msgspec.ValidationError as error:
+                    text = f"{info.name}={reprlib.repr(value)} has the wrong type: {error}"
+                    raise RequestError(text, info.name) from None
+        self._check_bounds()
+        self._check_items()
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens")
-        self._check_stop()
-        self._check_ids()
-
-    def _check_stop(self) -> None:
-        for text in self.stop_strings:
-            if not text:
-                raise RequestError("stop holds an empty string; give at least one character", "stop")
-            if len(text) > MAX_STOP_STRING_CHARS:
-                raise RequestError(
-                    f"a stop string has {len(text)} characters; at most {MAX_STOP_STRING_CHARS} are allowed",
-                    "stop",
-                )
         if self.stop_strings and not self.detokenize:
             raise RequestError("stop strings need detokenize=True; use stop_token_ids without text", "stop")
-
-    def _check_ids(self) -> None:
-        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-            for token_id in getattr(self, field) or ():
-                if not 0 <= token_id < 2**31:
-                    raise RequestError(f"{field} holds {token_id}; a token id is 0 or more", field)
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids is empty; leave it out to allow every token", "allowed_token_ids")
+
+    def _check_bounds(self) -> None:
+        for field, low, high in _BOUNDS:
+            value, is_open = getattr(self, field), field in _EXCLUSIVE_LOW
+            if value is not None and not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
+                bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
+                raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
+        for field, length in _LENGTHS:
+            value = getattr(self, field)
+            if value is not None and not isinstance(value, str):
+                check_count(field, value, length)
+
+    def _check_items(self) -> None:
+        for field, texts in (("stop", self.stop_strings), ("bad_words", self.bad_words or ())):
+            for text in texts:
+                if not 1 <= len(text) <= MAX_STOP_STRING_CHARS:
+                    raise RequestError(
+                        f"{field} holds a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}",
+                        field,
+                    )
+        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
+            check_token_ids(field, getattr(self, field) or ())
         for token_id, bias in (self.logit_bias or {}).items():
             if not -100 <= bias <= 100:
                 raise RequestError(f"logit_bias[{token_id}]={bias} is outside -100..100", "logit_bias")
-        for word in self.bad_words or ():
-            if not 1 <= len(word) <= MAX_BAD_WORD_CHARS:
-                raise RequestError(
-                    f"bad_words holds a word of {len(word)} characters; it must have 1 to {MAX_BAD_WORD_CHARS}",
-                    "bad_words",
-                )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -151,20 +161,3 @@ _LENGTHS = (
 )
 _FIELDS = msgspec.structs.fields(SamplingParams)
 _EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all
-
-
-def _check_type(field: str, value: Any, kind: Any) -> None:
-    """What a decoder would refuse is refused in the constructor, too."""
-    try:
-        msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
-        raise RequestError(f"{field}={reprlib.repr(value)} has the wrong type: {error}", field) from None
-
-
-def _check_bound(field: str, value: float | None, low: float, high: float) -> None:
-    if value is None:
-        return
-    below = value <= low if field in _EXCLUSIVE_LOW else value < low
-    if not math.isfinite(value) or below or value > high:
-        above = "above" if field in _EXCLUSIVE_LOW else "at least"
-        raise RequestError(f"{field}={value} is out of bounds: it must be {above} {low} and at most {high}", field)

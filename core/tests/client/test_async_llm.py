@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from kernel_served import LENGTH, Served, collect, params, tokens
 
-from tenonry.client import async_llm, input_processor
+from tenonry.client import async_llm, front_end, input_processor
 from tenonry.errors import EngineGenerateError, QueueFullError, RequestError, TenonryError
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
@@ -455,7 +455,7 @@ class TestCalls:
     def test_an_argument_that_cannot_be_sent_fails_here(self, served):
         with pytest.raises(TypeError, match="object cannot be sent"):
             served.run(served.engine.collective_rpc("echo", [object()]))
-        assert served.engine._client.engines[0].calls == {}
+        assert served.engine._client._calls == {}
 
     def test_many_calls_at_once_get_their_own_answers(self, served):
         async def main() -> list[Any]:
@@ -489,7 +489,7 @@ class TestCalls:
 
 def test_requests_are_logged_if_wanted(served, caplog, monkeypatch):
     monkeypatch.setattr(served.engine, "config", served.engine.config.model_copy(update={"log_requests": True}))
-    with caplog.at_level(logging.INFO, logger=async_llm.logger.name):
+    with caplog.at_level(logging.INFO, logger=front_end.logger.name):
         served.run(collect(served.engine, [1, 2], params(), "r-77"))
     assert "request r-77: 2 prompt tokens, SamplingParams(" in caplog.text
 

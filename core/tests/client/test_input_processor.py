@@ -14,7 +14,6 @@ from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.request import CLIENT_SHIFT
-from tenonry.request_limits import RequestLimits
 from tenonry.sampling_params import SamplingParams
 from tenonry_testkit.fakes import ByteIOProcessor
 from tenonry_testkit.fakes.model import fake_model
@@ -26,8 +25,7 @@ RANDOM = SamplingParams(temperature=1.0)
 
 def processor(io: Any = IO, *, client: int = 0, seed: int = 3, **facts: Any) -> InputProcessor:
     model = fake_model(**{"eos_token_ids": (256, 257), **facts})
-    config = CONFIG.model_copy(update={"seed": seed})
-    return InputProcessor(config, model, io, RequestLimits(100, 512), client)
+    return InputProcessor(model, io, 100, seed, client)
 
 
 def one(prompt: Any = "hi", params: SamplingParams = RANDOM, **fields: Any) -> EngineCoreRequest:

@@ -19,7 +19,6 @@ from tenonry.errors import EngineDeadError, EngineGenerateError, PluginFault, Re
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
 from tenonry.outputs import CompletionOutput, FinishReason, RequestOutput
-from tenonry.request_limits import RequestLimits
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.step import PromptLogprobs, TokenLogprobs
 from tenonry_testkit.fakes import ByteIOProcessor, VirtualClock
@@ -36,7 +35,7 @@ class Front:
 
     def __init__(self, io: ByteIOProcessor | None = IO, *, log_stats: bool = False) -> None:
         self.clock = VirtualClock()
-        self.inputs = InputProcessor(CONFIG, fake_model(eos_token_ids=(256,)), io, RequestLimits(1000, 512))
+        self.inputs = InputProcessor(fake_model(eos_token_ids=(256,)), io, 1000, seed=0)
         self.outputs = OutputProcessor(io, self.clock, log_stats=log_stats)
 
     def open(self, request_id: str = "r", prompt: Any = "hi", **params: Any) -> Stream:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -49,27 +50,17 @@ class Engines:
 
     def start(self) -> None:
         """Start all engines; returns when they can be used. Raises LaunchError or ConfigError."""
-        config = self._config
-        ranks = range(config.data_parallel_size)
-        if config.data_parallel_rank is not None:
-            ranks = range(config.data_parallel_rank, config.data_parallel_rank + 1)
-        self._launch(ranks)
-        self.client.retire(ranks, leaving=False)
+        rank = self._config.data_parallel_rank
+        ranks = range(self._config.data_parallel_size) if rank is None else range(rank, rank + 1)
+        with contextlib.closing(self.fleet.meeting()) as meeting:
+            self._join(self.fleet.start(ranks, self._bind(meeting)))
+            while self._is_connecting():
+                self.client.receive()  # nothing but the engines' first words can come yet
+                time.sleep(POLL_S)
         self._learn()
         for facts in self.fleet.engines.values():
             for kind, found in facts.resolved.items():
                 logger.info("engine %d uses %s %s", facts.index, kind, found)
-
-    def _launch(self, indexes: Sequence[int]) -> None:
-        meeting = self.fleet.meeting()
-        try:
-            self._join(self.fleet.start(indexes, self._bind(meeting)))
-            deadline = time.monotonic() + CONNECT_TIMEOUT_S
-            while self._is_connecting(deadline):
-                self.client.receive()  # nothing but the engines' first words can come yet
-                time.sleep(POLL_S)
-        finally:
-            meeting.close()
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
@@ -91,49 +82,44 @@ class Engines:
         self._learn()
 
     async def _grow(self, indexes: Sequence[int]) -> None:
-        meeting = self.fleet.meeting()
         try:
-            start = asyncio.ensure_future(asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting)))
-            try:
-                facts = await asyncio.shield(start)
-            except asyncio.CancelledError:
-                await asyncio.wait([start])  # a thread cannot be cancelled; then what it started is stopped
-                raise
-            self._join(facts)
-            deadline = time.monotonic() + CONNECT_TIMEOUT_S
-            while self._is_connecting(deadline):  # noqa: ASYNC110 - sockets raise no event for it
-                await asyncio.sleep(POLL_S)
-            self.client.retire(indexes, leaving=False)
+            with contextlib.closing(self.fleet.meeting()) as meeting:
+                start = asyncio.ensure_future(asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting)))
+                try:
+                    facts = await asyncio.shield(start)
+                except asyncio.CancelledError:
+                    await asyncio.wait([start])  # a thread cannot be cancelled; then what it started is stopped
+                    raise
+                self._join(facts)
+                self.client.leaving.update(indexes)  # until they are connected
+                while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
+                    await asyncio.sleep(POLL_S)
+            self.client.leaving.difference_update(indexes)
         except BaseException as error:
             for index in indexes:
-                if index in self.client.engines:
-                    self.client.remove_engine(index, str(error))
+                self.client.remove_engine(index, str(error))
             await asyncio.to_thread(self.fleet.stop, indexes)
             raise
-        finally:
-            meeting.close()
 
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
         if remote := sorted(self.fleet.remote.intersection(indexes)):
             raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
-        self.client.retire(indexes)
+        engines, deadline = self.client.engines, time.monotonic() + drain_timeout
+        self.client.leaving.update(indexes)
         try:
-            await self._drain(indexes, time.monotonic() + drain_timeout, drain_timeout)
+            while open_requests := sum(len(engines[index].requests) for index in indexes if index in engines):
+                if time.monotonic() > deadline:
+                    left = f"{open_requests} requests still run on engines {indexes}"
+                    raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
+                await asyncio.sleep(DRAIN_POLL_S)
+            if not any(link.index not in indexes and not link.dead for link in engines.values()):
+                raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
         except BaseException:
-            self.client.retire(indexes, leaving=False)
+            self.client.leaving.difference_update(indexes)
             raise
         for index in indexes:  # one that died meanwhile is gone already
             self.client.remove_engine(index, "it was scaled away")
         await asyncio.to_thread(self.fleet.stop, indexes)
-
-    async def _drain(self, indexes: Sequence[int], deadline: float, drain_timeout: float) -> None:
-        while open_requests := sum(self.client.num_requests(index) for index in indexes):
-            if time.monotonic() > deadline:
-                left = f"{open_requests} requests still run on engines {indexes}"
-                raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
-            await asyncio.sleep(DRAIN_POLL_S)
-        if not any(link.index not in indexes and not link.dead for link in self.client.engines.values()):
-            raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
 
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
@@ -145,14 +131,14 @@ class Engines:
 
     def _join(self, facts: Sequence[EngineFacts]) -> None:
         self.client.add_engines(facts, self.fleet.coordinator)
-        self.client.retire([one.index for one in facts])  # until they are connected
+        self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
         for one in facts:
             if one.index in self.fleet.dead:  # it ended before anybody asked it anything
                 raise LaunchError(self.fleet.dead[one.index])
 
-    def _is_connecting(self, deadline: float) -> bool:
+    def _is_connecting(self) -> bool:
         missing = self.client.unheard()
-        if missing and time.monotonic() > deadline:
+        if missing and time.monotonic() > self._connect_by:
             raise LaunchError(f"engines {sorted(missing)} are ready but did not connect their sockets")
         return bool(missing)
 
@@ -160,14 +146,7 @@ class Engines:
         facts = list(self.fleet.engines.values())
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
-        self.info = engine_info(
-            self._config, self._model, self._plan,
-            num_gpu_blocks=sum(one.num_gpu_blocks for one in facts),
-            block_size=facts[0].block_size,
-            max_model_len=facts[0].max_model_len,
-            engine_indexes=tuple(sorted(self.fleet.engines)),
-            context=self._context,
-        )  # fmt: skip
+        self.info = engine_info(self._config, self._model, self._plan, facts, self._context)
 
     def shutdown(self, timeout: float = 5.0) -> None:
         """Stop the engines and close the sockets. Idempotent."""

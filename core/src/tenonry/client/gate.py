@@ -17,47 +17,39 @@ class Gate:
     """Counts completions: those that run or wait in the engine, and those that are held before it.
 
     There is room for what all engines can run and `max_num_queued_reqs` more; each of `num_clients` front ends has an
-    equal share of it.
+    equal share of it. `opened` is set while nobody holds requests back, and when the engine is gone, so that those who
+    wait hear of it.
     """
 
     def __init__(
-        self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager, num_engines: int, num_clients: int = 1
+        self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager, num_engines: int, num_clients: int
     ) -> None:
-        self._max_num_seqs, self._queued, self._num_clients = (
-            config.max_num_seqs,
-            config.max_num_queued_reqs,
-            num_clients,
-        )
-        self._outputs, self._stats = outputs, stats
-        self._held = 0
+        self._config, self._outputs, self._stats, self._num_clients = config, outputs, stats, num_clients
+        self._held, self._capacity = 0, math.inf
         self.resize(num_engines)
-        self._opened = asyncio.Event()
-        self._opened.set()
+        self.opened = asyncio.Event()
+        self.opened.set()
         self.is_draining = False
 
     def resize(self, num_engines: int) -> None:
         """The number of engines changed."""
-        self._capacity = (
-            None if self._queued is None
-            else math.ceil((self._max_num_seqs * num_engines + self._queued) / self._num_clients)
-        )  # fmt: skip
-
-    @property
-    def is_open(self) -> bool:
-        return self._opened.is_set()
-
-    def open(self) -> None:
-        """Let those who wait go on; also when the engine is gone, so that they hear of it."""
-        self._opened.set()
-
-    def close(self) -> None:
-        """Hold new requests back."""
-        self._opened.clear()
+        queued = self._config.max_num_queued_reqs
+        if queued is not None:
+            self._capacity = math.ceil((self._config.max_num_seqs * num_engines + queued) / self._num_clients)
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
         """Room for `count` completions until they are with the output processor. Raises QueueFullError."""
-        self._check(count)
+        if self.is_draining:
+            self._stats.submit("record_rejection", "draining")
+            raise QueueFullError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
+        inside = self._outputs.num_completions + self._held
+        if inside + count > self._capacity:
+            self._stats.submit("record_rejection", "queue_full")
+            raise QueueFullError(
+                f"{inside} sequences run or wait, the request brings {count}, and there is room for {self._capacity} "
+                f"with max_num_queued_reqs={self._config.max_num_queued_reqs}; try again later"
+            )
         self._held += count
         try:
             yield
@@ -65,18 +57,6 @@ class Gate:
             self._held -= count
 
     async def wait(self) -> None:
-        """Until the gate is open."""
-        while not self._opened.is_set():
-            await self._opened.wait()
-
-    def _check(self, count: int) -> None:
-        if self.is_draining:
-            self._stats.submit("record_rejection", "draining")
-            raise QueueFullError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
-        inside = self._outputs.num_completions + self._held
-        if self._capacity is not None and inside + count > self._capacity:
-            self._stats.submit("record_rejection", "queue_full")
-            raise QueueFullError(
-                f"{inside} sequences run or wait, the request brings {count}, and there is room for {self._capacity} "
-                f"with max_num_queued_reqs={self._queued}; try again later"
-            )
+        """Until the gate is open, which it may not be any more when its news arrive."""
+        while not self.opened.is_set():
+            await self.opened.wait()

@@ -13,8 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.client.faults import io_fault
-from tenonry.config import EngineConfig
+from tenonry.client.faults import ask_io_processor
 from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
@@ -22,25 +21,19 @@ from tenonry.model_info import ModelInfo
 from tenonry.request import CLIENT_SHIFT
 from tenonry.request_limits import RequestLimits, check_request
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import NO_ROWS
 
 LONG_TEXT_CHARS = 8192  # texts above this are tokenised off the event loop
 
 
 class InputProcessor:
-    """Makes handles, seeds and stop ids; checks every request against the engine's limits."""
+    """Makes handles, seeds and stop ids; checks requests against the engine's limits. `index`: the front end's own."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        io_processor: IOProcessor | None,
-        limits: RequestLimits,
-        client_index: int = 0,
-    ) -> None:
-        self._model, self._io, self._limits = model, io_processor, limits
-        self._base = client_index << CLIENT_SHIFT
-        self._counter = itertools.count(1)  # long texts are processed in threads, and `next` is atomic
-        self._seeds = random.Random(config.seed + self._base)  # noqa: S311 - no secrets
+    def __init__(self, model: ModelInfo, io: IOProcessor | None, max_model_len: int, seed: int, index: int = 0) -> None:
+        self._model, self._io, self._limits = model, io, RequestLimits(max_model_len, model.vocab_size)
+        base = index << CLIENT_SHIFT
+        self._handles = itertools.count(base + 1)  # long texts are processed in threads, and `next` is atomic
+        self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 
     def process(
         self, prompt: Any, params: SamplingParams, request_id: str, *, add_special_tokens: bool = True, **fields: Any
@@ -51,43 +44,32 @@ class InputProcessor:
         whose fields are kept but for the handle.
         """
         if isinstance(prompt, EngineCoreRequest):
-            ids = _plain_token_ids(prompt.prompt_token_ids)
-            processed = ProcessedPrompt(token_ids=np.empty(0, np.int32) if ids is None else ids)
-            request = msgspec.structs.replace(
-                prompt,
-                sampling_params=self._seeded(params, 0),
-                request_id=request_id,
-                prompt_token_ids=processed.token_ids,
-            )
-            request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
+            given, prompt = prompt, {"prompt_token_ids": prompt.prompt_token_ids}
         else:
-            try:
-                processed = self._process_prompt(prompt, params, add_special_tokens)
-            except RequestError:
-                raise
-            except Exception as error:  # noqa: BLE001 - raised again, in words
-                fault = io_fault(self._io, request_id, "process_prompt", error)
-                raise fault from fault.__cause__
-            request = EngineCoreRequest(
-                handle=0,
-                request_id=request_id,
-                prompt_token_ids=processed.token_ids,
-                sampling_params=self._seeded(params, 0),
-                stop_token_ids=self._stop_token_ids(params),
-                bad_words=processed.bad_words,
-                features=processed.features,
-                **{key: value for key, value in fields.items() if value is not None},
-            )
+            rest = {key: value for key, value in fields.items() if value is not None}
+            given = EngineCoreRequest(handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **rest)
+        processed = self._process_prompt(prompt, params, request_id, add_special_tokens)
+        request = msgspec.structs.replace(
+            given,
+            request_id=request_id,
+            prompt_token_ids=processed.token_ids,
+            sampling_params=self._seeded(params, 0),
+            stop_token_ids=given.stop_token_ids or self._stop_token_ids(params),
+            bad_words=given.bad_words or processed.bad_words,
+            features=given.features or processed.features,
+        )
         check_request(request, self._limits)
-        request.handle = self._next_handle()
-        seed = request.sampling_params
+        request.handle = next(self._handles)
+        first = request.sampling_params
         more = [
-            msgspec.structs.replace(request, handle=self._next_handle(), sampling_params=self._seeded(seed, index))
+            msgspec.structs.replace(request, handle=next(self._handles), sampling_params=self._seeded(first, index))
             for index in range(1, params.n)
         ]
         return processed, [request, *more]
 
-    def _process_prompt(self, prompt: Any, params: SamplingParams, add_special_tokens: bool) -> ProcessedPrompt:
+    def _process_prompt(
+        self, prompt: Any, params: SamplingParams, request_id: str, add_special_tokens: bool
+    ) -> ProcessedPrompt:
         ids = _plain_token_ids(prompt)
         if ids is not None and not params.bad_words:
             return ProcessedPrompt(token_ids=ids)
@@ -96,7 +78,10 @@ class InputProcessor:
                 raise RequestError("bad_words needs a tokenizer, but none is loaded", "bad_words")
             raise RequestError("no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt")
         given = prompt if ids is None else {"prompt_token_ids": ids.tolist()}
-        return self._io.process_prompt(given, params, add_special_tokens=add_special_tokens)
+        processed: ProcessedPrompt = ask_io_processor(
+            self._io, request_id, "process_prompt", given, params, add_special_tokens=add_special_tokens
+        )
+        return processed
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())
@@ -109,9 +94,6 @@ class InputProcessor:
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed + index
         return msgspec.structs.replace(params, seed=((seed + 2**63) % 2**64) - 2**63)
 
-    def _next_handle(self) -> int:
-        return self._base + next(self._counter)
-
 
 def _plain_token_ids(prompt: Any) -> np.ndarray | None:
     """Token ids, if the prompt is nothing but those. Raises RequestError for ids that are not 32-bit integers."""
@@ -121,17 +103,15 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
         return None
     try:
         ids = np.asarray(prompt)
-        if ids.size == 0:
-            return np.empty(0, np.int32)
-        if ids.ndim != 1 or ids.dtype.kind not in "iu":
-            raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
-        if ids.min() < 0 or ids.max() >= 2**31:
-            raise RequestError("prompt_token_ids must be between 0 and 2147483647", "prompt")
-        return ids.astype(np.int32)
-    except (TypeError, ValueError, OverflowError) as error:
-        if isinstance(error, RequestError):
-            raise
-        raise RequestError("prompt_token_ids must be a flat list of integers", "prompt") from None
+    except (TypeError, ValueError, OverflowError):  # lists of different lengths
+        ids = np.asarray(None)
+    if ids.size == 0:
+        return np.empty(0, np.int32)
+    if ids.ndim != 1 or ids.dtype.kind not in "iu":
+        raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")
+    if ids.min() < 0 or ids.max() >= 2**31:
+        raise RequestError("prompt_token_ids must be between 0 and 2147483647", "prompt")
+    return ids.astype(np.int32)
 
 
 def is_long_text(prompt: Any) -> bool:

@@ -12,17 +12,15 @@ import msgspec
 
 from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import build_front_end, engine_info
+from tenonry.client.parts import announce, build_io_processor, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
-from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig, make_config
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError
-from tenonry.messages import EngineCoreOutputs
+from tenonry.interfaces.io_processor import ProcessedPrompt
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts
 from tenonry.outputs import RequestOutput
-from tenonry.request_limits import RequestLimits
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.stats import StatRecord
 
 
 class LLM:
@@ -39,27 +37,27 @@ class LLM:
             raise ConfigError("give either config= or single settings, not both")
         if config.data_parallel_size != 1:
             raise ConfigError("LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`")
-        self.config = config
-        parts = build_front_end(config, launcher=False)
-        self.plan, self.model, self.io_processor = parts.plan, parts.model, parts.io_processor
         if config.stat_loggers:  # whoever brings a logger wants to hear something
-            self.config = config = config.model_copy(update={"log_stats": True})
-        self._stats = StatManager(config, parts.plan)
-        self.engine_core = EngineCore(config, parts.model, parts.plan)
-        kv_cache = self.engine_core.kv_cache
-        limits = RequestLimits(kv_cache.max_model_len, parts.model.vocab_size)
-        self._inputs = InputProcessor(config, parts.model, parts.io_processor, limits)
-        self._outputs = OutputProcessor(parts.io_processor, time.monotonic, log_stats=self._stats.enabled)
+            config = config.model_copy(update={"log_stats": True})
+        self.config = config
+        manager, plan, self.model = resolve_front_end(config, launcher=False)
+        self.io_processor = build_io_processor(config, plan, self.model)
+        self._stats = StatManager(config, plan)
+        self.engine_core = EngineCore(config, self.model, plan)
+        cache = self.engine_core.kv_cache
+        self._inputs = InputProcessor(self.model, self.io_processor, cache.max_model_len, config.seed)
+        self._outputs = OutputProcessor(self.io_processor, time.monotonic, log_stats=self._stats.enabled)
         self._ids = itertools.count()
         self._dead: str | None = None
         self._closed = False
-        self.info = engine_info(
-            config, parts.model, parts.plan, num_gpu_blocks=kv_cache.num_blocks, block_size=kv_cache.block_size,
-            max_model_len=kv_cache.max_model_len,
+        facts = EngineFacts(
+            index=0, epoch=0, num_gpu_blocks=cache.num_blocks, block_size=cache.block_size,
+            max_model_len=cache.max_model_len,
         )  # fmt: skip
+        self.info = engine_info(config, self.model, plan, [facts])
         self._stats.initialized(self.info)
         try:
-            parts.manager.call("tenonry_engine_ready", info=self.info)
+            announce(manager, self.info)
         except BaseException:
             self.shutdown()
             raise
@@ -77,13 +75,17 @@ class LLM:
         """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
-        prompt or parameter raises RequestError before anything runs. `use_tqdm`: a progress line; by default on a
-        terminal.
+        prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
+        authors recommend. `use_tqdm`: a progress line; by default on a terminal.
         """
-        self._check_alive()
+        if self._dead is not None or self._closed:
+            raise EngineDeadError(f"the engine is gone: {self._dead or 'it was shut down'}")
         if isinstance(prompts, str | dict) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
-        params = self._params_list(sampling_params, len(prompts))
+        given = SamplingParams(**self.model.default_sampling) if sampling_params is None else sampling_params
+        params = [given] * len(prompts) if isinstance(given, SamplingParams) else given
+        if len(params) != len(prompts):
+            raise ConfigError(f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each")
         if priority is not None and len(priority) != len(prompts):
             raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
         prepared = [
@@ -93,12 +95,7 @@ class LLM:
             )
             for i, (prompt, one) in enumerate(zip(prompts, params, strict=True))
         ]  # fmt: skip
-        try:
-            streams = [self._outputs.add(processed, requests) for processed, requests in prepared]
-        except BaseException:
-            self._outputs.abort(self._outputs.request_ids())
-            raise
-        return self._run(streams, prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
+        return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
         self, messages: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, **kwargs: Any
@@ -110,49 +107,31 @@ class LLM:
         prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
         return self.generate(prompts, sampling_params)
 
-    def default_sampling_params(self) -> SamplingParams:
-        """What the model's authors recommend."""
-        return SamplingParams(**self.model.default_sampling)
-
-    def _params_list(self, params: Any, count: int) -> list[SamplingParams]:
-        if params is None:
-            params = self.default_sampling_params()
-        if isinstance(params, SamplingParams):
-            return [params] * count
-        if len(params) != count:
-            raise ConfigError(f"{len(params)} sampling params for {count} prompts; give one, or one each")
-        return list(params)
-
-    def _run(self, streams: list[Stream], prepared: list[Any], show: bool) -> list[RequestOutput]:
-        progress = _Progress(len(streams)) if show else None
+    def _run(self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool) -> list[RequestOutput]:
+        progress = _Progress(len(prepared)) if show else None
         try:
-            for _, requests in prepared:
-                for request in requests:
-                    refused = self.engine_core.add_request(request)
-                    if refused is not None:
-                        self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
+            streams = [self._outputs.add(*one) for one in prepared]
+            for request in itertools.chain.from_iterable(requests for _, requests in prepared):
+                refused = self.engine_core.add_request(request)
+                if refused is not None:
+                    self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
             while len(self._outputs):
                 self._step()
                 if progress is not None:
-                    progress.show(sum(stream.finished for stream in streams))
+                    progress.show(len(streams) - len(self._outputs))
         except BaseException:
-            handles = self._outputs.abort([stream.request_id for stream in streams])
+            handles = self._outputs.abort(self._outputs.request_ids())
             if self._dead is None:
                 self.engine_core.abort_requests(handles)
             raise
         finally:
             if progress is not None:
-                progress.close()
-        self._settle()
-        outputs = [stream.take() for stream in streams]
-        return [output for output in outputs if output is not None]
-
-    def _check_alive(self) -> None:
-        if self._dead is not None or self._closed:
-            raise EngineDeadError(f"the engine is gone: {self._dead or 'it was shut down'}")
+                sys.stderr.write("\n")
+        while self.engine_core.has_work():  # workers hear of rows that left, so that nothing is held between calls
+            self._step()
+        return [output for stream in streams if (output := stream.take()) is not None]
 
     def _step(self) -> None:
-        self._check_alive()
         try:
             news, worked = self.engine_core.step()
         except Exception as error:
@@ -161,25 +140,14 @@ class LLM:
             raise
         if self._stats.enabled:
             self.engine_core.attach_stats(news, idle=not worked)
-        aborts: list[int] = []
         for outputs in news.values():
             self._outputs.absorb(outputs)
-            aborts += self._outputs.flush()
+            if aborts := self._outputs.flush():
+                self.engine_core.abort_requests(aborts)
             if self._stats.enabled:
-                iteration = self._outputs.take_iteration()
-                record = StatRecord(
-                    engine_index=0, time=time.monotonic(), scheduler=outputs.scheduler_stats, iteration=iteration
-                )
-                self._stats.record(record)
-        if aborts:
-            self.engine_core.abort_requests(aborts)
+                self._stats.observe(outputs, self._outputs.take_iteration())
         if not worked and self.engine_core.kv_connector is not None:
             time.sleep(0.001)  # a transfer is on the way
-
-    def _settle(self) -> None:
-        """Tell the workers about rows that left, so that nothing is held between calls."""
-        while self.engine_core.has_work():
-            self._step()
 
     # ------------------------------------------------------------------ the rest
     def reset_prefix_cache(self) -> bool:
@@ -225,6 +193,3 @@ class _Progress:
             rate = done / max(1e-9, now - self._started)
             sys.stderr.write(f"\r{done}/{self._total} requests, {rate:.1f} per second")
             sys.stderr.flush()
-
-    def close(self) -> None:
-        sys.stderr.write("\n")

@@ -44,7 +44,7 @@ class LoadBalancer:
         if self._policy == "round-robin":
             self._turn += 1
             return engines[self._turn % len(engines)]
-        chosen = self._two_choices(engines, load)
+        chosen = min(self._random.sample(engines, 2), key=load)
         if self._policy == "affinity":
             prefixes = chunk_digests(request)
             owner = self._owner(prefixes, len(request.prompt_token_ids))
@@ -52,10 +52,6 @@ class LoadBalancer:
                 chosen = owner
             self._remember(prefixes, chosen)
         return chosen
-
-    def _two_choices(self, engines: Sequence[int], load: Load) -> int:
-        one, two = self._random.sample(engines, 2)
-        return one if load(one) <= load(two) else two
 
     def _owner(self, prefixes: list[bytes], num_tokens: int) -> int:
         """Of the longest prefix that is known; -1 if it is short or common."""
@@ -71,9 +67,8 @@ class LoadBalancer:
     def _remember(self, prefixes: list[bytes], engine: int) -> None:
         owners = self._owners
         for digest in prefixes:
-            _, times = owners.get(digest, (engine, 0))
-            owners[digest] = (engine, times + 1)
-            owners.move_to_end(digest)
+            _, times = owners.pop(digest, (engine, 0))
+            owners[digest] = (engine, times + 1)  # now the youngest
         while len(owners) > REMEMBERED_CHUNKS:
             owners.popitem(last=False)
 

@@ -9,9 +9,6 @@ import asyncio
 import contextlib
 import logging
 import threading
-import time
-from collections.abc import Callable
-from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.gate import Gate
@@ -19,8 +16,6 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
 from tenonry.client.stream import Completion
 from tenonry.errors import EngineDeadError
-from tenonry.messages import EngineCoreOutputs
-from tenonry.stats import StatRecord
 
 logger = logging.getLogger(__name__)
 CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
@@ -30,72 +25,56 @@ STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
-    """Listens from construction until `stop`. Any exception of its own ends every open request."""
+    """Listens, on the running loop, from construction to `stop`. Any exception of its own ends every open request."""
 
-    def __init__(
-        self,
-        loop: asyncio.AbstractEventLoop,
-        client: CoreClient,
-        outputs: OutputProcessor,
-        stats: StatManager,
-        gate: Gate,
-    ) -> None:
-        self.loop, self._client, self._outputs, self._stats, self._gate = loop, client, outputs, stats, gate
+    def __init__(self, client: CoreClient, outputs: OutputProcessor, stats: StatManager, gate: Gate) -> None:
+        self._client, self._outputs, self._stats, self._gate = client, outputs, stats, gate
+        self.loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
         self.stopped = False
-        self._busy = False
+        self._busy = False  # another turn is about to come
+        self._touched: list[Completion] = []  # requests with tokens that nobody has worked on yet
         self._fd = client.output_fd
-        loop.add_reader(self._fd, self._on_readable)
-        loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
+        self.loop.add_reader(self._fd, self._on_readable)
+        self.loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
 
     def _on_readable(self) -> None:
-        if not self.stopped and not self._busy:
-            self._guarded(self._turn)
-
-    def _guarded(self, work: Callable[..., None], *args: Any) -> None:
-        """Run a part of the handler; nobody else would hear of its exceptions."""
-        try:
-            work(*args)
-        except Exception as error:
-            logger.exception("the output handler failed")
-            self.stop(EngineDeadError(f"the output handler failed: {error}"))
+        if not self._busy:
+            self._turn()
 
     def _turn(self) -> None:
-        """Drain the socket, then work through the touched requests in chunks."""
+        """Work through one chunk of the touched requests; drain the socket when there are none left."""
+        if self.stopped:
+            return
+        try:
+            is_drained = False
+            if not self._touched:
+                is_drained = self._drain()
+                self._touched = self._outputs.take_touched()
+            chunk, self._touched = self._touched[:CHUNK_SIZE], self._touched[CHUNK_SIZE:]
+            aborts = self._outputs.flush(chunk)
+            if aborts:
+                with contextlib.suppress(EngineDeadError):
+                    self._client.abort_requests(aborts)
+        except Exception as error:
+            logger.exception("the output handler failed")
+            self._client.dead = f"the output handler failed: {error}"
+            self.stop(EngineDeadError(self._client.dead))
+            return
+        self._busy = bool(self._touched) or not is_drained
+        if self._busy:
+            self.loop.call_soon(self._turn)
+
+    def _drain(self) -> bool:
+        """Take frames in; False if there may be more."""
         for _ in range(MAX_FRAMES_PER_TURN):
             outputs = self._client.receive()
             if outputs is None:
-                break
+                return True
             self._outputs.absorb(outputs)
-            if outputs.scheduler_stats is not None:
-                self._record(outputs)
-        else:
-            self.loop.call_soon(self._on_readable)
-        self._flush(self._outputs.take_touched(), 0)
-
-    def _flush(self, touched: list[Completion], start: int) -> None:
-        if self.stopped:
-            return
-        end = start + CHUNK_SIZE
-        aborts = self._outputs.flush(touched if start == 0 and len(touched) <= end else touched[start:end])
-        if aborts:
-            with contextlib.suppress(EngineDeadError):
-                self._client.abort_requests(aborts)
-        if end < len(touched):
-            self._busy = True
-            self.loop.call_soon(self._guarded, self._flush, touched, end)
-        elif self._busy:
-            self._busy = False
-            self.loop.call_soon(self._on_readable)
-
-    def _record(self, outputs: EngineCoreOutputs) -> None:
-        if self._stats.enabled:
-            record = StatRecord(
-                engine_index=outputs.engine_index,
-                time=time.monotonic(),
-                scheduler=outputs.scheduler_stats,
-                iteration=self._outputs.take_iteration(outputs.engine_index),
-            )
-            self._stats.record(record)
+            if outputs.scheduler_stats is not None and self._stats.enabled:
+                self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
+        return False
 
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: end the requests of an engine, once what it still managed to say has arrived."""
@@ -124,28 +103,20 @@ class OutputHandler:
         if self.stopped:
             return
         self.stopped = True
-        if not self.loop.is_running() or _running_loop() is self.loop:
+        if not self.loop.is_running() or threading.get_ident() == self._thread:
             self._finish(error)
             return
         finished = threading.Event()
         with contextlib.suppress(RuntimeError):  # it was closed meanwhile
-            self.loop.call_soon_threadsafe(self._finish, error, finished)
+            self.loop.call_soon_threadsafe(self._finish, error)
+            self.loop.call_soon_threadsafe(finished.set)
             finished.wait(STOP_TIMEOUT_S)
 
-    def _finish(self, error: Exception, finished: threading.Event | None = None) -> None:
+    def _finish(self, error: Exception) -> None:
         with contextlib.suppress(EngineDeadError):
             self._client.abort_requests(self._outputs.live_handles())  # the engine need not go on for nobody
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.remove_reader(self._fd)
             self._outputs.fail_all(error)
             self._client.fail_calls(error)
-            self._gate.open()
-        if finished is not None:
-            finished.set()
-
-
-def _running_loop() -> asyncio.AbstractEventLoop | None:
-    try:
-        return asyncio.get_running_loop()
-    except RuntimeError:
-        return None
+            self._gate.opened.set()

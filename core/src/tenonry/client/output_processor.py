@@ -9,24 +9,26 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
-from tenonry.client.faults import io_fault
-from tenonry.client.logprobs import attach_logprobs, attach_prompt_logprobs
+import numpy as np
+
+from tenonry.client.faults import ask_io_processor, io_fault
+from tenonry.client.logprobs import logprob_entry
 from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
-from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, ProcessedPrompt
+from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
-from tenonry.outputs import FinishReason
+from tenonry.outputs import FinishReason, Logprob
 from tenonry.stats import FinishedRequestStats, IterationStats
+
+Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
 
 
 class OutputProcessor:
     """All open requests of one front end. `clock` is the front end's monotonic clock."""
 
-    def __init__(
-        self, io_processor: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False
-    ) -> None:
-        self._io, self._clock, self._log_stats = io_processor, clock, log_stats
-        self._completions: dict[int, Completion] = {}
+    def __init__(self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False) -> None:
+        self._io, self._clock, self._log_stats = io, clock, log_stats
+        self._completions: dict[int, Completion] = {}  # those that have not ended, and that engines still run
         self._streams: dict[str, Stream] = {}
         self._touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that the engine need not go on with
@@ -37,7 +39,7 @@ class OutputProcessor:
 
     @property
     def num_completions(self) -> int:
-        """Completions of open streams that have not ended."""
+        """Completions that have not ended."""
         return len(self._completions)
 
     # ------------------------------------------------------------------ requests
@@ -50,22 +52,14 @@ class OutputProcessor:
             )
         stream = Stream(first, processed, self._clock())
         for index, request in enumerate(requests):
-            detokenizer = self._make_detokenizer(stream, request)
+            params, detokenizer = request.sampling_params, None
+            if self._io is not None and params.detokenize:
+                prompt = stream.prompt_token_ids
+                detokenizer = ask_io_processor(self._io, stream.request_id, "make_detokenizer", prompt, params)
             stream.completions.append(Completion(request.handle, index, stream, detokenizer))
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
         return stream
-
-    def _make_detokenizer(self, stream: Stream, request: EngineCoreRequest) -> Detokenizer | None:
-        if self._io is None or not request.sampling_params.detokenize:
-            return None
-        try:
-            return self._io.make_detokenizer(stream.prompt_token_ids, request.sampling_params)
-        except RequestError:
-            raise
-        except Exception as error:  # noqa: BLE001 - raised again, in words
-            fault = io_fault(self._io, stream.request_id, "make_detokenizer", error)
-            raise fault from fault.__cause__
 
     def get(self, request_id: str) -> Stream | None:
         return self._streams.get(request_id)
@@ -75,80 +69,80 @@ class OutputProcessor:
 
     def abort(self, request_ids: Iterable[str]) -> list[int]:
         """End streams with `abort`; returns the handles that the engine still runs."""
-        handles = []
+        now = self._clock()
         for request_id in request_ids:
             stream = self._streams.get(request_id)
             if stream is None:
                 continue
             for completion in stream.completions:
+                self._push_fresh(completion, now)
                 if completion.finish_reason is None:
-                    if not completion.engine_done:
-                        handles.append(completion.handle)
-                    self._push_fresh(completion, self._clock())
-                    if completion.finish_reason is None:
-                        self._finish(completion, FinishReason.ABORT, None)
+                    self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
-        return handles
+        return self._take_aborts()
 
     def live_handles(self) -> list[int]:
         """What the engine still runs."""
-        return [handle for handle, completion in self._completions.items() if not completion.engine_done]
+        return list(self._completions)
 
     def fail_all(self, error: Exception) -> None:
         """Every open stream ends with this error."""
-        for stream in list(self._streams.values()):
-            stream.fail(error)
-            self._forget(stream)
+        self.fail(self.live_handles(), error)
 
     def fail(self, handles: Iterable[int], error: Exception) -> list[int]:
         """The streams of these handles end with `error`; returns the handles of theirs that engines still run."""
-        lost = set(handles)
-        streams = {self._completions[handle].stream for handle in lost if handle in self._completions}
+        lost = [self._completions.pop(handle, None) for handle in handles]
         others = []
-        for stream in streams:
-            others += [c.handle for c in stream.completions if not c.engine_done and c.handle not in lost]
-            stream.fail(error)
-            self._forget(stream)
+        for stream in {completion.stream for completion in lost if completion is not None}:
+            others += [c.handle for c in stream.completions if self._completions.pop(c.handle, None) is not None]
+            self._streams.pop(stream.request_id, None)
+            stream.error = stream.error or error
+            stream.notify()
         return others
-
-    def _forget(self, stream: Stream) -> None:
-        self._streams.pop(stream.request_id, None)
-        for completion in stream.completions:
-            self._completions.pop(completion.handle, None)
 
     # ------------------------------------------------------------------ outputs
     def absorb(self, outputs: EngineCoreOutputs) -> None:
         """Take in one frame; nothing is visible to callers before `flush`."""
         completions, touched = self._completions, self._touched
         handles = outputs.handles.tolist()
-        token_ids = outputs.token_ids.tolist()
-        if len(outputs.offsets):
-            self._absorb_ragged(handles, token_ids, outputs.offsets.tolist())
-        else:
-            for handle, token_id in zip(handles, token_ids, strict=True):
-                completion = completions.get(handle)
-                if completion is not None:
-                    if not completion.fresh:
-                        touched.append(completion)
-                    completion.fresh.append(token_id)
-        if outputs.logprobs is not None:
-            for completion, error in attach_logprobs(completions, handles, outputs.logprobs, self._io):
-                self._io_failed(completion, "token_texts", error)
-        if outputs.prompt_logprobs:
-            for completion, error in attach_prompt_logprobs(completions, outputs, self._io):
-                self._io_failed(completion, "token_texts", error)
+        owners = np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist() if len(outputs.offsets) else handles
+        for handle, token_id in zip(owners, outputs.token_ids.tolist(), strict=True):
+            completion = completions.get(handle)
+            if completion is not None:
+                if not completion.fresh:
+                    touched.append(completion)
+                completion.fresh.append(token_id)
+        if outputs.logprobs is not None or outputs.prompt_logprobs:
+            self._absorb_logprobs(handles, outputs)
         for event in outputs.scheduled:
             self._on_scheduled(outputs.engine_index, event)
         for finished in outputs.finished:
             self._on_finished(finished)
 
-    def _absorb_ragged(self, handles: list[int], token_ids: list[int], offsets: list[int]) -> None:
-        for i, handle in enumerate(handles):
+    def _absorb_logprobs(self, handles: list[int], outputs: EngineCoreOutputs) -> None:
+        if (sampled := outputs.logprobs) is not None:
+            lines = zip(sampled.token_ids, sampled.logprobs, sampled.rank.tolist(), strict=True)
+            for index, line in zip(sampled.row.tolist(), lines, strict=True):
+                completion = self._completions.get(handles[index])
+                if completion is not None:
+                    wanted = completion.stream.request.sampling_params.logprobs
+                    completion.fresh_logprobs += self._logprobs(completion, wanted, [line])
+        for handle, part in zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True):
             completion = self._completions.get(handle)
-            if completion is not None:
-                if not completion.fresh:
-                    self._touched.append(completion)
-                completion.fresh += token_ids[offsets[i] : offsets[i + 1]]
+            if completion is not None and completion.index == 0:
+                stream = completion.stream
+                wanted = stream.request.sampling_params.prompt_logprobs
+                lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
+                known = (stream.prompt_logprobs or [None])[: part.start]  # a preempted request computes them again
+                stream.prompt_logprobs = [*known, *self._logprobs(completion, wanted, lines)]
+
+    def _logprobs(self, completion: Completion, wanted: int | None, lines: Lines) -> list[dict[int, Logprob]]:
+        """One dict per line of columns: token ids, log-probabilities, and the rank of the first."""
+        try:
+            return [] if wanted is None else [logprob_entry(*line, wanted, self._io) for line in lines]
+        except Exception as error:  # noqa: BLE001 - it fails this request, and is named
+            self._io_failed(completion, "token_texts", error)
+            return []
 
     def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
         completion = self._completions.get(event.handle)
@@ -160,10 +154,9 @@ class OutputProcessor:
             iteration.num_cached_tokens += event.num_cached_tokens
 
     def _on_finished(self, finished: FinishedOutput) -> None:
-        completion = self._completions.get(finished.handle)
+        completion = self._completions.pop(finished.handle, None)
         if completion is None:
             return
-        completion.engine_done = True
         stream = completion.stream
         stream.metrics.num_preemptions += finished.num_preemptions
         stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
@@ -179,18 +172,16 @@ class OutputProcessor:
         stream.notify()
 
     def flush(self, touched: list[Completion] | None = None) -> list[int]:
-        """Detokenise and wake callers; returns handles to abort in the engine, because a stop string ended them."""
-        aborts, self._aborts = self._aborts, []
+        """Detokenise and wake callers; returns handles to abort in the engine: those that ended here and not there."""
         now = self._clock()
-        for completion in self._touched if touched is None else touched:
-            if completion.fresh and self._push_fresh(completion, now) and not completion.engine_done:
-                aborts.append(completion.handle)
+        for completion in self.take_touched() if touched is None else touched:
+            self._push_fresh(completion, now)
             if completion.stream.waiter is not None:
                 completion.stream.notify()
-        if touched is None:
-            self._touched = []
-        aborts += self._aborts
-        self._aborts = []
+        return self._take_aborts()
+
+    def _take_aborts(self) -> list[int]:
+        aborts, self._aborts = self._aborts, []
         return aborts
 
     def take_touched(self) -> list[Completion]:
@@ -198,14 +189,12 @@ class OutputProcessor:
         touched, self._touched = self._touched, []
         return touched
 
-    def _push_fresh(self, completion: Completion, now: float) -> bool:
-        """Text for the ids that arrived; True if a stop string ended the request."""
+    def _push_fresh(self, completion: Completion, now: float) -> None:
+        """Text for the ids that arrived, unless the request has ended; a stop string ends it."""
         ids = completion.fresh
-        if not ids:
-            return False
+        if not ids or completion.finish_reason is not None:
+            return
         completion.fresh = []
-        if completion.finish_reason is not None:
-            return False
         stream = completion.stream
         if not completion.new_ids and (not stream.ready or stream.ready[-1] is not completion):
             stream.ready.append(completion)
@@ -215,13 +204,12 @@ class OutputProcessor:
                 completion.new_text += detokenizer.push(ids)
             except Exception as error:  # noqa: BLE001 - it fails this request, and is named
                 self._io_failed(completion, "push", error)
-                return False
+                return
             if detokenizer.stop_reason is not None:
                 self._count(completion, ids[: detokenizer.consumed], now)
                 self._finish(completion, FinishReason.STOP, detokenizer.stop_reason)
-                return True
+                return
         self._count(completion, ids, now)
-        return False
 
     def _io_failed(self, completion: Completion, call: str, error: Exception) -> None:
         """The IO processor raised: this request ends, here and in the engine."""
@@ -229,16 +217,14 @@ class OutputProcessor:
         if completion.finish_reason is None:
             stream.error = stream.error or io_fault(self._io, stream.request_id, call, error)
             completion.detokenizer = None
-            if not completion.engine_done:
-                self._aborts.append(completion.handle)
             self._finish(completion, FinishReason.ERROR, None)
             stream.notify()
 
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.new_ids += ids
-        if completion.fresh_logprobs is not None:
+        if completion.fresh_logprobs:
             completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[: len(ids)]
-            completion.fresh_logprobs = None
+            completion.fresh_logprobs = []
         if self._log_stats:
             iteration = self._iterations[completion.stream.engine_index]
             iteration.num_generation_tokens += len(ids)
@@ -261,7 +247,8 @@ class OutputProcessor:
                 reason, stop_reason = FinishReason.ERROR, None
                 stream.error = stream.error or io_fault(self._io, stream.request_id, "finish", error)
         completion.finish_reason, completion.stop_reason = str(reason), stop_reason
-        self._completions.pop(completion.handle, None)
+        if self._completions.pop(completion.handle, None) is not None:
+            self._aborts.append(completion.handle)
         if completion not in stream.ready:
             stream.ready.append(completion)
         stream.num_finished += 1

@@ -24,7 +24,7 @@ class Completion:
     stream: Stream
     detokenizer: Detokenizer | None
     fresh: list[int] = field(default_factory=list)
-    fresh_logprobs: list[dict[int, Logprob]] | None = None
+    fresh_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
     new_ids: list[int] = field(default_factory=list)
     new_text: str = ""
     new_logprobs: list[dict[int, Logprob]] | None = None
@@ -33,7 +33,6 @@ class Completion:
     logprobs: list[dict[int, Logprob]] | None = None
     finish_reason: str | None = None
     stop_reason: int | str | None = None
-    engine_done: bool = False
     num_generated: int = 0
     last_time: float = 0.0
 
@@ -84,12 +83,6 @@ class Stream:
             self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)
-
-    def fail(self, error: Exception) -> None:
-        """End the stream with an error, unless it has ended."""
-        if not self.finished and self.error is None:
-            self.error = error
-            self.notify()
 
     def wait(self) -> asyncio.Future[None]:
         """To be awaited at once: until `take` has something, or raises."""

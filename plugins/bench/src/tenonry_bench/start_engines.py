@@ -86,9 +86,10 @@ class Starter:
     """The part of a front end that starts engines."""
 
     def __init__(self, config: EngineConfig) -> None:
-        from tenonry.client.parts import build_front_end
+        from tenonry.client.parts import resolve_front_end
 
-        self._config, self._parts = config, build_front_end(config, launcher=True)
+        self._config = config
+        _, self._plan, self._model = resolve_front_end(config, launcher=True)
 
     def seconds(self, engines: int) -> float:
         """Start so many, and stop them again. Raises LaunchError if one ends by itself."""
@@ -96,7 +97,7 @@ class Starter:
 
         deaths: list[str] = []
         config = Layout("", engines).config(self._config)
-        fleet = Engines(config, self._parts.model, self._parts.plan, lambda _, why: deaths.append(why), "library")
+        fleet = Engines(config, self._model, self._plan, lambda _, why: deaths.append(why), "library")
         began = time.perf_counter()
         try:
             fleet.start()
