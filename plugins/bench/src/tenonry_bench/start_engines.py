@@ -110,7 +110,7 @@ class Starter:
 
     def import_seconds(self, processes: int) -> float:
         """Until so many interpreters have imported an engine's modules and ended."""
-        parts = [self._parts.plan.get(kind) for kind in ("executor", "scheduler", "worker")]
+        parts = [self._plan.get(kind) for kind in ("executor", "scheduler", "worker")]
         modules = [part.target.partition(":")[0] for part in parts if not part.path]
         program = f"import {', '.join(['tenonry.engine.proc', *modules])}"
         began = time.perf_counter()
