@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ipaddress
+import itertools
 import os
 import shutil
 import tempfile
-import uuid
 import weakref
 from pathlib import Path
 from socket import AI_NUMERICHOST, getaddrinfo
@@ -23,6 +23,7 @@ from tenonry.errors import ConfigError
 
 IDENTITY_BYTES = 2
 TCP = "tcp://"
+MAX_SOCKET_PATH = 103  # what macOS can name; Linux has room for four more
 
 
 class CurveKeys(NamedTuple):
@@ -67,11 +68,12 @@ class RunDirectory:
     def __init__(self) -> None:
         self.path = tempfile.mkdtemp(prefix=f"tenonry-{os.getpid()}-")
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)
+        self._numbers = itertools.count()
 
-    def address(self, name: str) -> str:
-        """An ipc address in the folder."""
-        path = os.path.join(self.path, name)  # noqa: PTH118
-        if len(path) > 100:
+    def address(self, name: str = "") -> str:
+        """An ipc address in the folder; without a name, one that nobody else gets."""
+        path = os.path.join(self.path, name or str(next(self._numbers)))  # noqa: PTH118
+        if len(path) > MAX_SOCKET_PATH:
             raise ConfigError(f"the socket path {path} is too long for the system; set TMPDIR to a shorter folder")
         return f"ipc://{path}"
 
@@ -81,7 +83,7 @@ class RunDirectory:
 
 def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
     """Where a front end binds for its engines: a unique ipc address, or tcp with port 0 for "any free one"."""
-    return run.address(uuid.uuid4().hex[:12]) if local_only else tcp_address(host, port)
+    return run.address() if local_only else tcp_address(host, port)
 
 
 def tcp_address(host: str, port: int) -> str:

@@ -214,6 +214,13 @@ def test_a_prefix_may_be_shared_for_reading(validator):
     validator.check(step(2, (2, 1, True), new=[new_row(2, 3, 5, 1, 4, num_computed=4)]))
 
 
+def test_a_request_that_comes_back_may_share_what_another_writes(validator):
+    """It wrote the block itself, before it left; by now the block is somebody else's, and full of the same tokens."""
+    validator.check(step(2, gone=[1]))
+    back = new_row(1, 2, 5, 1, 5, num_computed=4)
+    validator.check(step(3, (2, 4, True), (1, 1, True), new=[new_row(2, 3, 4, 1), back]))
+
+
 def test_each_group_has_writers_of_its_own():
     validator = make_validator(groups=2)
     validator.check(

@@ -20,7 +20,7 @@ from tenonry.config import EngineConfig
 from tenonry.interfaces.launcher import LauncherContext
 from tenonry_executor_ray.launcher import RayLauncher
 
-launcher = RayLauncher(LauncherContext(EngineConfig(model="m"), RayLauncher.Options()))
+launcher = RayLauncher(LauncherContext(EngineConfig(model="m"), options=RayLauncher.Options()))
 launcher.host()
 from ray._private import worker
 print(worker.global_worker.node.get_session_dir_path(), flush=True)
@@ -36,10 +36,14 @@ def front_end(ray_environment):
     process = subprocess.Popen(
         [sys.executable, "-c", FRONT_END], env=ray_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    session = Path(process.stdout.readline().strip())
-    yield process, session
-    process.kill()
-    process.communicate()
+    try:
+        session = Path(process.stdout.readline().strip())
+        assert session.is_dir()
+        assert session.is_absolute()
+        yield process, session
+    finally:
+        process.kill()
+        process.communicate()
 
 
 @pytest.fixture
@@ -74,8 +78,18 @@ def test_nothing_is_left_after_an_orderly_end(front_end):
     assert processes_of(session) == []
 
 
+@pytest.mark.parametrize("words", [[], [""], ["."], ["/"]])
+def test_a_folder_that_is_no_sessions_ends_nothing(words):
+    command = [sys.executable, "-m", "tenonry_executor_ray.cleanup", *words]
+    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    assert done.returncode == 1
+    assert "give the session folder of a Ray cluster" in done.stderr
+
+
 def test_who_only_logs_there_lives_on(tmp_path):
     """Such as a program that is connected to the cluster."""
+    session = tmp_path / "session_of_a_test"
+    session.mkdir()
     program = "import sys, time; f = open(sys.stdin.readline().strip(), 'a'); print(1, flush=True); time.sleep(60)"
     rays, other = (
         subprocess.Popen(
@@ -85,10 +99,10 @@ def test_who_only_logs_there_lives_on(tmp_path):
     )
     try:
         for process in (rays, other):
-            process.stdin.write(f"{tmp_path / 'log'}\n".encode())
+            process.stdin.write(f"{session / 'log'}\n".encode())
             process.stdin.flush()
             assert process.stdout.readline() == b"1\n"
-        start_cleanup(str(tmp_path)).communicate(timeout=20)
+        start_cleanup(str(session)).communicate(timeout=20)
         assert rays.wait(10) == -signal.SIGKILL
         assert other.poll() is None
     finally:

@@ -13,7 +13,6 @@ from tenonry.scheduling.rows import Index
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, StepInputs
 
 FREE, RUNNING, ENDED = 0, 1, 2  # ended: the row has yet to leave
-NOBODY = 2**64 - 1
 
 
 class StepValidator:
@@ -33,8 +32,9 @@ class StepValidator:
         self._limit, self._pending = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         self._use = np.full(num_rows, FREE, np.int8)
         self._row_of: dict[int, int] = {}  # by handle
-        # Who wrote a block last, by handle.
-        self._writer = [np.full(kv_cache.num_blocks, NOBODY, np.uint64) for _ in kv_cache.groups]
+        # A stay is the time that a request spends in a row; its number leaves the row when divided by their number.
+        self._stay, self._stays = np.zeros(num_rows, np.int64), 0
+        self._writer = [np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups]  # the stay that wrote last
         self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
@@ -100,7 +100,7 @@ class StepValidator:
     def _leave(self, row: int) -> None:
         self._expect(self._use[row] != FREE, "only running rows leave", f"row {row} is free")
         del self._row_of[int(self._state.handle[row])]
-        self._use[row] = FREE
+        self._use[row], self._stay[row] = FREE, 0
 
     def _enter(self, new: NewRow) -> None:
         row, length = new.row, len(new.token_ids)
@@ -120,6 +120,8 @@ class StepValidator:
         self._limit[row] = min(longest, self._max_model_len)
         self._total[row], self._pending[row] = length, 0
         self._use[row], self._row_of[new.handle] = RUNNING, row
+        self._stays += self._num_rows
+        self._stay[row] = self._stays + row
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
@@ -173,15 +175,15 @@ class StepValidator:
             last = np.arange(len(row)) + shift
         blocks = table[row, last].astype(np.intp)
         self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
-        writer, handle = self._writer[group], self._state.handle[row]
+        writer, stay = self._writer[group], self._stay[row]
         earlier = writer[blocks]
-        for i in (earlier != handle).nonzero()[0].tolist():
-            other = self._row_of.get(int(earlier[i]))
-            if other is not None:
+        for i in (earlier != stay).nonzero()[0].tolist():
+            other = int(earlier[i]) % self._num_rows
+            if earlier[i] and earlier[i] == self._stay[other]:  # whoever wrote it is still there
                 held = table[other, : self._state.num_blocks[group, other]]
                 clash = f"rows {other} and {row[i]} share block {blocks[i]}"
                 self._expect(int(blocks[i]) not in held, "one writer per block", clash)
-        writer[blocks] = handle
+        writer[blocks] = stay
 
     def _distinct(self, indexes: Index) -> bool:
         places = np.arange(len(indexes))

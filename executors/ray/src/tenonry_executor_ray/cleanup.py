@@ -18,6 +18,7 @@ from pathlib import Path
 
 import psutil
 
+SESSION = "session_"  # how Ray calls their folders
 PATIENCE_S = 10.0
 PAUSE_S = 0.2
 
@@ -30,7 +31,9 @@ def start_cleanup(session: str) -> subprocess.Popen[bytes]:
 
 def main() -> int:
     """Wait, kill, remove the sockets; what Ray logged stays."""
-    session = Path(sys.argv[1])
+    session = Path(*sys.argv[1:2])
+    if not (session.is_absolute() and session.name.startswith(SESSION)):
+        sys.exit("give the session folder of a Ray cluster, such as /tmp/ray/session_2026-01-31_12-00-00_000000_1")
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
