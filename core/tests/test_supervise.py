@@ -59,6 +59,8 @@ class TestStart:
         assert facts["stdin"] == ""
         assert facts["ignores_interrupt"]
         assert not facts["multiprocessing"]
+        assert facts["collects_garbage"]
+        assert facts["frozen"] > 1000  # modules; collections leave them alone
 
     def test_the_working_directory_is_not_on_its_path(self, supervisor, file, tmp_path, monkeypatch):
         """A file in the user's folder must not shadow a module of the child."""

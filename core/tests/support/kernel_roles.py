@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -75,6 +76,8 @@ def report(payload: Mapping[str, str]) -> int:
         if sys.platform == "linux"
         else [],
         "multiprocessing": "multiprocessing" in sys.modules,
+        "collects_garbage": gc.isenabled(),
+        "frozen": gc.get_freeze_count(),
     }
     _say(payload, facts)
     return 0

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import logging
@@ -41,7 +42,11 @@ def main() -> int:
     setproctitle(f"tenonry: {message['name']}")
     configure_logging(message["name"])
     module, _, function = message["role"].partition(":")
-    status: int = getattr(importlib.import_module(module), function)(message["payload"])
+    gc.disable()  # what modules make while they are imported stays: no collection needs to look at it, now or later
+    role = getattr(importlib.import_module(module), function)
+    gc.freeze()
+    gc.enable()
+    status: int = role(message["payload"])
     return status
 
 
