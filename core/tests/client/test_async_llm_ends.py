@@ -124,12 +124,14 @@ class TestDeath:
         served = serve(worker=SLOW)
 
         async def main() -> None:
-            task = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=20), "r"))
-            stream = served.engine.generate([2], params(max_tokens=30), "s")
-            await anext(stream)
+            short = served.engine.generate([1], params(max_tokens=20), "r")
+            long = served.engine.generate([2], params(max_tokens=30), "s")
+            begun = [await anext(short), await anext(long)]  # a request that is on its way yet would be refused
             os.kill(pid_of(served), signal.SIGTERM)
-            assert await task == tokens([1], params(max_tokens=20))
-            assert [output async for output in stream][-1].outputs[0].finish_reason == "length"
+            outputs = [begun[0], *[output async for output in short]]
+            got = [token for output in outputs for token in output.outputs[0].token_ids]
+            assert got == tokens([1], params(max_tokens=20))
+            assert [output async for output in long][-1].outputs[0].finish_reason == "length"
 
         served.run(main())
         eventually(lambda: served.engine.errored)
