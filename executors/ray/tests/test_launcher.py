@@ -188,8 +188,10 @@ def test_given_groups_are_used_and_kept(launcher, connection):
         (1, {"device": "cuda:1"}, "use device=cuda"),
     ],
 )
-def test_too_few_resources_are_counted(launcher, connection, engines, config, text):
+def test_too_few_resources_are_counted(launcher, connection, wait_for, engines, config, text):
     """RA-5: what there is, what is needed, and per node; nothing is left behind."""
+    everything = {"CPU": 8, "GPU": 2}.items()
+    wait_for(lambda: everything <= connection.available_resources().items(), "the return of what others had reserved")
     with pytest.raises(ConfigError, match=text):
         launcher(engines, config=config).start(specs(engines))
     assert groups_in_use() == set()
