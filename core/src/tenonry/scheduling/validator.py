@@ -18,7 +18,7 @@ FREE, RUNNING, ENDED = 0, 1, 2  # ended: the row has yet to leave
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `context`: the scheduler's own. `added` and `ended` tell it which handles exist; `answered` follows every result.
+    `context`: what the scheduler was told. `added` and `ended` tell which handles exist; `answered` follows a result.
     """
 
     def __init__(self, context: SchedulerContext) -> None:
