@@ -32,6 +32,24 @@ def spinner():
             child.communicate("\n")
 
 
+HOARD = """
+import sys
+sys.stdin.readline(); data = bytearray(60 << 20); print("has it", flush=True)
+sys.stdin.readline(); del data; print("gave it back", flush=True)
+sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def hoarder():
+    """A child that takes 60 MiB at its first line, gives them back at the second and ends at the third."""
+    with subprocess.Popen(
+        [sys.executable, "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as child:
+        yield child
+        child.communicate("\n\n\n")
+
+
 def test_cpu_time_of_another_process_is_what_the_system_counts(spinner):
     spinner.stdin.write("\n")
     spinner.stdin.flush()
@@ -76,18 +94,22 @@ def test_a_process_that_is_gone_is_an_error():
         cpu_seconds(process)
 
 
-def test_peak_memory_sees_what_was_there_and_is_gone():
-    with PeakMemory(period_s=0.01) as small:
+def test_peak_memory_sees_what_was_there_and_is_gone(hoarder):
+    with PeakMemory(hoarder.pid, period_s=0.01) as small:
         pass
-    with PeakMemory(period_s=0.01) as large:
-        data = bytearray(60 << 20)
+    with PeakMemory(hoarder.pid, period_s=0.01) as large:
+        hoarder.stdin.write("\n")
+        hoarder.stdin.flush()
+        assert hoarder.stdout.readline() == "has it\n"
         for _ in range(1000):  # until the watching thread had its turn
             if large.rss_bytes > small.rss_bytes + (30 << 20):
                 break
             time.sleep(0.01)
-        del data
+        hoarder.stdin.write("\n")
+        hoarder.stdin.flush()
+        assert hoarder.stdout.readline() == "gave it back\n"
     assert large.rss_bytes > small.rss_bytes + (30 << 20)
-    assert 0 < large.pss_bytes <= large.rss_bytes
+    assert 0 < large.pss_bytes < large.rss_bytes - (30 << 20)
 
 
 def test_seconds_until_waits_for_the_marker_and_the_end():
