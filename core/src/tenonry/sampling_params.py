@@ -7,6 +7,7 @@ refused with the field, the value and the bound, here and again when the engine 
 from __future__ import annotations
 
 import enum
+import operator
 import reprlib
 from collections.abc import Collection, Sequence, Sized
 from typing import Any
@@ -83,47 +84,15 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     extra_args: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        for info in _FIELDS:
-            value = getattr(self, info.name)
-            if value is not info.default:
-                try:  # what a decoder would refuse is refused here, too
-                    msgspec.convert(value, info.type)
-                except msgspec.ValidationError as error:
-                    text = f"{info.name}={reprlib.repr(value)} has the wrong type: {error}"
-                    raise RequestError(text, info.name) from None
-        self._check_bounds()
-        self._check_items()
+        for info, value in zip(_FIELDS, _VALUES(self), strict=True):
+            if value is not info.default:  # which is in bounds
+                _check_field(info, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
             raise RequestError(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens")
-        if self.stop_strings and not self.detokenize:
+        if self.stop is not None and self.stop_strings and not self.detokenize:
             raise RequestError("stop strings need detokenize=True; use stop_token_ids without text", "stop")
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
             raise RequestError("allowed_token_ids is empty; leave it out to allow every token", "allowed_token_ids")
-
-    def _check_bounds(self) -> None:
-        for field, low, high in _BOUNDS:
-            value, is_open = getattr(self, field), field in _EXCLUSIVE_LOW
-            if value is not None and not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
-                bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
-                raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
-        for field, length in _LENGTHS:
-            value = getattr(self, field)
-            if value is not None and not isinstance(value, str):
-                check_count(field, value, length)
-
-    def _check_items(self) -> None:
-        for field, texts in (("stop", self.stop_strings), ("bad_words", self.bad_words or ())):
-            for text in texts:
-                if not 1 <= len(text) <= MAX_STOP_STRING_CHARS:
-                    raise RequestError(
-                        f"{field} holds a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}",
-                        field,
-                    )
-        for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
-            check_token_ids(field, getattr(self, field) or ())
-        for token_id, bias in (self.logit_bias or {}).items():
-            if not -100 <= bias <= 100:
-                raise RequestError(f"logit_bias[{token_id}]={bias} is outside -100..100", "logit_bias")
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -137,27 +106,62 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
         return self.temperature == 0.0
 
 
-_BOUNDS: tuple[tuple[str, float, float], ...] = (
-    ("n", 1, MAX_N),
-    ("temperature", 0.0, 100.0),
-    ("top_p", 0.0, 1.0),
-    ("top_k", -1, 2**31 - 1),
-    ("min_p", 0.0, 1.0),
-    ("seed", -(2**63), 2**63 - 1),
-    ("max_tokens", 1, MAX_TOKENS),
-    ("min_tokens", 0, MAX_TOKENS),
-    ("presence_penalty", -2.0, 2.0),
-    ("frequency_penalty", -2.0, 2.0),
-    ("repetition_penalty", 0.01, 100.0),
-    ("logprobs", 0, MAX_LOGPROBS),
-    ("prompt_logprobs", 0, MAX_LOGPROBS),
-)
-_LENGTHS = (
-    ("stop", MAX_STOP_STRINGS),
-    ("stop_token_ids", MAX_STOP_TOKEN_IDS),
-    ("logit_bias", MAX_LOGIT_BIAS),
-    ("bad_words", MAX_BAD_WORDS),
-    ("allowed_token_ids", MAX_ALLOWED_TOKEN_IDS),
-)
+def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
+    """Type, bounds and items."""
+    field = info.name
+    try:  # what a decoder would refuse is refused here, too
+        msgspec.convert(value, info.type)
+    except msgspec.ValidationError as error:
+        raise RequestError(f"{field}={reprlib.repr(value)} has the wrong type: {error}", field) from None
+    if value is None:
+        return
+    if field in _BOUNDS:
+        (low, high), is_open = _BOUNDS[field], field in _EXCLUSIVE_LOW
+        if not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
+            bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
+            raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
+    elif field in _LENGTHS:
+        items = (value,) if isinstance(value, str) else value
+        check_count(field, items, _LENGTHS[field])
+        _check_items(field, items)
+
+
+def _check_items(field: str, items: Any) -> None:
+    if field in {"stop", "bad_words"}:
+        for text in items:
+            if not 1 <= len(text) <= MAX_STOP_STRING_CHARS:
+                what = f"a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}"
+                raise RequestError(f"{field} holds {what}", field)
+        return
+    check_token_ids(field, items)
+    if field == "logit_bias":
+        for token_id, bias in items.items():
+            if not -100 <= bias <= 100:
+                raise RequestError(f"logit_bias[{token_id}]={bias} is outside -100..100", field)
+
+
+_BOUNDS: dict[str, tuple[float, float]] = {
+    "n": (1, MAX_N),
+    "temperature": (0.0, 100.0),
+    "top_p": (0.0, 1.0),
+    "top_k": (-1, 2**31 - 1),
+    "min_p": (0.0, 1.0),
+    "seed": (-(2**63), 2**63 - 1),
+    "max_tokens": (1, MAX_TOKENS),
+    "min_tokens": (0, MAX_TOKENS),
+    "presence_penalty": (-2.0, 2.0),
+    "frequency_penalty": (-2.0, 2.0),
+    "repetition_penalty": (0.01, 100.0),
+    "logprobs": (0, MAX_LOGPROBS),
+    "prompt_logprobs": (0, MAX_LOGPROBS),
+}
+_LENGTHS = {
+    "stop": MAX_STOP_STRINGS,
+    "stop_token_ids": MAX_STOP_TOKEN_IDS,
+    "logit_bias": MAX_LOGIT_BIAS,
+    "bad_words": MAX_BAD_WORDS,
+    "allowed_token_ids": MAX_ALLOWED_TOKEN_IDS,
+}
 _FIELDS = msgspec.structs.fields(SamplingParams)
+_VALUES = operator.attrgetter(*(info.name for info in _FIELDS))
 _EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all

@@ -7,7 +7,7 @@ real one alike.
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -146,6 +146,14 @@ class DoneFuture:
         return self._output
 
 
+class Spans(NamedTuple):
+    """The positions that each scheduled row computes: row intp[R], from start i32[R] up to seq_lens i32[R]."""
+
+    row: NDArray[np.intp]
+    start: I32
+    seq_lens: I32
+
+
 class StepInputs:
     """The flattened batch of one step, T tokens over R rows: what a model runner needs besides its caches.
 
@@ -158,10 +166,9 @@ class StepInputs:
         "num_tokens", "positions", "query_start_loc", "row", "samples", "seq_lens", "start", "token_ids", "token_row",
     )  # fmt: skip
 
-    def __init__(self, state: BatchState, output: SchedulerOutput, row: NDArray[np.intp]) -> None:
+    def __init__(self, state: BatchState, output: SchedulerOutput, spans: Spans) -> None:
         self.row, self.num_tokens, self.samples = output.row, output.num_tokens, output.samples
-        self.start = state.num_computed[row]
-        self.seq_lens = self.start + output.num_tokens
+        row, self.start, self.seq_lens = spans
         if output.total_tokens == len(row):  # every row computes exactly one token
             self.query_start_loc = np.arange(len(row) + 1, dtype=np.int32)
             self.positions, self.token_row = self.start, output.row
@@ -195,7 +202,11 @@ class BatchState:
         self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int32)
 
     def apply(self, output: SchedulerOutput) -> StepInputs:
-        """Bring the columns to the start of the step, and return its inputs; `num_computed` moves to its end."""
+        """Bring the columns to the end of the step, and return its inputs."""
+        return StepInputs(self, output, self.advance(output))
+
+    def advance(self, output: SchedulerOutput) -> Spans:
+        """The same for who computes nothing: which positions of which rows the step covers."""
         if len(output.gone):
             self.handle[output.gone] = 0
             self.num_blocks[:, output.gone] = 0
@@ -208,12 +219,12 @@ class BatchState:
         if len(known):
             rows = row[known]
             self.token_ids[rows, self.num_computed[rows]] = output.next_token[known]
-        inputs = StepInputs(self, output, row)
-        self.num_computed[row] = inputs.seq_lens
+        start = self.num_computed[row]
+        seq_lens = self.num_computed[row] = start + output.num_tokens
         sampling = row[output.samples]
-        self.token_ids[sampling, inputs.seq_lens[output.samples]] = KNOWN_TO_WORKER
+        self.token_ids[sampling, seq_lens[output.samples]] = KNOWN_TO_WORKER  # behind what this step computes
         self.num_output[sampling] += 1
-        return inputs
+        return Spans(row, start, seq_lens)
 
     def record_sampled(self, rows: I32, token_ids: I32) -> None:
         """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may say −1."""
