@@ -243,6 +243,15 @@ def test_window_is_seeded_with_the_prompt(codecs):
     assert run(plain(codec, ids[:1]), [[token_id] for token_id in ids[1:]]) == " cat sat"
 
 
+def test_window_is_seeded_with_words_that_skipped_tokens_follow(codecs):
+    codec = codecs["suffix"]
+    words, user = codec.encode("the cat", add_special_tokens=False), codec.tokenizer.token_to_id("<|user|>")
+    for silent in (0, 7, 8, 9, 40):
+        prompt = [words[0], *[user] * silent]
+        assert run(plain(codec, prompt), [[token_id] for token_id in words[1:]]) == " cat"
+    assert run(plain(codec, [user] * 40), [[token_id] for token_id in words]) == "the cat"
+
+
 @pytest.mark.parametrize("kind", ["byte_level", "llama"])
 def test_token_texts_add_up_inside_a_text(codecs, kind):
     codec = codecs[kind]

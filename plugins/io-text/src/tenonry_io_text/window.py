@@ -23,10 +23,12 @@ class WindowStream:
     __slots__ = ("_context", "_context_text", "_decode", "_ids", "_silent")
 
     def __init__(self, decode: Callable[[list[int]], str], prompt_token_ids: Sequence[int]) -> None:
-        self._decode = decode
-        self._ids = [int(token_id) for token_id in prompt_token_ids[-SEED_TOKENS:]]
+        self._decode, self._ids, self._context_text = decode, [], ""
+        while len(self._ids) < len(prompt_token_ids) and not self._context_text:  # the last tokens may have no text
+            length = 2 * len(self._ids) or SEED_TOKENS
+            self._ids = [int(token_id) for token_id in prompt_token_ids[-length:]]
+            self._context_text = decode(self._ids)
         self._context = len(self._ids)
-        self._context_text = decode(self._ids) if self._ids else ""
         self._silent = 0  # tokens after the context that have added no text
 
     def feed(self, token_id: int) -> str:
