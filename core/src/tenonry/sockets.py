@@ -13,9 +13,10 @@ import os
 import shutil
 import tempfile
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from socket import AI_NUMERICHOST, getaddrinfo
-from typing import Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import zmq
 
@@ -23,6 +24,8 @@ from tenonry.errors import ConfigError
 
 IDENTITY_BYTES = 2
 TCP = "tcp://"
+# As plain numbers: pyzmq's flags are enums, and every `|` of theirs costs as much as sending a frame.
+SEND_MORE, RECEIVE_MORE, EVENTS, READABLE = int(zmq.SNDMORE), int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
 MAX_SOCKET_PATH = 103  # what macOS can name; Linux has room for four more
 
 
@@ -166,6 +169,23 @@ def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> Non
     else:
         socket.curve_serverkey = curve.server_public
         socket.curve_publickey, socket.curve_secretkey = curve.client_public, curve.client_secret
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any], *, copy: bool) -> None:
+    """Send one message; without a high-water mark this waits for nobody. What is not copied must not change."""
+    for frame in frames[:-1]:
+        socket.send(frame, SEND_MORE, copy)
+    socket.send(frames[-1], 0, copy)
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
+    """The next message, or None when there is none now."""
+    if not cast("int", socket.getsockopt(EVENTS)) & READABLE:
+        return None
+    frames = [socket.recv()]
+    while socket.getsockopt(RECEIVE_MORE):
+        frames.append(socket.recv())
+    return frames
 
 
 def endpoint(socket: zmq.Socket[bytes]) -> str:

@@ -17,6 +17,7 @@ from typing import Any
 
 import psutil
 import pytest
+import zmq
 from kernel_plugins import raising_hooks
 from kernel_roles import eventually, is_gone
 from kernel_served import QUICK, Served, collect, params, served_config, tokens
@@ -34,6 +35,7 @@ from tenonry.errors import (
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.messages import RequestType
 from tenonry.sampling_params import OutputKind
+from tenonry.sockets import RunDirectory
 from tenonry_testkit.fakes import RecordingStatLogger
 
 Serve = Callable[..., Served]
@@ -467,18 +469,20 @@ def test_nothing_is_taken_for_news_that_is_not(serve):
     served = serve()
     client = served.engine._client
     frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]
-    real = client._output
+    run = RunDirectory()
+    _, address = client.bind(run.address(), run.address())  # the engine's own is gone: nobody else is to find it
 
-    class Socket:
-        """The socket, with garbage in front."""
+    async def hear_it() -> None:
+        served.engine.listen()
+        with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+            stranger.connect(address)
+            for message in frames:
+                stranger.send_multipart(message)
+            while client.frames_dropped < 4:
+                await asyncio.sleep(0.01)
 
-        def recv_multipart(self, flags: int) -> list[bytes]:
-            return frames.pop(0) if frames else real.recv_multipart(flags)
-
-        def __getattr__(self, name: str) -> Any:
-            return getattr(real, name)
-
-    client._output = Socket()  # type: ignore[assignment]
+    served.run(asyncio.wait_for(hear_it(), 10))
+    run.close()
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     assert client.frames_dropped == 4
 

@@ -56,6 +56,16 @@ def test_a_wave_ends_when_nobody_has_work():
     assert state.take(WaveStart(1, 0)) == [WaveStart(1, 0)]
 
 
+def test_word_of_a_wave_that_is_over_wakes_nobody():
+    """A front end's word may be late: the engine it excludes would stay out of a wave in which the others wait."""
+    state = joined(2)
+    state.take(WaveStart(0, 0))
+    state.take(WaveSync(0, 0, 32, unfinished=False))
+    state.take(WaveSync(1, 0, 32, unfinished=False))
+    assert state.take(WaveStart(0, 0)) == []
+    assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
+
+
 @settings(max_examples=60)
 @given(work=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12), order=st.randoms())
 def test_one_verdict_per_round_whatever_the_order(work, order):

@@ -37,6 +37,8 @@ from tenonry.sockets import (
     engine_identity,
     engine_index_of,
     make_socket,
+    receive_frames,
+    send_frames,
 )
 
 logger = logging.getLogger(__name__)
@@ -106,8 +108,8 @@ class CoreClient:
         the one on the way back.
         """
         source, _ = self._sockets()
-        while source.poll(0):
-            self._heard_on_input.add(engine_index_of(source.recv_multipart()[0]))
+        while (frames := receive_frames(source)) is not None:
+            self._heard_on_input.add(engine_index_of(frames[0]))
         return set(self.engines) - (self._heard_on_input & self._heard_on_output)
 
     def _sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
@@ -204,7 +206,7 @@ class CoreClient:
 
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
         try:
-            self._sockets()[0].send_multipart([link.identity, kind.value, *frames], zmq.NOBLOCK, copy=len(frames) < 4)
+            send_frames(self._sockets()[0], (link.identity, kind.value, *frames), copy=len(frames) < 4)
         except zmq.ZMQError as error:
             raise EngineDeadError(f"engine {link.index} cannot be reached: {error.strerror}") from error
 
@@ -216,14 +218,12 @@ class CoreClient:
 
     def receive(self) -> EngineCoreOutputs | None:
         """The next outputs, or None when there are none now. Bad frames and late ones are dropped and counted."""
-        while True:
-            try:
-                frames = self._output.recv_multipart(zmq.NOBLOCK)  # type: ignore[union-attr]  # the hot path
-            except zmq.Again:
-                return None
+        _, source = self._sockets()
+        while (frames := receive_frames(source)) is not None:
             outputs = self._decode(frames)
             if outputs is not None:
                 return outputs
+        return None
 
     def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
         if len(frames[0]) == IDENTITY_BYTES:  # the first word of an engine

@@ -51,10 +51,13 @@ class CoordinatorState:
         return self._verdict()
 
     def _start(self, order: WaveStart) -> list[CoordinatorOrder]:
-        """The first request of a wave; later ones find everybody awake."""
-        if self.is_running and order.wave <= self.wave:
+        """The first request of a wave; later ones find everybody awake.
+
+        Word of a wave that is over came late: the engine that the request went to has run in it, or starts the next.
+        """
+        if order.wave < self.wave or (self.is_running and order.wave == self.wave):
             return []
-        self.wave, self.is_running = max(self.wave, order.wave), True
+        self.wave, self.is_running = order.wave, True
         return [WaveStart(self.wave, order.exclude_index)]
 
     def _verdict(self) -> list[CoordinatorOrder]:

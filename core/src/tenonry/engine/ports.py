@@ -9,7 +9,7 @@ from typing import Any
 
 import zmq
 
-from tenonry.sockets import CurveKeys, engine_identity, make_socket
+from tenonry.sockets import CurveKeys, engine_identity, make_socket, receive_frames, send_frames
 
 OUTPUT_LINGER_MS = 4000
 
@@ -68,11 +68,11 @@ class ClientPorts:
     def receive(self) -> Iterator[tuple[int, list[bytes]]]:
         """All messages that are there, as (client, frames)."""
         for client, (source, _) in list(self._sockets.items()):
-            while not source.closed and source.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-                yield client, source.recv_multipart()
+            while not source.closed and (frames := receive_frames(source)) is not None:
+                yield client, frames
 
     def send(self, client: int, frames: list[Any]) -> None:
         """Outputs for a client; one that was detached meanwhile needs none."""
         pair = self._sockets.get(client)
         if pair is not None:
-            pair[1].send_multipart(frames, copy=len(frames) == 1)
+            send_frames(pair[1], frames, copy=len(frames) == 1)

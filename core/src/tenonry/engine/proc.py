@@ -184,17 +184,16 @@ class EngineLoop:
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
         core = self.core
+        if self._stop_at is None and not core.has_work():
+            self._ports.wait(IDLE_POLL_MS)
+        self._drain()
         if core.has_work():
-            self._drain()
             news, worked = core.step()
             if not worked:
                 self._ports.wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
             core.attach_stats(news, idle=not core.has_work())
             self._send(news)
             self._stepped()
-        elif self._stop_at is None:
-            self._ports.wait(IDLE_POLL_MS)
-            self._drain()
         if self._failure is not None:
             raise RuntimeError(self._failure)
         if self._stop_at is not None:

@@ -13,8 +13,9 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any
 
 import psutil
 
@@ -26,12 +27,13 @@ HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # 
 GRACE_S = 5.0
 
 
-class Thing(NamedTuple):
-    """One thing that exists: its kind, what makes it itself, and words about it."""
+@dataclass(frozen=True, order=True)
+class Thing:
+    """One thing that exists: its kind, what makes it itself, and words about it, which may change."""
 
     kind: str
-    key: object
-    text: str
+    key: Any
+    text: str = field(compare=False)
 
 
 def mark_descendants() -> None:
@@ -77,7 +79,7 @@ class ResidueWatch:
     def forgive(self, things: Iterable[Thing]) -> None:
         """Kill the processes among them and remove the files, so that the next test starts clean; allow the rest."""
         for thing in things:
-            if thing.kind == "process" and isinstance(thing.key, int):
+            if thing.kind == "process":
                 with contextlib.suppress(psutil.NoSuchProcess):
                     psutil.Process(thing.key).kill()
             elif thing.kind == "shared memory":
@@ -105,7 +107,7 @@ class ResidueWatch:
 
     # ------------------------------------------------------------------ processes
     def _own_pids(self) -> set[int]:
-        return {os.getpid()} | {thing.key for thing in self._processes() if isinstance(thing.key, int)}
+        return {os.getpid()} | {thing.key for thing in self._processes()}
 
     def _processes(self) -> list[Thing]:
         if not PROC.is_dir():
@@ -115,13 +117,13 @@ class ResidueWatch:
         pids = set(_pids())
         self._foreign_pids &= pids
         parents = {pid: _parent(pid) for pid in pids - self._foreign_pids}
-        own = {pid for pid in parents if pid != os.getpid() and _is_ours(pid, parents)}
+        own = {pid for pid in parents if pid != os.getpid() and _is_ours(pid, parents) and not _is_gone(pid)}
         self._foreign_pids |= pids - own - {os.getpid()}
         lines = {pid: _read(pid, "cmdline").replace("\0", " ").strip() for pid in own}
         return [
             _process(pid, line)
             for pid, line in lines.items()
-            if line and not any(helper in line for helper in HELPERS)  # a zombie has no command line: it is gone
+            if not any(helper in line for helper in HELPERS)
         ]
 
 
@@ -140,9 +142,19 @@ def _read(pid: int, name: str) -> str:
         return ""
 
 
+def _stat(pid: int) -> list[str]:
+    """State, parent and more; nothing of a process that is not there."""
+    return _read(pid, "stat").rpartition(")")[2].split()
+
+
 def _parent(pid: int) -> int:
-    after_name = _read(pid, "stat").rpartition(")")[2].split()
-    return int(after_name[1]) if len(after_name) > 1 else 0
+    stat = _stat(pid)
+    return int(stat[1]) if stat else 0
+
+
+def _is_gone(pid: int) -> bool:
+    """Also if nobody has asked for its exit status yet. It has no command line then, but nor has one that starts."""
+    return _stat(pid)[:1] in ([], ["Z"], ["X"])
 
 
 def _is_ours(pid: int, parents: dict[int, int]) -> bool:
@@ -158,10 +170,10 @@ def _is_ours(pid: int, parents: dict[int, int]) -> bool:
 
 def _descends_from(thing: Thing, allowed: set[Thing]) -> bool:
     """A process below one that may stay, such as the worker of a server that a module shares."""
-    if thing.kind != "process" or not isinstance(thing.key, int):
+    if thing.kind != "process":
         return False
     roots = {other.key for other in allowed if other.kind == "process"}
-    pid = thing.key
+    pid: int = thing.key
     while pid > 1:
         if pid in roots:
             return True
