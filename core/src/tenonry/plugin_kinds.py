@@ -87,6 +87,7 @@ FIRST_PARTY: dict[tuple[str, str], str] = {
     ("command", "bench"): "tenonry-bench",
     ("command", "generate"): "tenonry-commands",
     ("command", "chat"): "tenonry-commands",
+    ("command", "plugins"): "tenonry-commands",
     ("command", "ps"): "tenonry-commands",
     ("command", "keys"): "tenonry-commands",
     ("command", "completion"): "tenonry-commands",

@@ -7,7 +7,7 @@ import pytest
 from tenonry.cli import SUMMARIES, main, make_parser
 from tenonry.plugin_discovery import find_entry_point, not_found
 
-VERBS = ("generate", "chat", "ps", "keys", "completion")
+VERBS = ("generate", "chat", "plugins", "ps", "keys", "completion")
 
 
 @pytest.mark.parametrize("verb", VERBS)

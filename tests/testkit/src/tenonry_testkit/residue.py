@@ -120,11 +120,7 @@ class ResidueWatch:
         own = {pid for pid in parents if pid != os.getpid() and _is_ours(pid, parents) and not _is_gone(pid)}
         self._foreign_pids |= pids - own - {os.getpid()}
         lines = {pid: _read(pid, "cmdline").replace("\0", " ").strip() for pid in own}
-        return [
-            _process(pid, line)
-            for pid, line in lines.items()
-            if not any(helper in line for helper in HELPERS)
-        ]
+        return [_process(pid, line) for pid, line in lines.items() if not any(helper in line for helper in HELPERS)]
 
 
 def _process(pid: int, command: str) -> Thing:

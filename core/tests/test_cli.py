@@ -84,7 +84,6 @@ class TestHelp:
         out = capsys.readouterr().out
         assert "usage: tenonry" in out
         assert "act          Acts on words. (acts 2.0)" in out
-        assert "plugins      List installed plugins, or show one. (tenonry " in out
         assert "acts_commands" not in sys.modules
 
     @pytest.mark.parametrize("word", ["-V", "--version"])
@@ -98,7 +97,7 @@ class TestHelp:
         assert caught.value.code == 0
         assert "Does what it is told." in capsys.readouterr().out
 
-    @pytest.mark.parametrize("words", [["--version"], ["--help"], ["plugins", "list"]])
+    @pytest.mark.parametrize("words", [["--version"], ["--help"]])
     def test_nothing_heavy_and_no_plugin_is_imported(self, acts, words):
         """Help and lists come from metadata alone."""
         code = (

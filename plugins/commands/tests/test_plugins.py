@@ -7,24 +7,44 @@ import sys
 from typing import Any
 
 import pytest
-from kernel_plugins import STAT_LOGGER
-from kernel_site import Site
 
-from tenonry.cli.plugins import plugins
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.plugin_kinds import GROUPS
+from tenonry_commands.plugins import plugins
+from tenonry_testkit.plugins import TmpPlugins
+
+STAT_LOGGER = '''
+from pydantic import Field
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.interfaces.stat_logger import StatLogger
+
+class Options(PluginOptions):
+    level: int = Field(1, ge=0, le=3, description="How much.")
+    where: str = "here"
+
+class Mine(StatLogger):
+    """Hears nothing in particular."""
+    Options = Options
+    def record(self, record):
+        pass
+
+def function():
+    pass
+'''
 
 
 @pytest.fixture
-def acme(site: Site) -> Site:
-    site.install(
-        "acme", version="2.5", modules={"acme_cli.py": STAT_LOGGER, "acme_hooks.py": '"""Hooks of Acme."""'},
+def acme(site: TmpPlugins) -> TmpPlugins:
+    site.distribution(
+        "acme", version="2.5", modules={"acme_cli": STAT_LOGGER, "acme_hooks": '__doc__ = "Hooks of Acme."'},
         entry_points={
             "tenonry.stat_loggers": {"acme": "acme_cli:Mine"}, "tenonry.plugins": {"acme-hooks": "acme_hooks"},
             "tenonry.models": {"acme": "acme_cli:function"},
         },
     )  # fmt: skip
-    site.install("old-acme", requires=["tenonry>=99"], entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}})
+    site.distribution(
+        "old-acme", requires=["tenonry>=99"], entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}}
+    )
     return site
 
 
@@ -61,7 +81,7 @@ class TestList:
         assert state.startswith("incompatible: old-acme 1.0 needs tenonry>=99")
 
     def test_two_claims_of_one_name_say_so(self, acme):
-        acme.install("rival", entry_points={"tenonry.stat_loggers": {"acme": "rival:X"}})
+        acme.distribution("rival", entry_points={"tenonry.stat_loggers": {"acme": "rival:X"}})
         states = [state for entry, state in plugins("stat_logger") if entry.name == "acme"]
         assert states == ["conflict: two distributions claim this name"] * 2
 
@@ -110,8 +130,8 @@ class TestShow:
             tenonry(capsys, "show", name)
 
     def test_one_that_cannot_be_imported_is_named(self, site, capsys):
-        site.install(
-            "bad", entry_points={"tenonry.stat_loggers": {"bad": "bad_cli:Mine"}}, modules={"bad_cli.py": "1 / 0"}
+        site.distribution(
+            "bad", entry_points={"tenonry.stat_loggers": {"bad": "bad_cli:Mine"}}, modules={"bad_cli": "1 / 0"}
         )
         with pytest.raises(PluginError, match=r"stat logger 'bad' .*ZeroDivisionError"):
             tenonry(capsys, "show", "bad")
