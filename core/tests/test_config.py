@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from pathlib import Path
@@ -129,6 +130,24 @@ class TestPlugins:
             max_num_queued_reqs=None,
         )
         assert EngineConfig.model_validate_json(sent.model_dump_json()) == sent
+
+
+class TestDescription:
+    def test_says_what_differs_and_keeps_options_to_itself(self):
+        secret = {"name": "mine:X", "options": {"password": "hunter2"}}
+        config = EngineConfig(
+            model="m",
+            max_num_seqs=3,
+            executor=secret,
+            kv_connector=secret,
+            io_processor="none",
+            stat_loggers=[secret, "b"],
+        )
+        told = json.loads(config.describe())
+        assert told == {
+            "model": "m", "max_num_seqs": 3, "executor": {"name": "mine:X"}, "kv_connector": {"name": "mine:X"},
+            "io_processor": None, "stat_loggers": [{"name": "mine:X"}, {"name": "b"}],
+        }  # fmt: skip
 
 
 class TestUnknownKeys:

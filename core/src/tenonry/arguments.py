@@ -10,7 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from tenonry import config
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, make_config, plain_type, read_yaml
+from tenonry.config import ENV_PREFIX, PLUGIN_FIELDS, EngineConfig, PluginChoice, make_config, plain_type, read_yaml
 from tenonry.errors import ConfigError
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -27,9 +27,8 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "stat_loggers": ("--stat-logger",),
 }
 FIELDS = EngineConfig.model_fields
-WITH_OPTIONS = tuple(name for name, field in FIELDS.items() if plain_type(field.annotation) is PluginChoice)
 GROUPS: dict[str, tuple[str, ...]] = {
-    "plugins": (*WITH_OPTIONS, "stat_loggers", "attention_backend"),
+    "plugins": (*PLUGIN_FIELDS, "stat_loggers", "attention_backend"),
     "parallelism": (*(name for name in FIELDS if "parallel" in name), "load_balancing", "auth_key_file"),
 }
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
@@ -56,7 +55,7 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
         if name not in SKIPPED:
             _add_field(owner.get(name, engine), name)
     options = groups["plugins"]
-    for field in WITH_OPTIONS:
+    for field in PLUGIN_FIELDS:
         kind = field.replace("_", "-")
         options.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=f"Option of the {kind}.")
     help_ = "Option of a stat logger."
@@ -104,7 +103,7 @@ def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineC
         values["plugins"] = policy
     made = make_config(values | overrides)
     changes: dict[str, Any] = {
-        field: _with_options(made, field, given.get(f"{field}_option") or ()) for field in WITH_OPTIONS
+        field: _with_options(made, field, given.get(f"{field}_option") or ()) for field in PLUGIN_FIELDS
     }
     changes["stat_loggers"] = _loggers_with_options(made.stat_loggers, given.get("stat_logger_option") or ())
     return made.model_copy(update=changes)

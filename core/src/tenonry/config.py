@@ -202,6 +202,15 @@ class EngineConfig(Settings):
         """Ranks of one engine."""
         return self.tensor_parallel_size * self.pipeline_parallel_size
 
+    def describe(self) -> str:
+        """What differs from the defaults, as JSON for a log: without plugins' options, which can be secrets."""
+        hidden: Any = {name: {"options"} for name in PLUGIN_FIELDS} | {"stat_loggers": {"__all__": {"options"}}}
+        return self.model_dump_json(exclude_defaults=True, exclude=hidden)
+
+
+_FIELDS = EngineConfig.model_fields.items()
+PLUGIN_FIELDS = tuple(name for name, field in _FIELDS if plain_type(field.annotation) is PluginChoice)
+
 
 def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
     """Build an EngineConfig from flags or keyword arguments over `TENONRY_<FIELD>` over `values["config"]` (YAML).

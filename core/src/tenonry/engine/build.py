@@ -34,9 +34,7 @@ class EngineParts:
         on_failure: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        logger.info(
-            "engine %d of tenonry %s: %s", engine_index, kernel_version(), config.model_dump_json(exclude_defaults=True)
-        )
+        logger.info("engine %d of tenonry %s: %s", engine_index, kernel_version(), config.describe())
         self.config, self.model, self.plan, self.index, self.clock = config, model, plan, engine_index, clock
         self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context)
         self.kv_connector: KVConnector | None = None
