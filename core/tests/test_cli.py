@@ -195,7 +195,7 @@ class TestStatus:
             assert process.stdout is not None
             assert process.stdout.readline() == "waiting\n"
             process.send_signal(signal.SIGINT)
-            _, err = process.communicate(timeout=8)
+            _, err = process.communicate(timeout=25)
         assert (process.returncode, err) == (130, "")
 
     def test_a_bug_keeps_its_traceback(self, acts):

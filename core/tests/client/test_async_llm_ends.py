@@ -311,7 +311,7 @@ print(*engine.engine_pids.values(), flush=True)
     def test_a_script_that_just_ends_leaves_nothing(self, fake_model_site, body):
         """No `if __name__` guard, no shutdown, no process left, no noise."""
         with self.script(fake_model_site.folder, body) as script:
-            out, err = script.communicate(timeout=9)
+            out, err = script.communicate(timeout=25)
         assert script.returncode == 0, err
         eventually(lambda: is_gone(int(out)))
         assert "Traceback" not in err
