@@ -109,6 +109,56 @@ def test_a_request_that_makes_nan_fails_alone_and_leaves_nothing_behind(backend)
     assert [one.output for one in driver.run(again)] == wanted
 
 
+def poisoned():
+    """A model with a token whose embedding is NaN, that token, a prompt without it, and the token that follows it."""
+    module = worker_families.build("llama")
+    model, prompt = worker_tools.loaded(module, backend="sdpa"), worker_tools.prompts()[3]
+    wanted = serve(model, [request(1, prompt, temperature=0.0, max_tokens=1)])[0].output
+    poison = next(token for token in range(3, 96) if token not in prompt)
+    module.get_input_embeddings().weight.data[poison] = float("nan")
+    return model, poison, prompt, wanted
+
+
+def entering(number, row, tokens, num_computed, blocks, gone=()):
+    """A step with one row, which enters and samples."""
+    from tenonry.step import NewRow, SchedulerOutput
+
+    new = NewRow(
+        row=row, handle=number + 1, token_ids=np.array(tokens, np.int32), num_computed=num_computed, num_output=0,
+        block_ids=(np.array(blocks, np.int32),), sampling=SamplingParams(temperature=0.0),
+    )  # fmt: skip
+    return SchedulerOutput(
+        step_id=number, gone=np.array(gone, np.int32), new=[new], row=np.array([row], np.int32),
+        num_tokens=np.array([len(tokens) - num_computed], np.int32), next_token=np.array([-1], np.int32),
+        samples=np.array([True]),
+    )  # fmt: skip
+
+
+def test_a_failed_row_leaves_the_prefix_that_others_share_as_it_was():
+    """Its first blocks came from the prefix cache: others read them, now and later, and what they hold is sound."""
+    model, poison, prompt, wanted = poisoned()
+    runner = worker_tools.runner(model)
+    first = runner.answer(entering(0, 3, prompt, 0, range(20, 30))).result()
+    assert first.token_ids.tolist() == wanted
+    bad = runner.answer(entering(1, 1, [*prompt[:32], poison], 32, [*range(20, 28), 40])).result()
+    assert bad.failed_code.tolist() == [RowFailure.NUMERICAL]
+    again = runner.answer(entering(2, 2, prompt, 32, [*range(20, 28), 41], gone=[1])).result()
+    assert again.token_ids.tolist() == wanted
+
+
+@pytest.mark.parametrize("next_row", [1, 2])
+def test_a_failed_row_that_left_before_its_result_was_looked_at_leaves_no_nan(next_row):
+    """Two steps in flight: the row was aborted meanwhile, and somebody else may be in it by now."""
+    model, poison, prompt, wanted = poisoned()
+    runner = worker_tools.runner(model)
+    bad = runner._run(entering(0, 1, [*prompt[:9], poison], 0, range(20, 23)))
+    other = runner._run(entering(1, next_row, prompt, 0, range(30, 40), gone=[1]))
+    assert any(cache.both.isnan().any() for cache in runner.kv_caches)
+    assert bad.output().failed_code.tolist() == [RowFailure.NUMERICAL]
+    assert not any(cache.both.isnan().any() for cache in runner.kv_caches)
+    assert other.output().token_ids.tolist() == wanted
+
+
 def test_a_step_that_only_takes_leave_answers_with_nothing(llama):
     runner = worker_tools.runner(llama)
     driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4)

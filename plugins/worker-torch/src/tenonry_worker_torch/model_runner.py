@@ -50,6 +50,7 @@ class ModelRunner:
         self.state = BatchState(max_num_seqs, max_model_len, block_size)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
+        self._left: dict[int, tuple[int, NDArray[np.int32]]] = {}  # row → generation that left last, and its blocks
         self.kv_caches: list[LayerCache] = []
         # One block more than there is to give away: for `dummy`.
         bind_kv_cache(model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches)
@@ -67,9 +68,7 @@ class ModelRunner:
     @torch.inference_mode()
     def _run(self, output: SchedulerOutput) -> StepResult:
         if len(output.gone):
-            self.model.backend.release(output.gone)
-            for row in output.gone:
-                self.sampler.leave(int(row))
+            self._leave(output.gone)
         inputs = self.state.apply(output)
         for new in output.new:
             self.generation[new.row] += 1
@@ -89,18 +88,28 @@ class ModelRunner:
         prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
         return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, scrub)
 
+    def _leave(self, rows: NDArray[np.int32]) -> None:
+        self.model.backend.release(rows)
+        for row in rows.tolist():
+            self.sampler.leave(row)
+            self._left[row] = int(self.generation[row]), self._blocks(row).copy()
+
+    def _blocks(self, row: int) -> NDArray[np.int32]:
+        blocks: NDArray[np.int32] = self.state.block_table[0][row, : self.state.num_blocks[0, row]]
+        return blocks
+
     def _scrubber(self) -> Callable[[NDArray[np.int32]], None]:
         """`_scrub` for the rows as they are now: a result may be looked at when some of them belong to others."""
         return functools.partial(self._scrub, generation=self.generation.copy())
 
     @torch.inference_mode()
     def _scrub(self, rows: NDArray[np.int32], generation: NDArray[np.int64]) -> None:
-        """Failed rows leave no NaN behind in blocks that others will get. A row that somebody else has by now is not
-        touched: its blocks are new.
-        """
-        for row in rows[self.generation[rows] == generation[rows]]:
-            blocks = self.state.block_table[0][row, : self.state.num_blocks[0, row]]
-            self.model.backend.scrub(int(row), blocks, self.kv_caches)
+        """Failed rows leave no NaN behind in blocks that others will get, or have by now if the row left meanwhile."""
+        for row in rows.tolist():
+            who, blocks = self._left.get(row, (-1, None))
+            if blocks is None or who != generation[row]:
+                blocks = self._blocks(row)
+            self.model.backend.scrub(row, blocks, self.kv_caches)
 
     # ------------------------------------------------------------------ the forward pass
 

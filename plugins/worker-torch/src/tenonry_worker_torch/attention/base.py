@@ -120,7 +120,9 @@ class AttentionBackend(ABC):
 
     @abstractmethod
     def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
-        """Overwrite the K/V of a failed row: NaN in a masked key would still reach whoever gets its blocks next."""
+        """Zero what is not finite in the K/V of a failed row: NaN in a masked key would still reach whoever gets its
+        blocks next. Finite values stay: others may share the blocks, or have them by now.
+        """
 
     @abstractmethod
     def forward(

@@ -66,7 +66,7 @@ class CpuBackend(SdpaBackend):
     def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
         super().scrub(row, blocks, caches)
         if self.slabs is not None:
-            self.slabs.zero(row)
+            self.slabs.scrub(row)
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
         return SdpaPlan(batch, self.block_size) if self._planner is None else self._planner.plan(batch)

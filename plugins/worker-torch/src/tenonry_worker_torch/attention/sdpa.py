@@ -56,10 +56,10 @@ class SdpaBackend(AttentionBackend):
         return SdpaPlan(batch, self.block_size)
 
     def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
-        index = torch.from_numpy(blocks.astype(np.int64)).to(self.device)
         for cache in caches:
             for tensor in (cache.key, cache.value) if cache.both is None else (cache.both,):
-                tensor.index_fill_(0, index, 0.0)
+                for block in blocks.tolist():  # in place, so that nothing another thread writes meanwhile is undone
+                    tensor[block].nan_to_num_(0.0, 0.0, 0.0)
 
     def forward(
         self,

@@ -24,7 +24,7 @@ class StageRunner(ModelRunner):
     @torch.inference_mode()
     def _run(self, output: SchedulerOutput) -> StepResult:
         if len(output.gone):
-            self.model.backend.release(output.gone)
+            self._leave(output.gone)
         inputs = self.state.apply(output)
         for new in output.new:
             self.generation[new.row] += 1
