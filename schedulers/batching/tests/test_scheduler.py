@@ -193,3 +193,29 @@ def test_preemptions_of_one_request_are_bounded():
     rig.drain()
     assert max(entry.request.num_preemptions for entry in entries) <= 8
     assert sum(entry.request.num_preemptions for entry in entries) > 0
+
+
+class TestFailedRows:
+    def test_what_an_aborted_row_computed_is_not_used_when_its_failure_comes_late(self):
+        rig = make_rig(depth=2, max_num_batched_tokens=32)
+        bad = rig.add(range(20))
+        rig.fail(bad)
+        rig.launch()
+        rig.abort([bad.handle])
+        rig.deliver()
+        same = rig.add(range(20))
+        assert sizes(rig) == {same.handle: 20}
+        assert same.num_cached == 0
+        rig.drain()
+
+    def test_a_row_that_fails_on_blocks_of_the_cache_takes_them_along(self):
+        """Whoever wrote them may have left before anybody saw what they hold."""
+        rig = make_rig(max_num_batched_tokens=32)
+        rig.add(range(20), max_tokens=1)
+        sizes(rig)
+        bad = rig.add(range(20))
+        rig.fail(bad)
+        assert sizes(rig) == {bad.handle: 4}
+        same = rig.add(range(20))
+        assert sizes(rig) == {same.handle: 20}
+        rig.drain()

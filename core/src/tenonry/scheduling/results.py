@@ -108,6 +108,8 @@ class ResultReader:
                 finished = self._scheduler.end(self._rows.request(failed), FinishReason.ERROR, drop=True)
                 finished.error = RowFailure.TEXT.get(why, f"the worker reported failure code {why}")
                 ended.append(finished)
+            elif why == RowFailure.NUMERICAL:
+                self._scheduler.blocks.reset()  # it left meanwhile, and anybody may find what it computed
         return ended
 
     def _attach_events(self, news: News, ended: list[FinishedOutput]) -> None:

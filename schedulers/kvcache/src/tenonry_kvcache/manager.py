@@ -150,7 +150,7 @@ class KVCacheManager(BlockManager):
     def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
         blocks = self._blocks(row).astype(np.intp)
         if drop:
-            self._pool.forget(blocks[int(self._prefix.hits[row]) :])
+            self._pool.forget(blocks)  # those that it found in the cache, too: one of them may be the cause
         else:
             self._transfers.cached(self._prefix.offer_row(self._rows, self._table, row, num_known))
         if num_known == 0:
