@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 from pydantic import Field
 
+from tenonry.errors import ConfigError
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_runner import ModelRunner
     from tenonry_worker_torch.parallel.groups import Meeting
@@ -50,6 +52,12 @@ class TorchWorker(Worker):
         self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
         self._meeting: Meeting | None = None
+        self._connector: ConnectorHalf | None = None
+        if context.kv_connector is not None and context.config.world_size > 1:
+            raise ConfigError(
+                f"worker 'torch' moves KV blocks (kv_connector) only where an engine has one rank, and this one has "
+                f"{context.config.world_size}; use tensor_parallel_size=1 and pipeline_parallel_size=1"
+            )
 
     @property
     def model(self) -> LoadedModel:
@@ -108,6 +116,10 @@ class TorchWorker(Worker):
         from tenonry_worker_torch.startup import make_runner
 
         self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
+        if self.context.kv_connector is not None:
+            from tenonry_worker_torch.connector import ConnectorHalf
+
+            self._connector = ConnectorHalf(self.context, kv_cache, self._runner)
 
     def warm_up(self) -> None:
         from tenonry_worker_torch.startup import warm_up
@@ -115,7 +127,7 @@ class TorchWorker(Worker):
         warm_up(self.runner)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        return self.runner.execute(output)
+        return self.runner.execute(output) if self._connector is None else self._connector.execute(output)
 
     def execute_dummy_batch(self) -> None:
         """Compute for nobody, so that ranks of other engines that share layers with this one can go on."""
@@ -125,7 +137,9 @@ class TorchWorker(Worker):
         return dict(self._resolved)
 
     def shutdown(self) -> None:
-        self._runner = None
+        if self._connector is not None:
+            self._connector.shutdown()
+        self._connector = self._runner = None
         self._model = None
         if self._meeting is not None:
             self._meeting.leave()
