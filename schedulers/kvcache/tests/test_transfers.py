@@ -254,6 +254,17 @@ class TestTheEnd:
         assert seen == [(21, FinishReason.LENGTH)]
         assert request.status is RequestStatus.FINISHED
 
+    @pytest.mark.parametrize(
+        ("computed", "drop", "full"), [(20, False, 5), (19, False, 4), (3, False, 0), (20, True, 0)]
+    )
+    def test_the_connector_gets_the_blocks_that_are_full(self, home, shelf, computed, drop, full):
+        """Blocks for the whole prompt are there from the start; what is not computed must not be saved."""
+        shelf.extra = 0
+        row, _ = home.enter(home.request(LONG))
+        home.blocks.grow(np.array([row]), np.array([20], np.int32))
+        home.compute(row, computed)
+        assert home.leave(row, drop=drop) == {"blocks": full}
+
 
 def test_without_a_connector_nothing_is_sent(house):
     home = house()

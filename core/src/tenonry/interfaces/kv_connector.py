@@ -72,7 +72,11 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         return None
 
     def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
-        """The request ended: (keep its blocks until its transfer is done, parameters for the client)."""
+        """The request ended: (keep its blocks until its transfer is done, parameters for the client).
+
+        `block_ids` are the blocks, in order from its first token on, that are full of K/V: the last token has none,
+        nor has what an aborted request did not come to; a request that failed has no block to be trusted.
+        """
         return False, None
 
     def reset(self) -> bool:

@@ -158,7 +158,8 @@ class KVCacheManager(BlockManager):
             self._queries, self._hits = self._queries - queries, self._hits - hits
         keep, parameters = self._transfers.withdraw(request, row), None
         if request.is_finished:
-            wanted, parameters = self._transfers.finished(request, blocks)
+            full = 0 if drop else num_known // self._size
+            wanted, parameters = self._transfers.finished(request, blocks[:full])
             keep |= wanted
         if keep:
             self._transfers.kept[request.handle] = blocks

@@ -80,7 +80,7 @@ class Transfers:
         return row, np.concatenate(blocks) if blocks else np.empty(0, np.intp)
 
     def finished(self, request: Request, blocks: BlockIds) -> tuple[bool, dict[str, Any] | None]:
-        """Whether a request's blocks must be kept for a while, and what its client is told."""
+        """Whether a request's blocks must be kept for a while, and what its client is told. `blocks`: full ones."""
         if self._connector is None:
             return False, None
         return self._connector.finished(request, blocks.tolist())

@@ -11,7 +11,6 @@ from typing import Any
 
 from tenonry.interfaces.kv_connector import BlockStore, KVConnector, KVConnectorContext
 from tenonry.interfaces.plugin import PluginOptions
-from tenonry.outputs import FinishReason
 from tenonry.request import Request
 
 Job = list[Any]  # [handle, [[block hash as hex, block id], …]]: plain values, as metadata crosses processes
@@ -90,8 +89,6 @@ class MemoryConnector(KVConnector):
         return metadata
 
     def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
-        if request.finish_reason not in {FinishReason.STOP, FinishReason.LENGTH}:
-            return False, None  # a failed row's blocks are not to be trusted, an aborted one's may not be full
         full = request.num_prompt_tokens // self._block_size
         pairs = zip(self._hashes(request)[:full], list(block_ids), strict=False)
         missing = [[name, int(block)] for name, block in pairs if name not in self.store.blocks]
