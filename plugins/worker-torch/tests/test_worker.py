@@ -66,6 +66,13 @@ def test_what_the_extension_points_resolved_to_is_reported(folder):
     assert resolved["buffers"].startswith("host (tenonry-worker-torch ")
 
 
+def test_columns_are_as_wide_as_the_cache_allows_and_not_as_the_model_could_be(folder):
+    context = worker_tools.context(folder, max_model_len=2**31 - 1, num_gpu_blocks_override=9, block_size=4)
+    worker, plan = started(context)
+    assert plan.max_model_len == 36
+    assert worker.runner.state.token_ids.shape == (8, 37)
+
+
 def test_warm_up_leaves_no_row_behind(folder):
     worker, _ = started(worker_tools.context(folder))
     assert not worker.runner.state.handle.any()

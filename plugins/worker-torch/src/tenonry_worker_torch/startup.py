@@ -94,7 +94,7 @@ def make_runner(
     return kind(
         model,
         max_num_seqs=context.config.max_num_seqs,
-        max_model_len=context.max_model_len,
+        max_model_len=kv_cache.max_model_len,  # the model's own may be millions, and the columns are as wide
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
         seed=context.config.seed,
