@@ -79,6 +79,25 @@ def test_a_broken_config_is_named(tmp_path, text, reason):
         load(tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("changed", "reason"),
+    [
+        ({"num_hidden_layers": "3"}, "config.json does not describe a model"),
+        ({"num_attention_heads": 0}, "config.json does not describe a model: ZeroDivisionError"),
+        ({"hidden_act": "nope"}, "config.json does not describe a model: KeyError"),
+        ({"dtype": "nope"}, "config.json does not describe a model"),
+        ({"quantization_config": "x"}, r"quantised \(x\)"),
+        ({"num_key_value_heads": 4}, "do not fit LlamaForCausalLM: 6 mismatched_keys"),
+    ],
+)
+def test_a_config_with_impossible_values_is_named(llama, tmp_path, changed, reason):
+    copy(llama, tmp_path, "config.json", "model.safetensors")
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | changed))
+    with pytest.raises(ModelError, match=reason):
+        load(tmp_path)
+
+
 def test_broken_weights_are_a_model_error(llama, tmp_path):
     copy(llama, tmp_path, "config.json")
     (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")

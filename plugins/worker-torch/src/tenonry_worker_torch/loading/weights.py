@@ -70,7 +70,7 @@ def load_model(
     architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
     config = _read_config(path, architecture)
     with _progress_only_on_a_terminal():
-        whole = _skeleton(config, architecture)
+        whole = _skeleton(config, architecture, path)
         refuse_unsupported(whole, architecture)
         chosen = choose_dtype(dtype, config, device)
         parallel = parallel or alone()
@@ -91,9 +91,16 @@ def _read_config(path: str, architecture: str) -> PretrainedConfig:
             f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is "
             f"never run): {_first_line(error)}"
         ) from error
+    except Exception as error:  # its checks of values raise classes of their own
+        raise _bad_config(path, error) from error
 
 
-def _skeleton(config: PretrainedConfig, architecture: str) -> PreTrainedModel:
+def _bad_config(path: str, error: Exception) -> ModelError:
+    said = " ".join(str(error).split())[:300]
+    return ModelError(f"{path}/config.json does not describe a model: {type(error).__name__}: {said}")
+
+
+def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrainedModel:
     """The model without storage, to look at its layers."""
     from transformers import AutoModelForCausalLM
 
@@ -102,6 +109,8 @@ def _skeleton(config: PretrainedConfig, architecture: str) -> PreTrainedModel:
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (ValueError, ImportError) as error:
         raise ModelError(f"{architecture} is no causal language model of transformers: {_first_line(error)}") from error
+    except Exception as error:
+        raise _bad_config(path, error) from error
 
 
 def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str) -> PreTrainedModel:
@@ -115,6 +124,7 @@ def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architectur
             local_files_only=True,
             use_safetensors=True,
             trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are named below
             output_loading_info=True,
         )
     _check_complete(info, path, architecture)
