@@ -219,3 +219,31 @@ def test_a_failed_rows_cache_is_overwritten():
         world.enter(1)
         world.run({1: 3})
         world.run({1: 1})
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("softcap", [0.0, 30.0])
+def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
+    """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only beside many others."""
+    from tenonry_worker_torch.attention.cpu import _products
+    from tenonry_worker_torch.attention.math import softcapped_attention
+
+    spec = LayerSpec(
+        name="a", index=0, num_heads=4, num_kv_heads=2, key_size=64, value_size=64, scaling=0.125, softcap=softcap
+    )
+    torch.manual_seed(0)
+    query = 60 * torch.randn(3, 2, 2, 64).to(dtype)
+    key, value = 60 * torch.randn(3, 2, 40, 64).to(dtype), torch.randn(3, 2, 40, 64).to(dtype)
+    mask = torch.zeros(3, 1, 40, dtype=dtype)
+    whole = [tensor.float() for tensor in (query, key, value)]
+    assert (whole[0] @ whole[1].mT).abs().max() > torch.finfo(torch.float16).max
+    wanted = (
+        softcapped_attention(*whole, mask[:, None].float(), spec)
+        if softcap
+        else torch.nn.functional.scaled_dot_product_attention(*whole, scale=spec.scaling)
+    )
+    found = [_products(spec, query, key, value, mask)]
+    if softcap:
+        found.append(softcapped_attention(query, key, value, mask[:, None], spec))
+    for out in found:
+        torch.testing.assert_close(out.float(), wanted, atol=0.1, rtol=0.1)

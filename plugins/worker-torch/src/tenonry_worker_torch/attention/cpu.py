@@ -138,12 +138,15 @@ def _products(
 ) -> torch.Tensor:
     """Two batched matrix products over the whole capacity: slices of a slab would be copied by oneDNN."""
     rows, heads, group, size = query.shape
+    scaling = spec.scaling
+    if query.dtype == torch.float16:  # unscaled scores may leave its range
+        query, scaling = query * scaling, 1.0
     keys, values = key.reshape(rows * heads, -1, size), value.reshape(rows * heads, -1, size)
     scores = torch.bmm(query.reshape(rows * heads, group, size), keys.transpose(1, 2))
     scores = scores.view(rows, heads * group, -1)
     if spec.softcap:
-        scores = scores.mul_(spec.scaling / spec.softcap).tanh_().mul_(spec.softcap).add_(mask)
+        scores = scores.mul_(scaling / spec.softcap).tanh_().mul_(spec.softcap).add_(mask)
     else:
-        scores = torch.add(mask, scores, alpha=spec.scaling)
+        scores = torch.add(mask, scores, alpha=scaling)
     weights = torch.softmax(scores, -1).view(rows * heads, group, -1)
     return torch.bmm(weights, values).view(rows, heads, group, size)

@@ -62,7 +62,8 @@ def softcapped_attention(
     """As `masked_attention`, the scores bounded by tanh before the mask (Gemma 2, arXiv:2408.00118, section 2)."""
     if key.shape[1] != query.shape[1]:
         key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
-    scores = torch.matmul(query, key.transpose(-1, -2)).mul_(spec.scaling)
-    scores = scores.div_(spec.softcap).tanh_().mul_(spec.softcap).add_(mask)
+    # Scaled before the product: in float16 the scores would leave its range.
+    scores = torch.matmul(query * (spec.scaling / spec.softcap), key.transpose(-1, -2))
+    scores = scores.tanh_().mul_(spec.softcap).add_(mask)
     weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
     return torch.matmul(weights, value)
