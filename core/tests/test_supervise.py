@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,16 @@ from kernel_roles import eventually, is_gone, said
 
 from tenonry import supervise
 from tenonry.errors import LaunchError
-from tenonry.supervise import Child, Supervisor, describe_exit, kill_tree, start_child, stop_children
+from tenonry.supervise import (
+    GROUP_SIGNALS,
+    STOP_SIGNAL,
+    Child,
+    Supervisor,
+    describe_exit,
+    kill_tree,
+    start_child,
+    stop_children,
+)
 
 
 @pytest.fixture
@@ -57,10 +67,26 @@ class TestStart:
         assert (facts["environment"]["FROM_PARENT"], facts["environment"]["EXTRA"]) == ("yes", "1")
         assert str(file.parent) in facts["path"]
         assert facts["stdin"] == ""
-        assert facts["ignores_interrupt"]
+        assert facts["ignores"] == {"SIGHUP": True, "SIGINT": True, "SIGTERM": True}
+        assert facts["held"] == []
         assert not facts["multiprocessing"]
         assert facts["collects_garbage"]
         assert facts["frozen"] > 1000  # modules; collections leave them alone
+
+    @pytest.mark.parametrize("number", GROUP_SIGNALS)
+    def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(self, supervisor, file, number):
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held
+        while child.exit_code is None:
+            child.process.send_signal(number)
+            time.sleep(0.001)
+        assert child.exit_code == 0
+
+    def test_a_parent_that_is_told_to_end_while_it_starts_one_leaves_no_traceback(self):
+        command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
+        ended = subprocess.run(command, check=False, capture_output=True, input=b"")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (70, b"", b"")
 
     def test_the_working_directory_is_not_on_its_path(self, supervisor, file, tmp_path, monkeypatch):
         """A file in the user's folder must not shadow a module of the child."""
@@ -162,11 +188,11 @@ class TestExit:
 class TestStop:
     """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
 
-    def test_a_child_that_listens_ends_by_sigterm(self, supervisor, file):
+    def test_a_child_that_listens_ends_by_its_parents_signal(self, supervisor, file):
         child = supervisor.start("one", "kernel_roles:sleep", {"file": str(file)})
         said(file)
         supervisor.stop()
-        assert child.exit_code == -signal.SIGTERM
+        assert child.exit_code == -STOP_SIGNAL
 
     def test_one_that_does_not_is_killed_with_its_descendants(self, supervisor, file, caplog):
         child = supervisor.start("engine 3", "kernel_roles:stubborn", {"file": str(file)})
@@ -194,7 +220,7 @@ class TestStop:
 
             def poll(self) -> None: ...
 
-            def terminate(self) -> None: ...
+            def send_signal(self, number: int) -> None: ...
 
             def wait(self, timeout: float | None = None) -> None:
                 waits.append(timeout)
@@ -217,7 +243,7 @@ class TestStop:
         said(file)
         before = _open_files()
         stop_children(iter([child]))
-        assert child.exit_code == -signal.SIGTERM
+        assert child.exit_code == -STOP_SIGNAL
         if before:
             assert len(_open_files()) == len(before) - 1  # the lifeline is closed
 
@@ -245,7 +271,7 @@ class TestLifetime:
         said(file)
         del supervisor
         gc.collect()
-        eventually(lambda: child.exit_code == -signal.SIGTERM)
+        eventually(lambda: child.exit_code == -STOP_SIGNAL)
         eventually(lambda: not _watchers())
         assert exits.seen == []
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -26,7 +27,7 @@ class Server:
         command += ["--load-format", "dummy", *words]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **environment},
+            env={**os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
@@ -82,6 +83,10 @@ class Server:
                 if title.startswith("tenonry: "):
                     found[title.removeprefix("tenonry: ")] = child.pid
         return found
+
+    def signal_all(self, number: int = signal.SIGTERM) -> None:
+        """As systemd and a terminal do it: to every process of the group."""
+        os.killpg(self.process.pid, number)
 
     def end(self) -> int:
         status = self.process.wait(30)

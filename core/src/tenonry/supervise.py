@@ -2,6 +2,9 @@
 
 No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
 that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
+
+Signals that reach a whole group of processes (a terminal's, systemd's) mean nothing to a child, whose parent got them,
+too, and decides; it ends its children by STOP_SIGNAL.
 """
 
 from __future__ import annotations
@@ -21,9 +24,11 @@ from collections.abc import Callable, Iterable, Mapping
 import psutil
 
 from tenonry.errors import LaunchError
+from tenonry.messages import STOP_SIGNAL
 
 logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
+GROUP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
 ExitCallback = Callable[[str, int, int], None]
@@ -75,6 +80,7 @@ def start_child(
         "parent": os.getpid() if threading.current_thread() is threading.main_thread() and not removes else 0,
         "removes": removes,
     }
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # inherited, until the child ignores them
     try:
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tenonry.launch.child"],
@@ -87,6 +93,7 @@ def start_child(
         raise LaunchError(f"{name} cannot be started: {error}") from error
     finally:
         os.close(read_end)
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
     child = Child(name, process, write_end)
     assert process.stdin is not None  # noqa: S101 - PIPE above
     for tell in (lambda: process.stdin.write(json.dumps(message).encode()), process.stdin.close):
@@ -96,7 +103,7 @@ def start_child(
 
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
-    """Terminate, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
+    """STOP_SIGNAL, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
     children = list(children)
     for child in children:
         child.stopping = True
@@ -104,7 +111,7 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     trees = [_tree(child.pid) for child in alive]
     for child in alive:
         with contextlib.suppress(ProcessLookupError):
-            child.process.terminate()
+            child.process.send_signal(STOP_SIGNAL)
     deadline = time.monotonic() + timeout
     for child in alive:
         with contextlib.suppress(subprocess.TimeoutExpired):

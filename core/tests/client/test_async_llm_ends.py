@@ -33,7 +33,7 @@ from tenonry.errors import (
     TenonryError,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
-from tenonry.messages import RequestType
+from tenonry.messages import STOP_SIGNAL, RequestType
 from tenonry.sampling_params import OutputKind
 from tenonry.sockets import RunDirectory
 from tenonry_testkit.fakes import RecordingStatLogger
@@ -129,7 +129,7 @@ class TestDeath:
             short = served.engine.generate([1], params(max_tokens=20), "r")
             long = served.engine.generate([2], params(max_tokens=30), "s")
             begun = [await anext(short), await anext(long)]  # a request that is on its way yet would be refused
-            os.kill(pid_of(served), signal.SIGTERM)
+            os.kill(pid_of(served), STOP_SIGNAL)
             outputs = [begun[0], *[output async for output in short]]
             got = [token for output in outputs for token in output.outputs[0].token_ids]
             assert got == tokens([1], params(max_tokens=20))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,9 +15,10 @@ from kernel_engine import request
 from kernel_peer import EPOCH, IDENTITY, Peer
 from kernel_roles import eventually
 
-from tenonry.messages import EngineCoreRequest, RequestType
+from tenonry.messages import STOP_SIGNAL, EngineCoreRequest, RequestType
 from tenonry.outputs import FinishReason
 from tenonry.request import CLIENT_SHIFT
+from tenonry.supervise import GROUP_SIGNALS
 from tenonry_testkit.fakes import TokenModel
 
 Start = Callable[..., Peer]
@@ -212,11 +212,11 @@ class TestGarbage:
 
 
 class TestSignals:
-    """IO-13, Q15: the first SIGTERM drains, the second aborts, and clients are told."""
+    """IO-13, Q15: its parent's first STOP_SIGNAL drains, the second aborts, and clients are told."""
 
     def test_an_idle_engine_ends_at_once(self, start):
         peer = start()
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         eventually(lambda: peer.child.exit_code == 0)
 
     def test_what_runs_is_finished_and_what_comes_is_refused(self, start):
@@ -224,7 +224,7 @@ class TestSignals:
         source = request(1, max_tokens=30)
         peer.add(source)
         inbox_outputs = [peer.receive()]
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         late = 2
         while True:  # until the engine has noticed
             peer.add(request(late, max_tokens=1))
@@ -243,9 +243,9 @@ class TestSignals:
         peer = start(worker=SLOW)
         peer.add(request(1, max_tokens=60))
         peer.receive()
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         peer.receive()
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)
 
@@ -253,7 +253,7 @@ class TestSignals:
         peer = start(worker=SLOW, shutdown_timeout=0.1)
         peer.add(request(1, max_tokens=60))
         peer.receive()
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)
 
@@ -263,14 +263,15 @@ class TestSignals:
             peer.add(request(1, client=client, max_tokens=60), client=client)
         for client in (0, 1):
             peer.receive(client=client)
-        peer.child.process.send_signal(signal.SIGTERM)
+        peer.child.process.send_signal(STOP_SIGNAL)
         for client in (0, 1):
             handle = (client << CLIENT_SHIFT) + 1
             assert peer.until_finished(handle, client=client).finished[handle].reason is FinishReason.ABORT
 
-    def test_an_interrupt_is_the_front_ends_business(self, start):
+    @pytest.mark.parametrize("number", GROUP_SIGNALS)
+    def test_what_reaches_a_whole_group_is_the_front_ends_business(self, start, number):
         peer = start()
-        peer.child.process.send_signal(signal.SIGINT)
+        peer.child.process.send_signal(number)
         assert peer.call("ping") is True
 
 

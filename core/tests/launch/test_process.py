@@ -16,6 +16,7 @@ from tenonry.errors import LaunchError
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.launch import process
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
+from tenonry.supervise import STOP_SIGNAL
 
 CONTEXT = LauncherContext(EngineConfig(model="m"))
 
@@ -64,7 +65,7 @@ def test_if_one_cannot_be_started_the_others_are_stopped(launcher, monkeypatch):
     monkeypatch.setattr(supervise, "start_child", second_fails)
     with pytest.raises(LaunchError, match="engine 1 cannot be started: no memory"):
         launcher.start([spec(0), spec(1)])
-    assert started[0].exit_code == -signal.SIGTERM
+    assert started[0].exit_code == -STOP_SIGNAL
     assert launcher.pids() == {}
 
 
@@ -84,7 +85,7 @@ def test_shutdown_may_be_called_again(launcher):
     launcher.start([spec(0)])
     for _ in range(2):
         launcher.shutdown()
-    assert launcher.finished() == {"engine 0": -signal.SIGTERM}
+    assert launcher.finished() == {"engine 0": -STOP_SIGNAL}
 
 
 def test_a_collected_launcher_takes_its_engines_along(monkeypatch):

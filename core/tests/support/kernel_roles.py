@@ -15,8 +15,10 @@ from typing import Any
 
 import psutil
 
+from tenonry.supervise import GROUP_SIGNALS, STOP_SIGNAL
+
 IGNORE_AND_SLEEP = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+    "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 )
 
 
@@ -39,8 +41,8 @@ def kill_itself(payload: Mapping[str, str]) -> int:
 
 
 def stubborn(payload: Mapping[str, str]) -> int:
-    """Ignore SIGTERM, and have a child that ignores it, too."""
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    """Ignore STOP_SIGNAL, and have a child that ignores it, too."""
+    signal.signal(STOP_SIGNAL, signal.SIG_IGN)
     with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
@@ -50,8 +52,8 @@ def stubborn(payload: Mapping[str, str]) -> int:
 
 
 def polite(payload: Mapping[str, str]) -> int:
-    """End on SIGTERM with status 0, leaving behind a child that does not."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+    """End on STOP_SIGNAL with status 0, leaving behind a child that does not."""
+    signal.signal(STOP_SIGNAL, lambda *_: sys.exit(0))
     with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
@@ -71,7 +73,8 @@ def report(payload: Mapping[str, str]) -> int:
         "path": sys.path,
         "argv": sys.argv,
         "stdin": sys.stdin.read(),
-        "ignores_interrupt": signal.getsignal(signal.SIGINT) is signal.SIG_IGN,
+        "ignores": {number.name: signal.getsignal(number) is signal.SIG_IGN for number in GROUP_SIGNALS},
+        "held": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "descriptors": sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
         if sys.platform == "linux"
         else [],

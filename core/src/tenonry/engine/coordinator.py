@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import logging
 import os
-import signal
 import time
 from collections.abc import Mapping
+from typing import NoReturn
 
 import msgspec
 import zmq
@@ -90,16 +90,16 @@ class Coordinator:
             for kind, suffix in ((zmq.PULL, ""), (zmq.PUB, "-orders"), (zmq.PUB, "-loads"))
         )
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
-        self.state, self.stopping = CoordinatorState(), False
+        self.state = CoordinatorState()
 
     def endpoints(self) -> list[str]:
         """Where engines and front ends find us: reports, orders, loads."""
         return [endpoint(socket) for socket in (self._reports, self._orders, self._loads)]
 
-    def run(self) -> None:
-        """Until `stopping`."""
+    def run(self) -> NoReturn:
+        """Until the process is told to stop, which ends it at once: it has nothing to finish."""
         published = 0.0
-        while not self.stopping:
+        while True:
             due = published + (PUBLISH_EVERY_S if self.state.changed else REPEAT_EVERY_S)
             if self._reports.poll(max(0, min(1000, round((due - time.monotonic()) * 1000)))):
                 self._receive(self._reports.recv())
@@ -123,15 +123,10 @@ class Coordinator:
         self._context.destroy(linger=0)
 
 
-def run_coordinator(payload: Mapping[str, str]) -> int:
-    """The role of the coordinator's process; returns its exit status. `answer` is a descriptor for our endpoints."""
+def run_coordinator(payload: Mapping[str, str]) -> NoReturn:
+    """The role of the coordinator's process. `answer` is a descriptor for our endpoints."""
     curve = CurveKeys.decode(payload["curve_keys"]) if payload["curve_keys"] else None
     coordinator = Coordinator(payload["address"], curve)
-
-    def stop(*_: object) -> None:
-        coordinator.stopping = True
-
-    signal.signal(signal.SIGTERM, stop)
     try:
         answer = int(payload["answer"])
         os.write(answer, msgspec.json.encode(coordinator.endpoints()))
@@ -139,4 +134,3 @@ def run_coordinator(payload: Mapping[str, str]) -> int:
         coordinator.run()
     finally:
         coordinator.close()
-    return 0

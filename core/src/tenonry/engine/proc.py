@@ -24,6 +24,7 @@ from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.errors import LaunchError, TenonryError, WireError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
+    STOP_SIGNAL,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFacts,
@@ -129,7 +130,7 @@ class EngineLoop:
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
         self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
         self._failure: str | None = None
-        self._stop_at: float | None = None  # set by the first SIGTERM: when running requests are aborted
+        self._stop_at: float | None = None  # set by the first STOP_SIGNAL: when running requests are aborted
         size = metadata.parallel_config.get("data_parallel_size", 1)
         self.config = EngineConfig.model_validate_json(spec.config_text).model_copy(update={"data_parallel_size": size})
         self._ports = ClientPorts(context, spec.engine_index, curve_of(spec))
@@ -147,7 +148,7 @@ class EngineLoop:
         self._encoder = Encoder()
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
-        signal.signal(signal.SIGTERM, self._on_terminate)  # before READY: from then on an end has to be orderly
+        signal.signal(STOP_SIGNAL, self._on_stop)  # before READY: from then on an end has to be orderly
 
     def facts(self) -> EngineFacts:
         """What the front end has to know of this engine."""
@@ -271,11 +272,10 @@ class EngineLoop:
         self._failure = reason
         self._ports.wake()
 
-    def _on_terminate(self, signum: int, frame: FrameType | None) -> None:
+    def _on_stop(self, signum: int, frame: FrameType | None) -> None:
         """The first one starts to drain; after the second nobody waits for running requests."""
         self._stop_at = time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
 
     def _abort_all(self) -> None:
         """Tell every client that its requests were aborted."""
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         self._send(self.core.abort_requests(None))

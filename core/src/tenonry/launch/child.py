@@ -9,10 +9,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import gc
-import importlib
 import json
 import logging
 import os
+import pkgutil
 import shutil
 import signal
 import sys
@@ -26,11 +26,16 @@ EXIT_PARENT_DIED = 70  # EX_SOFTWARE
 
 def main() -> int:
     """Run one role; returns the exit status."""
-    message: dict[str, Any] = json.loads(sys.stdin.buffer.read())
+    text = sys.stdin.buffer.read()
+    if not text:  # the parent was told to end while it started us
+        return EXIT_PARENT_DIED
+    message: dict[str, Any] = json.loads(text)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent decides what it means
+    for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the parent decides what they mean
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent held them back until now
     _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
     known = set(sys.path)
     sys.path.extend(entry for entry in message["sys_path"] if entry not in known)
@@ -41,13 +46,11 @@ def main() -> int:
 
     setproctitle(f"tenonry: {message['name']}")
     configure_logging(message["name"])
-    module, _, function = message["role"].partition(":")
     gc.disable()  # what modules make while they are imported stays: no collection needs to look at it, now or later
-    role = getattr(importlib.import_module(module), function)
+    role = pkgutil.resolve_name(message["role"])
     gc.freeze()
     gc.enable()
-    status: int = role(message["payload"])
-    return status
+    return int(role(message["payload"]))
 
 
 def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:

@@ -23,6 +23,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
+from tenonry.messages import STOP_SIGNAL
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PlanEntry
 from tenonry.serial import Decoder, Encoder, to_plain
@@ -33,7 +34,7 @@ from tenonry_executor_multiproc.packets import FAILED, Call, Kind, Packet, descr
 from tenonry_executor_multiproc.prefix import prefix_output
 
 logger = logging.getLogger("tenonry.rank")
-EXIT_TERMINATED = 128 + signal.SIGTERM
+EXIT_TERMINATED = 143  # as shells say it of a process that SIGTERM ended
 SWITCH_INTERVAL_S = 1e-4
 
 
@@ -59,7 +60,7 @@ def run_rank(payload: Mapping[str, str]) -> int:
     """The role of a rank's child process; returns its exit status."""
     setup = msgspec.json.decode(payload["setup"], type=RankSetup)
     prefix_output(setup.name)
-    signal.signal(signal.SIGTERM, _terminate)
+    signal.signal(STOP_SIGNAL, _terminate)
     answers = Answers(setup.answers)
     try:
         worker = build_worker(setup)
@@ -72,7 +73,7 @@ def run_rank(payload: Mapping[str, str]) -> int:
         Rank(setup, worker, answers).serve()
         return 0
     finally:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         worker.shutdown()
 
 
@@ -152,9 +153,6 @@ class Rank:
         self._worker.warm_up()
         gc.collect()
         gc.freeze()  # what lives now lives as long as the rank: later collections need not look at it
-        # From here on the engine decides: who stops a whole group of processes would take the ranks from under the
-        # requests that the engine still finishes.
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)
 
     # ------------------------------------------------------------------ steps
     def _step(self, packet: Packet) -> None:

@@ -7,13 +7,14 @@ import signal
 import threading
 import time
 
+from tenonry.messages import STOP_SIGNAL
 from tenonry_testkit.fakes.worker import FakeWorker
 
 
 def run(payload):
-    """An engine's role: write down who we are, then end as told: at once with a code, or on SIGTERM with 0."""
+    """An engine's role: write down who we are, then end as told: at once with a code, or on STOP_SIGNAL with 0."""
     stopped = threading.Event()
-    signal.signal(signal.SIGTERM, lambda signum, frame: stopped.set())
+    signal.signal(STOP_SIGNAL, lambda signum, frame: stopped.set())
     path = os.environ.get("ROLE_FILE")
     if path:
         with open(path, "a") as file:  # noqa: PTH123

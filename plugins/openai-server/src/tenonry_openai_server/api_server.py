@@ -12,6 +12,7 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
+from tenonry.messages import STOP_SIGNAL
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.messages import Place, ServerFailed
 from tenonry_openai_server.front_door import FrontDoor
@@ -39,14 +40,20 @@ def run_api_server(payload: Mapping[str, str]) -> int:
     )
     link.on_stop = door.stop
     try:
-        with signals(door, (signal.SIGTERM,)) as starting:  # what Ctrl-C means is the supervisor's affair
+        with signals(door, (STOP_SIGNAL,)) as starting:  # what Ctrl-C means is the supervisor's affair
             door.start()
-            return run_door(door, starting, lambda config: _attach(config, link))
+            return run_door(door, starting, lambda config: _attach(config, link), lambda _: _hear_sigterm(door))
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
         return 1
     finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
         link.close()
+
+
+def _hear_sigterm(door: FrontDoor) -> None:
+    """One server of several can be told to end, too; while it starts that is the supervisor's affair."""
+    signal.signal(signal.SIGTERM, lambda *_: door.request_stop())
 
 
 def _attach(config: EngineConfig, link: ControlLink) -> object:

@@ -22,6 +22,7 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
+from tenonry.messages import STOP_SIGNAL
 from tenonry.sockets import RunDirectory
 from tenonry.supervise import Child, Supervisor, describe_exit
 from tenonry_front_ends.hub import Hub
@@ -34,6 +35,7 @@ logger = logging.getLogger("tenonry.server")
 MAX_RESTARTS = 3  # of one server, within RESTART_WINDOW_S
 RESTART_WINDOW_S = 60.0
 POLL_S = 1.0
+LEAVE_S = 0.5  # a signal that ended a server may be one to all, of which we hear later
 STOP_GRACE_S = 5.0  # after a drain, or instead of it: last responses are written, connections closed
 
 
@@ -79,6 +81,7 @@ class TopProcess:
         self._processes = Supervisor()
         self._processes.on_exit(self._on_exit)
         self._children: dict[int, Child] = {}
+        self._leaving: set[int] = set()
         self._restarts: dict[int, deque[float]] = {}
         self._exits: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
         self._waiting = set(range(1, settings.api_server_count + 1))  # servers that never served yet
@@ -152,7 +155,7 @@ class TopProcess:
         self._take_exits()
         if self.is_stopping:  # since the engines became ready
             self._stop()
-        while self._children:
+        while self._children or self._leaving:
             try:
                 async with asyncio.timeout(POLL_S):
                     await self._changed.wait()
@@ -192,13 +195,23 @@ class TopProcess:
             what = self.explain(name, pid, code)
             if self.is_stopping:
                 self._ended(what, code)
-            else:
+            elif code:
                 self._died(index, what, code)
+            else:
+                self._leaving.add(index)
+                asyncio.get_running_loop().call_later(LEAVE_S, self._left, index, what)
+        self._changed.set()
+
+    def _left(self, index: int, what: str) -> None:
+        """A server ended in good order; nobody asked for that if we still serve."""
+        self._leaving.discard(index)
+        if not self.is_stopping:
+            self._died(index, what, 0)
         self._changed.set()
 
     def _ended(self, what: str, code: int) -> None:
         """As it was told to, or else."""
-        if code not in {0, -signal.SIGTERM}:  # the latter means that it had hardly begun
+        if code not in {0, -STOP_SIGNAL}:  # the latter means that it had hardly begun
             self._status = 1
             if self.hub.dead is None:
                 logger.error("%s", what)
@@ -258,7 +271,7 @@ class TopProcess:
         told = self.hub.stop_servers(abort=abort)
         for index, child in self._children.items():
             if index not in told:  # it still starts
-                child.process.terminate()
+                child.process.send_signal(STOP_SIGNAL)
 
     def close(self) -> None:
         """End what is left, servers first. Idempotent."""

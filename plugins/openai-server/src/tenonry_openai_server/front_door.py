@@ -160,7 +160,7 @@ class FrontDoor:
 
     async def _drain(self, engine: AsyncLLM) -> int:
         """Finish what runs, within the time there is; abort the rest. Refusing new requests has begun already."""
-        timeout_s, was_errored = self.state.config.shutdown_timeout, engine.errored
+        timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():
             logger.info("stopping: %d requests may finish within %g s", engine.num_unfinished_requests, timeout_s)
         drain = asyncio.ensure_future(engine.drain(timeout_s))
@@ -174,8 +174,7 @@ class FrontDoor:
             task.cancel()
         await asyncio.gather(drain, abort, return_exceptions=True)
         await self._flush()
-        # a signal to the whole group of processes ends idle engines, too: that is no death that nobody asked for
-        return 1 if was_errored or (engine.errored and not finished) else 0
+        return 1 if engine.errored else 0
 
     async def _mourn(self) -> int:
         """The engine is dead: waiting clients are told, then the server ends."""

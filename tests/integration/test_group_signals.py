@@ -1,0 +1,170 @@
+"""Signals to the whole group of processes, as systemd, a terminal and `docker stop` send them: the top process decides,
+and everything ends in order, in every layout and at any moment (reliability, fault 16).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+from server_process import Server, Stream, eventually
+
+pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
+LAYOUTS = {
+    "one engine": (),
+    "two ranks": ("--executor", "mp", "--tensor-parallel-size", "2"),
+    "two engines": ("--data-parallel-size", "2"),
+    "two servers": ("--api-server-count", "2"),
+}
+COMPLAINT = re.compile(r"^(?:[WEC] \d\d:|Traceback|tenonry: error)", re.MULTILINE)
+Start = Callable[..., Server]
+
+
+@pytest.fixture
+def start(text_model: Path) -> Iterator[Start]:
+    """Starts servers; when they have ended, neither a process nor a socket file may be left."""
+    servers: list[Server] = []
+    seen: list[psutil.Process] = []
+    with tempfile.TemporaryDirectory(prefix="t") as folder:  # pytest's would be too long for the names of sockets
+
+        def run(*words: str, worker: str = "null") -> Server:
+            servers.append(Server(text_model, "--worker", worker, "--device", "cpu", *words, TMPDIR=folder))
+            send = servers[-1].signal_all
+
+            def send_and_remember(number: int = signal.SIGTERM) -> None:
+                seen.extend(psutil.Process(servers[-1].process.pid).children(recursive=True))
+                send(number)
+
+            servers[-1].signal_all = send_and_remember  # type: ignore[method-assign]
+            return servers[-1]
+
+        yield run
+        for server in servers:
+            server.close()
+        eventually(lambda: not any(is_running(process) for process in seen))
+        assert os.listdir(folder) == []  # noqa: PTH208
+
+
+def is_running(process: psutil.Process) -> bool:
+    try:
+        return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def ends_in_order(server: Server) -> None:
+    status = server.end()
+    assert (status, COMPLAINT.findall(server.output)) == (0, []), server.output
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_running_requests_are_finished(start, layout):
+    server = start("--worker-option", "step_ms=3", *LAYOUTS[layout]).ready()
+    streams = [Stream(server) for _ in range(3)]
+    server.signal_all()
+    assert [stream.end() for stream in streams] == ["length"] * 3
+    ends_in_order(server)
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_an_idle_server_ends_at_once(start, layout):
+    server = start(*LAYOUTS[layout]).ready()
+    server.signal_all()
+    ends_in_order(server)
+
+
+@pytest.mark.parametrize(
+    ("layout", "moment"),
+    [
+        ("one engine", r"(listening) on"),
+        ("two servers", r"(listening) on"),
+        ("two ranks", r"(\[engine 0\])"),
+        ("two engines", r"(\[engine 1\])"),
+    ],
+)
+def test_a_start_is_given_up(start, layout, moment):
+    """Its children may not even have begun to read what they are to do."""
+    server = start(*LAYOUTS[layout], worker="torch")
+    server.wait_for(moment)
+    server.signal_all()
+    ends_in_order(server)
+
+
+def test_in_the_first_instants_there_is_nothing_to_stop(start):
+    """Python itself is starting; later on it is the orderly end."""
+    for delay in (0.0, 0.3, 0.6):
+        server = start()
+        time.sleep(delay)
+        server.signal_all()
+        assert server.end() in {0, -signal.SIGTERM}
+        assert COMPLAINT.findall(server.output) == []
+
+
+@pytest.mark.parametrize("layout", ["two ranks", "two servers"])
+def test_the_second_one_aborts(start, layout):
+    server = start("--worker-option", "step_ms=20", *LAYOUTS[layout]).ready()
+    stream = Stream(server)
+    server.signal_all()
+    server.wait_for("(requests may finish)")
+    server.signal_all()
+    assert stream.end() == "abort"
+    assert server.end() == 0
+    assert "died" not in server.output
+
+
+def test_an_engine_alone_takes_no_notice(start):
+    """Nobody told its server, which goes on; so does a worker."""
+    server = start(*LAYOUTS["two ranks"]).ready()
+    before = server.pids()
+    for pid in before.values():
+        os.kill(pid, signal.SIGTERM)
+    assert Stream(server).end() == "length"
+    assert server.pids() == before
+    server.signal_all()
+    ends_in_order(server)
+
+
+PROGRAM = textwrap.dedent(
+    """
+    import asyncio, signal, sys
+    from tenonry import AsyncLLM, EngineConfig, SamplingParams
+
+    async def main():
+        told = asyncio.Event()
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told.set)
+        params = SamplingParams(max_tokens=100, temperature=0, ignore_eos=True)
+        stream = engine.generate([1, 2, 3], params, "r")
+        await anext(stream)
+        print("begun", flush=True)
+        await told.wait()
+        print([output async for output in stream][-1].outputs[0].finish_reason, flush=True)
+
+    engine = AsyncLLM(EngineConfig(
+        model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True, data_parallel_size=2,
+        worker={"name": "null", "options": {"step_ms": 5}},
+    ))
+    asyncio.run(main())
+    engine.shutdown()
+    """
+)
+
+
+def test_a_program_of_ones_own_decides_for_its_engines(text_model):
+    command = [sys.executable, "-c", PROGRAM, str(text_model)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as program:
+        assert program.stdout is not None
+        assert program.stdout.readline() == "begun\n"
+        os.killpg(program.pid, signal.SIGTERM)
+        said, log = program.communicate(timeout=30)
+    assert (said, program.returncode, COMPLAINT.findall(log)) == ("length\n", 0, []), log
