@@ -122,6 +122,16 @@ def test_the_second_one_aborts(start, layout):
     assert "died" not in server.output
 
 
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
+def test_a_terminal_speaks_to_the_whole_group_too(start, number):
+    """Ctrl-C, and the end of the terminal itself."""
+    server = start("--worker-option", "step_ms=3").ready()
+    stream = Stream(server)
+    server.signal_all(number)
+    assert stream.end() == "length"
+    ends_in_order(server)
+
+
 def test_an_engine_alone_takes_no_notice(start):
     """Nobody told its server, which goes on; so does a worker."""
     server = start(*LAYOUTS["two ranks"]).ready()

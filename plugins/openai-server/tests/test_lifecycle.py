@@ -139,13 +139,48 @@ def test_banner_names_url_and_plugins(start):
     assert process.get("/ready").status_code == 200
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_idle_server_ends_with_0(number, start):
     process = start().ready()
     process.signal(number)
     assert process.end() == 0
     assert "engine shut down" in process.output
     assert "Traceback" not in process.output
+
+
+def test_signals_that_follow_change_nothing_about_the_end(start):
+    process = start().ready()
+    while process.process.poll() is None:
+        process.signal(signal.SIGTERM)
+        process.signal(signal.SIGINT)
+        time.sleep(0.001)
+    assert process.end() == 0
+    assert "engine shut down" in process.output
+    assert "Traceback" not in process.output
+
+
+def test_signals_that_follow_do_not_disturb_the_end_of_a_start(start):
+    process = start(10, "slow-start")
+    process.wait_for("starting")
+    while process.process.poll() is None:
+        process.signal(signal.SIGTERM)
+        time.sleep(0.001)
+    assert process.end() == 0
+    assert process.output.count("stopped before the model was loaded") == 1
+    assert "Traceback" not in process.output
+
+
+def test_nohup_outlives_its_terminal(start):
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does it; the server inherits that
+    try:
+        process = start().ready()
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    process.signal(signal.SIGHUP)
+    assert process.get("/ready").status_code == 200
+    process.signal(signal.SIGTERM)
+    assert process.end() == 0
+    assert "stopping" in process.output
 
 
 def test_signal_lets_running_requests_finish_and_refuses_new_ones(start):

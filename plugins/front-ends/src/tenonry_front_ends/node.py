@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import signal
 import socket as sockets
 import threading
@@ -18,6 +20,7 @@ from tenonry.launch.devices import device_environment
 from tenonry.launch.engine_spec import engine_spec
 from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
 from tenonry.logs import configure_logging
+from tenonry.messages import STOP_SIGNAL
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import PluginManager, build_plugin
 from tenonry.plugin_plan import PluginPlan
@@ -39,8 +42,9 @@ def run_headless(config: EngineConfig) -> int:
     node = HeadlessNode(config, plan, manager.resolve_model(config))
     setproctitle("tenonry: node")
     configure_logging("node")
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: node.stop())
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # who said `nohup` has decided
+            signal.signal(number, lambda *_: node.stop())
     return node.run()
 
 
@@ -72,11 +76,12 @@ class HeadlessNode:
         self._launcher: Launcher = build_plugin(
             plan.get("launcher"), lambda options: LauncherContext(config, options=options)
         )
-        self._timeout, self._stopping = config.start_timeout, threading.Event()
+        self._timeout, self._stopping, self._aborting = config.start_timeout, threading.Event(), False
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 
     def stop(self) -> None:
-        """Safe in a signal handler."""
+        """First call: finish what runs; second: abort it. Safe in a signal handler."""
+        self._aborting = self._stopping.is_set()
         self._stopping.set()
 
     def run(self) -> int:
@@ -96,13 +101,18 @@ class HeadlessNode:
         return 0
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
-        """They may finish what runs; the front end hears meanwhile that we are there."""
+        """They may finish what runs; the front end hears meanwhile that we are there. A second signal aborts it."""
         timeout = self._patience if self._stopping.is_set() else STOP_TIMEOUT_S
         ender = threading.Thread(target=self._launcher.shutdown, args=(timeout,))
         ender.start()
         while ender.is_alive():
             self._report(socket, {})
             ender.join(REPORT_EVERY_S)
+            if self._aborting:
+                self._aborting = False
+                for pid in self._launcher.pids().values():
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, STOP_SIGNAL)
 
     def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
         socket.send(msgspec.msgpack.encode(NodeReport(sockets.gethostname(), self._engines, ended)))

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.server")
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 PROBES = frozenset({"/health", "/ready", "/metrics"})
 POLL_S = 0.5  # a signal may reach another thread; the main thread looks up at least this often
 
@@ -105,22 +105,27 @@ class Stoppable(Protocol):
 
 @contextmanager
 def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[threading.Event]:
-    """Signals stop the process; while the yielded event is set, they stop the start."""
+    """Signals stop the process; while the yielded event is set, they stop the start. When it is left, the process ends,
+    and they mean nothing any more.
+    """
     starting = threading.Event()
 
     def stop(_number: int, _frame: FrameType | None) -> None:
         if not starting.is_set():
             top.request_stop()
             return
+        starting.clear()  # another one must not interrupt what tidies up after this one
         top.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
         raise StopStart
 
-    before = {number: signal.signal(number, stop) for number in numbers}
+    wanted = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    for number in wanted:  # but who said `nohup` has decided about SIGHUP
+        signal.signal(number, stop)
     try:
         yield starting
     finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in wanted:
+            signal.signal(number, signal.SIG_IGN)
 
 
 def announce(info: EngineInfo, settings: ServerConfig) -> None:
