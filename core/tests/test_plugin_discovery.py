@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib.metadata
+import shutil
 import sys
 
 import pytest
@@ -48,6 +50,19 @@ class TestInstalled:
         assert find_entry_point("stat_logger", "late") is None
         acme.install("late-logger", entry_points={GROUP: {"late": "late:Late"}})
         assert find_entry_point("stat_logger", "late") is not None
+
+    def test_metadata_is_read_again_only_when_a_distribution_came_or_went(self, acme, monkeypatch):
+        reads, read = [], importlib.metadata.entry_points
+        monkeypatch.setattr(importlib.metadata, "entry_points", lambda: reads.append(1) or read())
+        acme.install("first", entry_points={GROUP: {"first": "first:F"}})
+        for group in (GROUP, "tenonry.schedulers", GROUP):
+            installed(group)
+        assert len(reads) == 1
+        acme.install("second", entry_points={GROUP: {"second": "second:S"}})
+        assert {"first", "second"} <= {entry.name for entry in installed(GROUP)}
+        shutil.rmtree(acme.folder / "first-1.0.dist-info")
+        assert "first" not in {entry.name for entry in installed(GROUP)}
+        assert len(reads) == 3
 
     def test_a_distribution_without_a_summary_is_listed(self, site):
         site.install("quiet", entry_points={GROUP: {"quiet": "quiet:Q"}})

@@ -6,7 +6,8 @@ import difflib
 import functools
 import importlib.metadata
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from packaging.requirements import InvalidRequirement, Requirement
@@ -40,11 +41,27 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
     """
 
     def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
-        return list(importlib.metadata.entry_points(group=self.namespace))
+        return list(_entry_points(_path_state()).select(group=self.namespace))
 
 
 def installed(group: str) -> list[Installed]:
     """All entry points of a group, by name; nothing is imported."""
+    return list(_installed(group, _path_state()))
+
+
+def _path_state() -> tuple[tuple[Path, int], ...]:
+    """`sys.path`, and when each of its folders changed last, as one does with every distribution that comes or goes."""
+    return tuple((folder, folder.stat().st_mtime_ns) for folder in map(Path, sys.path) if folder.exists())
+
+
+@functools.lru_cache(maxsize=1)
+def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depends on
+    """Those of all groups. A file of every distribution is read for them, and a start asks dozens of times."""
+    return importlib.metadata.entry_points()
+
+
+@functools.lru_cache(maxsize=64)
+def _installed(group: str, state: object) -> list[Installed]:  # noqa: ARG001
     return sorted({_describe(point) for point in _Extensions(group, names=[]).list_entry_points()})
 
 
@@ -53,12 +70,9 @@ def _describe(point: importlib.metadata.EntryPoint) -> Installed:
     return Installed(point.name, point.value, dist.name, dist.version, dist.metadata.get("Summary", ""))
 
 
-def find_entry_point(kind: str, name: str, entries: Iterable[Installed] | None = None) -> Installed | None:
-    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both.
-
-    `entries`: all of the kind, if they are known already; finding them reads many files.
-    """
-    matches = [entry for entry in entries or installed(GROUPS[kind]) if entry.name == name]
+def find_entry_point(kind: str, name: str) -> Installed | None:
+    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
+    matches = [entry for entry in installed(GROUPS[kind]) if entry.name == name]
     if len(matches) > 1:
         claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
         raise PluginError(
@@ -89,14 +103,14 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     try:
         dist = importlib.metadata.distribution(top)  # most are called as their module is, but for dashes
     except importlib.metadata.PackageNotFoundError:
-        owners = _packages(tuple(sys.path)).get(top)
+        owners = _packages(_path_state()).get(top)
         return (owners[0], importlib.metadata.version(owners[0])) if owners else ("", "")
     return dist.name, dist.version
 
 
-@functools.lru_cache(maxsize=4)
-def _packages(path: tuple[str, ...]) -> Mapping[str, list[str]]:  # noqa: ARG001 - what the answer depends on
-    """Module → distributions; read from every file list there is, so kept for as long as `sys.path` stays the same."""
+@functools.lru_cache(maxsize=1)
+def _packages(state: object) -> Mapping[str, list[str]]:  # noqa: ARG001
+    """Module → distributions; read from every file list there is."""
     return importlib.metadata.packages_distributions()
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -82,15 +82,14 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        entries = installed(GROUPS["hook_module"])
-        names = sorted({entry.name for entry in entries})
+        names = sorted({entry.name for entry in installed(GROUPS["hook_module"])})
         unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
         if unknown:
             raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}")
         for name in names:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
-            entry = _installed_entry("hook_module", PluginChoice(name=name), entries)
+            entry = _installed_entry("hook_module", PluginChoice(name=name))
             try:
                 module = import_target(entry)
             except PluginError as error:
@@ -189,9 +188,9 @@ def target_entry(kind: str, choice: PluginChoice, target: str, owner: Installed 
     )
 
 
-def _installed_entry(kind: str, choice: PluginChoice, entries: Iterable[Installed] | None = None) -> PlanEntry:
-    """The entry of an entry point's name; `entries` as for `find_entry_point`. Raises PluginNotFound."""
-    found = find_entry_point(kind, choice.name, entries)
+def _installed_entry(kind: str, choice: PluginChoice) -> PlanEntry:
+    """The entry of an entry point's name. Raises PluginNotFound."""
+    found = find_entry_point(kind, choice.name)
     if found is None:
         raise not_found(kind, choice.name)
     return target_entry(kind, choice, found.target, found)
