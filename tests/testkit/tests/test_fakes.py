@@ -32,6 +32,15 @@ class TestTokenModel:
         base = [self.model.next_token(tokens, 3, PARAMS) for tokens in ([5, 6, 7], [7, 6, 5], [6, 6, 7], [5, 6, 7, 0])]
         assert len(set(base)) == len(base)
 
+    @pytest.mark.parametrize("windows", [(0,), (0, 3), (2, 0, 5)])
+    def test_a_completion_is_made_of_next_tokens(self, windows):
+        model, tokens = TokenModel(vocab_size=100, seed=3, windows=windows), [1, 2, 3]
+        whole = model.complete(tokens, SamplingParams(max_tokens=20), max_model_len=64, adapter="a").token_ids
+        for token in whole:
+            assert model.next_token(tokens, 3, PARAMS, adapter="a") == token
+            tokens.append(token)
+        assert len(whole) == 20
+
     def test_next_token_depends_on_seed_adapter_and_output_index(self):
         tokens = [5, 6, 7, 8]
         found = {

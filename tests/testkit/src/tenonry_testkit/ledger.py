@@ -112,7 +112,7 @@ class Ledger:
 
     def _of_client(self, client: int, handle: int) -> Entry:
         entry = self._find(handle)
-        expect(handle >> CLIENT_SHIFT == client, OWN_CLIENT, f"{entry} was told to client {client}")
+        expect(handle >> CLIENT_SHIFT == client, OWN_CLIENT, "{} was told to client {}", entry, client)
         return entry
 
     def _take_tokens(self, client: int, outputs: EngineCoreOutputs) -> None:
@@ -123,7 +123,7 @@ class Ledger:
         expect(len(set(handles)) == len(handles), OWN_CLIENT, f"a handle appears twice in one delivery: {handles}")
         for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
             entry = self._of_client(client, handle)
-            expect(entry.is_live, NO_NEWS_AFTER_THE_END, f"{entry} got {token_ids[start:end]}")
+            expect(entry.is_live, NO_NEWS_AFTER_THE_END, "{} got {}", entry, token_ids[start:end])
             at = len(entry.token_ids)
             entry.token_ids += token_ids[start:end]
             self._check_tokens(entry, at)
@@ -146,8 +146,8 @@ class Ledger:
         for i, row in enumerate(rows):
             if found is not None:
                 first = int(found.token_ids[i, 0])
-                detail = f"{self.entries[handles[row]]} got token {token_ids[row]} with those of {first}"
-                expect(first == token_ids[row], OWN_LOGPROBS, detail)
+                token, entry = token_ids[row], self.entries[handles[row]]
+                expect(first == token, OWN_LOGPROBS, "{} got token {} with those of {}", entry, token, first)
 
     def _take_prompt_logprobs(self, client: int, outputs: EngineCoreOutputs) -> None:
         pairs = zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True)

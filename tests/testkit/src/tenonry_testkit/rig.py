@@ -261,10 +261,10 @@ class Rig:
             idle = 0 if self.turn() and self._moved(before) else idle + 1
             if idle:
                 self.clock.advance(1.0)
-            stuck = f"{idle} steps without progress; left: {self.ledger.live}"
-            expect(idle < PATIENCE_STEPS, GONE_IS_SENT if not self.ledger.live else ONE_OUTCOME, stuck)
             patience -= 1
-            expect(patience > 0, ONE_OUTCOME, f"no end in sight: {self.ledger.live}")
+            rule, live = ONE_OUTCOME if self.ledger.num_live else GONE_IS_SENT, self.ledger.live
+            expect(idle < PATIENCE_STEPS, rule, "{} steps without progress; left: {}", idle, live)
+            expect(patience > 0, ONE_OUTCOME, "no end in sight: {}", live)
         self.check_end()
 
     def _moved(self, before: int) -> bool:

@@ -33,7 +33,7 @@ class RuleBroken(AssertionError):
         super().__init__(f"{rule}: {detail}")
 
 
-def expect(holds: object, rule: str, detail: str) -> None:
-    """Raise RuleBroken unless `holds`."""
+def expect(holds: object, rule: str, detail: str, *parts: object) -> None:
+    """Raise RuleBroken unless `holds`. `parts` fill the detail's braces then: most checks hold, and words cost time."""
     if not holds:
-        raise RuleBroken(rule, detail)
+        raise RuleBroken(rule, detail.format(*parts) if parts else detail)

@@ -124,28 +124,27 @@ class StepWatch:
         stay.num_pending += samples
         size = self._kv_cache.block_size
         for group, blocks in enumerate(stay.blocks):
-            expect(len(blocks) * size >= end, HAS_SLOT, f"{stay.entry} has {len(blocks)} blocks for {end} tokens")
+            expect(len(blocks) * size >= end, HAS_SLOT, "{} has {} blocks for {} tokens", stay.entry, len(blocks), end)
             for block in blocks[start // size : -(-end // size)]:
-                expect(0 <= block < self._kv_cache.num_blocks, HAS_SLOT, f"{stay.entry} has block {block}")
-                other = written.get((group, block))
-                expect(
-                    other is None, ONE_WRITER, f"block {block} is written by {stay.entry} and {other and other.entry}"
-                )
+                expect(0 <= block < self._kv_cache.num_blocks, HAS_SLOT, "{} has block {}", stay.entry, block)
+                other = written.get((group, block), stay)
+                new = (group, block) not in written
+                expect(new, ONE_WRITER, "block {} is written by {} and {}", block, stay.entry, other.entry)
                 written[group, block] = stay
 
     def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:
         entry = stay.entry
         length = stay.num_known + stay.num_pending
-        expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in row {stay.row}")
-        expect(end <= self._spec.max_model_len, LIMITS, f"{entry} would hold {end} tokens")
-        expect(end <= length, NO_OVERRUN, f"{entry} computes token {end} of {length}")
+        expect(entry.is_live, KNOWN_AND_UNFINISHED, "{} runs in row {}", entry, stay.row)
+        expect(end <= self._spec.max_model_len, LIMITS, "{} would hold {} tokens", entry, end)
+        expect(end <= length, NO_OVERRUN, "{} computes token {} of {}", entry, end, length)
         if samples:
-            expect(length < entry.limit, NO_OVERRUN, f"{entry} samples token {length + 1} of {entry.limit}")
+            expect(length < entry.limit, NO_OVERRUN, "{} samples token {} of {}", entry, length + 1, entry.limit)
         else:
-            expect(self._chunked, NO_CHUNKS, f"{entry} computes tokens up to {end} of {length}")
+            expect(self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length)
         if not self._spec.feeds_back:
             known = entry.num_before + len(entry.token_ids)
-            expect(end <= known, NO_PENDING, f"{entry} computes token {end}, of which {known} are known")
+            expect(end <= known, NO_PENDING, "{} computes token {}, of which {} are known", entry, end, known)
 
     def _settle_writers(self, written: dict[tuple[int, int], Stay]) -> None:
         """A block that one row wrote may be written by another only after the first let go of it."""

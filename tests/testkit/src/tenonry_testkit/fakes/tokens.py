@@ -115,18 +115,44 @@ class TokenModel:
         delivered: Sequence[int] = (),
     ) -> Completion:
         """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
-        tokens = [*prompt, *delivered]
+        context, tokens = _Context(self, text_salt(adapter)), [*prompt, *delivered]
+        context.read(tokens)
         limit = max_model_len if params.max_tokens is None else min(max_model_len, len(prompt) + params.max_tokens)
         output: list[int] = []
         while len(tokens) < limit:
-            token = self.next_token(tokens, len(prompt), params, stop_ids, adapter)
+            index = len(tokens) - len(prompt)
+            token = self.allowed(self.pick(context.total(), index, params.seed), params, stop_ids, index)
             if token is None:
                 return Completion(output, FinishReason.ERROR, None)
             tokens.append(token)
             output.append(token)
             if token in stop_ids and len(tokens) - len(prompt) >= params.min_tokens:
                 return Completion(output, FinishReason.STOP, token)
+            context.read([token])
         return Completion(output, FinishReason.LENGTH, None)
+
+
+class _Context:
+    """What the next sample of one sequence reads: `TokenModel.kv` in plain numbers, which the next token adds to."""
+
+    def __init__(self, model: TokenModel, salt: int) -> None:
+        self._model, self._prefix = model, salt
+        self._kv: list[list[int]] = [[] for _ in model.windows]
+
+    def read(self, token_ids: Sequence[int]) -> None:
+        """These tokens follow."""
+        at = len(self._kv[0])
+        weights = self._model.weights(at + len(token_ids))[at:].tolist()
+        for token, weight in zip(token_ids, weights, strict=True):
+            self._prefix = (self._prefix + mix_int(token) * weight) & MASK
+            kv = mix_int(self._prefix)
+            for group, kept in enumerate(self._kv):
+                kept.append(mix_int(kv + group) if group else kv)
+
+    def total(self) -> int:
+        """The sum of the K/V that is read, modulo 2⁶⁴."""
+        windows = zip(self._kv, self._model.windows, strict=True)
+        return sum(sum(kept[-window:]) for kept, window in windows) & MASK
 
 
 def group_kv(kv: U64, group: int) -> U64:
