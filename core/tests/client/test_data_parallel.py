@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import threading
 from typing import Any
 
+import psutil
 import pytest
 from kernel_roles import eventually
 from kernel_served import Served, collect, params, served_config, tokens
@@ -178,6 +180,53 @@ class TestScale:
             return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
 
         assert served.run(main()) == tokens([4], params())
+
+    @pytest.mark.parametrize("how", ["at once", "before they connect", "from a thread"])
+    def test_a_shutdown_meanwhile_ends_it_in_words(self, serve, monkeypatch, how):
+        """Nobody closes a socket that the start still reads, and nothing that it started stays."""
+        served = serve()
+        engine, join = served.engine, served.engine._engines._join
+
+        def joined(facts: Any) -> None:
+            join(facts)
+            engine.shutdown()
+
+        async def main() -> None:
+            if how == "before they connect":
+                monkeypatch.setattr(engine._engines, "_join", joined)
+            job = asyncio.ensure_future(engine.scale(3))
+            await asyncio.sleep(0 if how == "at once" else 0.05)
+            if how == "from a thread":
+                await asyncio.to_thread(engine.shutdown)
+            elif how != "before they connect":
+                engine.shutdown()
+            with pytest.raises((LaunchError, EngineDeadError), match="shut down"):
+                await job
+
+        before = set(threading.enumerate())
+        served.run(main())
+        assert not psutil.Process().children(recursive=True)
+        served.runner.close()
+        assert set(threading.enumerate()) <= before
+
+    def test_a_shutdown_while_engines_leave_starts_nothing(self, serve):
+        served = serve(data_parallel_size=2)
+        before = set(threading.enumerate())
+
+        async def main() -> None:
+            stream = served.engine.generate([3], params(max_tokens=400), "long", data_parallel_rank=1)
+            await anext(stream)
+            job = asyncio.ensure_future(served.engine.scale(1))
+            await asyncio.sleep(0.05)
+            served.engine.shutdown()
+            await asyncio.wait_for(asyncio.wait([job]), 5)
+            with pytest.raises(EngineDeadError, match="shut down"):
+                async for _ in stream:
+                    pass
+
+        served.run(main())
+        served.runner.close()
+        assert set(threading.enumerate()) <= before
 
     def test_no_engine_is_refused(self, serve):
         served = serve()

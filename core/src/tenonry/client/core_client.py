@@ -87,7 +87,8 @@ class CoreClient:
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
-        """Be found at these addresses, too; returns them as they are bound."""
+        """Be found at these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
+        self.check_alive()
         if self._input is None or self._output is None:
             self._input = make_socket(self._context, zmq.ROUTER, input_address, bind=True, curve=self._curve)
             self._output = make_socket(self._context, zmq.PULL, output_address, bind=True, curve=self._curve)
@@ -105,8 +106,9 @@ class CoreClient:
 
     def unheard(self) -> set[int]:
         """Engines that have not connected both sockets yet. Each says one word on each when it does; `receive` hears
-        the one on the way back.
+        the one on the way back. Raises EngineDeadError after `close`.
         """
+        self.check_alive()
         source, _ = self._sockets()
         while (frames := receive_frames(source)) is not None:
             self._heard_on_input.add(engine_index_of(frames[0]))

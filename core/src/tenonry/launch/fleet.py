@@ -60,6 +60,7 @@ class EngineFleet:
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: CoordinatorReady | None = None
         self._epoch, self._closing, self._lock = 0, False, threading.Lock()
+        self._starting = threading.Lock()  # held while engines are started
         self._launcher: Launcher = build_plugin(
             plan.get("launcher"), lambda options: LauncherContext(config, options=options)
         )
@@ -76,8 +77,13 @@ class EngineFleet:
 
     # ------------------------------------------------------------------ rounds
     def meeting(self) -> RunDirectory:
-        """A folder for the sockets of one round; close it once all are connected."""
+        """A folder for the sockets of one round; close it once all are connected. Raises LaunchError after the end."""
+        self._check_open()
         return RunDirectory()
+
+    def _check_open(self) -> None:
+        if self._closing:
+            raise LaunchError("the engines were shut down while more were started")
 
     def address(self, meeting: RunDirectory, port: int = 0) -> str:
         """Where a socket may bind: a new file of the meeting, or any free TCP port of this node."""
@@ -88,6 +94,10 @@ class EngineFleet:
 
         Raises LaunchError or ConfigError.
         """
+        with self._starting:
+            return self._start(indexes, addresses)
+
+    def _start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
         meeting = self.meeting()
         address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
         socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
@@ -138,7 +148,8 @@ class EngineFleet:
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
-        """Processes that a start waits for and that are gone."""
+        """Processes that a start waits for and that are gone. Raises LaunchError if nobody waits any more."""
+        self._check_open()
         names = {f"engine {engine.index}" for engine in engines}
         return {
             name: code
@@ -228,6 +239,8 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
+        if self._starting.acquire(timeout=timeout):  # a start sees it, stops what it started and leaves the sockets
+            self._starting.release()
         self._nodes.close()
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
