@@ -368,6 +368,14 @@ class TestStart:
         gc.collect()
         assert psutil.Process().children() == []
 
+    def test_a_start_that_fails_ends_what_loggers_hold(self, fake_model_site):
+        """A port, for instance: else no second start could have it."""
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        worker = {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}
+        with pytest.raises(LaunchError, match="no weights"):
+            AsyncLLM(served_config(worker=worker), stat_loggers={"rec": logger})
+        assert logger.calls == ["shutdown"]
+
     def test_an_engine_that_takes_too_long_is_stopped(self, fake_model_site):
         """Q13."""
         with pytest.raises(LaunchError, match=r"not ready after 0 s: engine 0 \(.*\); raise --start-timeout"):

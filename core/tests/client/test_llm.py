@@ -20,7 +20,7 @@ from kernel_served import fake_model_installed, served_config, tokens
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError, EngineDeadError, ModelError, PluginFault, RequestError
 from tenonry.outputs import RequestOutput
-from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.fakes import ByteIOProcessor, RecordingStatLogger
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, detokenize=False)
 Make = Callable[..., LLM]
@@ -249,9 +249,16 @@ class TestLife:
         with pytest.raises(ConfigError, match="LLM runs one engine"):
             LLM("fake", data_parallel_size=2)
 
-    def test_a_start_that_fails_leaves_nothing(self, tmp_path, make):
+    def test_a_start_that_fails_ends_the_parts_that_were_there(self, make, monkeypatch):
+        ended: list[object] = []
+        for cls in (ByteIOProcessor, RecordingStatLogger):
+            monkeypatch.setattr(cls, "shutdown", lambda self: ended.append(type(self)))
         with pytest.raises(ModelError, match="no weights"):
-            make(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights"}})
+            make(
+                worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights"}},
+                stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"],
+            )
+        assert ended == [RecordingStatLogger, ByteIOProcessor]
 
     def test_a_hook_that_refuses_the_engine_stops_it(self, tmp_path):
         with fake_model_installed(tmp_path / "model") as site:

@@ -237,12 +237,14 @@ class TestPlan:
             StatManager(CONFIG, PluginPlan((entry,)))
 
 
-def test_shutdown_before_the_start_and_twice_is_fine():
-    manager = StatManager(CONFIG, PluginPlan(), {"x": Moody()})
-    manager.shutdown()
-    manager.initialized(INFO)
-    manager.shutdown()
-    manager.shutdown()
+def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():
+    heard = Moody()
+    manager = StatManager(CONFIG, PluginPlan(), {"x": heard})
+    for _ in range(2):
+        manager.shutdown()
+        manager.initialized(INFO)  # engines that became ready while everything ended
+        manager.record(record())
+    assert heard.calls == ["shutdown"]
     assert manager._thread is None
 
 

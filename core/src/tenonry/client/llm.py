@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
@@ -41,26 +42,27 @@ class LLM:
             config = config.model_copy(update={"log_stats": True})
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
-        self.io_processor = build_io_processor(config, plan, self.model)
-        self._stats = StatManager(config, plan)
-        self.engine_core = EngineCore(config, self.model, plan)
-        cache = self.engine_core.kv_cache
-        self._inputs = InputProcessor(self.model, self.io_processor, cache.max_model_len, config.seed)
-        self._outputs = OutputProcessor(self.io_processor, time.monotonic, log_stats=self._stats.enabled)
-        self._ids = itertools.count()
-        self._dead: str | None = None
-        self._closed = False
-        facts = EngineFacts(
-            index=0, epoch=0, num_gpu_blocks=cache.num_blocks, block_size=cache.block_size,
-            max_model_len=cache.max_model_len,
-        )  # fmt: skip
-        self.info = engine_info(config, self.model, plan, [facts])
-        self._stats.initialized(self.info)
-        try:
+        with contextlib.ExitStack() as parts:  # what is built already ends if the rest cannot be built
+            self.io_processor = build_io_processor(config, plan, self.model)
+            if self.io_processor is not None:
+                parts.callback(self.io_processor.shutdown)
+            self._stats = StatManager(config, plan)
+            parts.callback(self._stats.shutdown)
+            self.engine_core = EngineCore(config, self.model, plan)
+            parts.callback(self.engine_core.shutdown)
+            cache = self.engine_core.kv_cache
+            self._inputs = InputProcessor(self.model, self.io_processor, cache.max_model_len, config.seed)
+            self._outputs = OutputProcessor(self.io_processor, time.monotonic, log_stats=self._stats.enabled)
+            self._ids = itertools.count()
+            self._dead: str | None = None
+            facts = EngineFacts(
+                index=0, epoch=0, num_gpu_blocks=cache.num_blocks, block_size=cache.block_size,
+                max_model_len=cache.max_model_len,
+            )  # fmt: skip
+            self.info = engine_info(config, self.model, plan, [facts])
+            self._stats.initialized(self.info)
             announce(manager, self.info)
-        except BaseException:
-            self.shutdown()
-            raise
+            self._parts = parts.pop_all()
 
     # ------------------------------------------------------------------ generation
     def generate(
@@ -78,8 +80,8 @@ class LLM:
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
         authors recommend. `use_tqdm`: a progress line; by default on a terminal.
         """
-        if self._dead is not None or self._closed:
-            raise EngineDeadError(f"the engine is gone: {self._dead or 'it was shut down'}")
+        if self._dead is not None:
+            raise EngineDeadError(f"the engine is gone: {self._dead}")
         if isinstance(prompts, str | dict) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
             prompts = [prompts]
         given = SamplingParams(**self.model.default_sampling) if sampling_params is None else sampling_params
@@ -166,12 +168,8 @@ class LLM:
 
     def shutdown(self) -> None:
         """Release the model and the threads. Idempotent."""
-        if not self._closed:
-            self._closed = True
-            self.engine_core.shutdown()
-            self._stats.shutdown()
-            if self.io_processor is not None:
-                self.io_processor.shutdown()
+        self._dead = self._dead or "it was shut down"
+        self._parts.close()
 
     def __enter__(self) -> Self:
         return self

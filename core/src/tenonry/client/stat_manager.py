@@ -139,8 +139,10 @@ class StatManager:
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Deliver what is queued, say goodbye, and stop; a logger that hangs is left behind. Idempotent."""
-        thread, self._thread = self._thread, None
+        (thread, self._thread), (is_open, self.enabled) = (self._thread, None), (self.enabled, False)
         if thread is None:
+            if is_open:  # the engines never became ready, but loggers may hold a port already
+                self._tell("shutdown")
             return
         for last in (lambda: self._tell("log"), lambda: self._tell("shutdown"), None):
             try:
