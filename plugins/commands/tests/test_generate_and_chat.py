@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import io
 import os
+import pty
+import signal
 import subprocess
 import sys
+import time
 from typing import Any
 
 import pytest
@@ -100,15 +103,6 @@ class TestChat:
         monkeypatch.setattr(sys, "stdin", io.StringIO(lines))
         return run(ChatCommand(), "fake", "--max-tokens", "5", *words)
 
-    @pytest.fixture(autouse=True)
-    def _reads_at_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Lines come from a text here: no thread needs to wait for them."""
-
-        async def at_once(work: Any, *args: Any) -> Any:
-            return work(*args)
-
-        monkeypatch.setattr("tenonry_commands.chat.asyncio.to_thread", at_once)
-
     def test_answers_each_line_and_ends_with_an_empty_one(self, monkeypatch, capsys):
         assert self.talk(monkeypatch, "hi\nho\n\nnever read\n", "--system", "be kind") == 0
         assert capsys.readouterr().out.count("\n") >= 2
@@ -124,6 +118,32 @@ class TestChat:
     def test_an_engine_that_dies_is_an_error(self, monkeypatch):
         with pytest.raises(EngineDeadError, match="told to fail on token 120"):
             self.talk(monkeypatch, "x\n", "--worker-option", "fail_step_token=120")
+
+    @pytest.mark.parametrize("line", ["", "hello\n"])
+    def test_an_interrupt_ends_it_wherever_it_is(self, fake_model: TmpPlugins, line):
+        """Ctrl-C on a terminal: while we wait for a line, before the first answer and after it."""
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fake_model.folder), *sys.path])}
+        command = [sys.executable, "-m", "tenonry", "chat", "fake", "--max-tokens", "5", *ENGINE]
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
+        ) as chat:
+            os.close(theirs)
+            assert chat.stdout is not None
+            assert chat.stdout.read(2) == b"> "
+            if line:
+                os.write(ours, line.encode())
+                assert chat.stdout.readline()
+                assert chat.stdout.read(2) == b"> "
+            time.sleep(0.2)  # it says so before it reads
+            os.killpg(chat.pid, signal.SIGINT)
+            try:
+                _, said = chat.communicate(timeout=15)
+            finally:
+                chat.kill()
+                os.close(ours)
+        assert chat.returncode == 130, said
+        assert b"Traceback" not in said
 
 
 class TestSamplingFlags:

@@ -43,24 +43,28 @@ class ChatCommand(Command):
         try:
             defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0, **engine.model.default_sampling}
             params = msgspec.structs.replace(sampling_from_arguments(args, defaults), output_kind=OutputKind.DELTA)
-            return asyncio.run(converse(engine, params, args.system))
+            with asyncio.Runner() as runner:
+                return converse(engine, params, args.system, runner)
         finally:
             engine.shutdown()
 
 
-async def converse(engine: AsyncLLM, params: SamplingParams, system: str | None) -> int:
-    """Alternate between the user's lines and streamed answers."""
+def converse(engine: AsyncLLM, params: SamplingParams, system: str | None, runner: asyncio.Runner) -> int:
+    """Alternate between the user's lines and streamed answers.
+
+    The loop rests while we wait for a line: then Ctrl-C ends the reading, as no loop or thread could.
+    """
     if engine.io_processor is None:
         raise ConfigError("chat needs an IO processor; leave out --io-processor none")
     messages: list[dict[str, Any]] = [{"role": "system", "content": system}] if system else []
     for turn in itertools.count():
-        line = await asyncio.to_thread(_read_line)
+        line = _read_line()
         if not line:
             return 0
         messages.append({"role": "user", "content": line})
         try:
             prompt = engine.io_processor.render_chat(messages)
-            answer = await _answer(engine, prompt, params, f"chat-{turn}")
+            answer = runner.run(_answer(engine, prompt, params, f"chat-{turn}"))
         except RequestError as error:
             sys.stderr.write(f"tenonry: error: {error}\n")
             return 1
