@@ -84,6 +84,43 @@ def test_flags_environment_and_file_in_this_order(tmp_path, monkeypatch):
     assert (config.model, server.port, server.api_key) == ("mine", 3, ("k",))
 
 
+def test_the_environment_wins_over_the_file_for_hook_modules_too(tmp_path, monkeypatch):
+    file = tmp_path / "settings.yaml"
+    file.write_text("plugins: {disable: [of-the-file]}\n")
+    monkeypatch.setenv("TENONRY_PLUGINS", "{disable: [of-the-environment]}")
+    assert parse("demo", "--config", str(file))[0].plugins.disable == ("of-the-environment",)
+    assert parse("demo", "--config", str(file), "--disable-plugin", "x")[0].plugins.disable == ("x",)
+
+
+def test_null_in_the_file_means_what_it_means_to_other_verbs(tmp_path):
+    file = tmp_path / "settings.yaml"
+    file.write_text("io_processor: null\nworker: null\nmax_model_len: null\n")
+    engine, _ = parse("demo", "--config", str(file))
+    assert (engine.io_processor, engine.worker.name, engine.max_model_len) == (None, "null", None)
+    engine, _ = parse("demo", "--config", str(file), "--worker", "torch")
+    assert engine.worker.name == "torch"
+
+
+def test_sizes_are_read_alike_from_every_source(tmp_path, monkeypatch):
+    file = tmp_path / "settings.yaml"
+    file.write_text("max_body_bytes: 32M\nport: 9k\n")
+    monkeypatch.setenv("TENONRY_MAX_HEADER_BYTES", "128K")
+    _, server = parse("demo", "--config", str(file), "--backlog", "1k")
+    assert (server.max_body_bytes, server.port, server.max_header_bytes, server.backlog) == (
+        32 << 20,
+        9000,
+        131072,
+        1000,
+    )
+
+
+@pytest.mark.parametrize("text", [" ", ",", " , "])
+def test_a_blank_variable_of_keys_does_not_open_the_server(monkeypatch, text):
+    monkeypatch.setenv("TENONRY_API_KEY", text)
+    with pytest.raises(ConfigError, match="api_key: an API key is empty"):
+        parse("demo")
+
+
 def test_keys_from_the_environment(monkeypatch):
     monkeypatch.setenv("TENONRY_API_KEY", "one, two")
     assert parse("demo")[1].api_key == ("one", "two")

@@ -9,10 +9,11 @@ import argparse
 import os
 from typing import Any, Literal, get_args, get_origin
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tenonry.arguments import config_from_arguments, human_int
-from tenonry.config import ENV_PREFIX, EngineConfig, environment_values, load_yaml
+from tenonry import arguments
+from tenonry.arguments import config_from_arguments
+from tenonry.config import ENV_PREFIX, EngineConfig, environment_values, human_int, load_yaml
 from tenonry.errors import ConfigError
 from tenonry.plugin_discovery import installed
 
@@ -47,6 +48,13 @@ class ServerConfig(BaseModel):
     ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
     ssl_keyfile_password: str | None = Field(None, description="Password of the key file.")
     ssl_ca_certs: str | None = Field(None, description="Authorities whose client certificates are required.")
+
+    @field_validator("*", mode="before")
+    @classmethod
+    def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
+        """What a variable or a YAML file holds as text means what it means as a flag."""
+        is_number = cls.model_fields[info.field_name or ""].annotation is int
+        return human_int(value) if is_number and isinstance(value, str) else value
 
     @field_validator("api_key")
     @classmethod
@@ -86,7 +94,7 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
         elif get_origin(field.annotation) is Literal:
             keywords["choices"] = get_args(field.annotation)
         elif field.annotation in (int, float):
-            keywords |= {"type": human_int if field.annotation is int else float, "metavar": "N"}
+            keywords |= {"type": arguments.human_int if field.annotation is int else float, "metavar": "N"}
         else:
             keywords["metavar"] = name.upper()
         group.add_argument("--" + name.replace("_", "-"), **keywords)
@@ -125,29 +133,24 @@ def _environment() -> dict[str, Any]:
         text = os.environ.get(ENV_PREFIX + name.upper())
         if text:
             many = get_origin(field.annotation) is tuple
-            found[name] = [part.strip() for part in text.split(",") if part.strip()] if many else text
+            parts = [part.strip() for part in text.split(",") if part.strip()]
+            found[name] = (parts or [""]) if many else text  # a blank key is refused: it must not mean 'no keys'
     return found
 
 
 def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineConfig:
     """What the file says joins the flags where neither a flag nor the environment says it."""
-    environment = environment_values()
-    flags = argparse.Namespace(**{**given, "config": None})
+    said = {name for name in EngineConfig.model_fields if given.get(name) is not None} | set(environment_values())
     if given.get("model_tag"):
-        flags.model = given["model_tag"]
-    unknown: dict[str, Any] = {}
-    for name, value in from_file.items():
-        if name == "plugins" or name not in EngineConfig.model_fields:
-            unknown[name] = value  # the kernel refuses what it does not know, by its name
-        elif getattr(flags, name, None) is None and name not in environment:
-            setattr(flags, name, value)
+        said.add("model")
     if given.get("allow_plugin") or given.get("disable_plugin"):
-        unknown.pop("plugins", None)
-    if flags.stat_loggers is not None or "stat_loggers" in environment:
-        return config_from_arguments(flags, **unknown)
-    flags.stat_loggers = _default_stat_loggers()
-    config = config_from_arguments(flags, **unknown)
-    return config if config.log_stats else config.model_copy(update={"stat_loggers": ()})
+        said.add("plugins")
+    rest = {name: value for name, value in from_file.items() if name not in said}
+    has_default = "stat_loggers" not in said | set(rest)
+    if has_default:
+        rest["stat_loggers"] = _default_stat_loggers()
+    config = config_from_arguments(argparse.Namespace(**{**given, "config": None}), **rest)
+    return config.model_copy(update={"stat_loggers": ()}) if has_default and not config.log_stats else config
 
 
 def _default_stat_loggers() -> list[str]:
