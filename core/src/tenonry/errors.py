@@ -69,6 +69,10 @@ class QueueFullError(TenonryError):
         self.retry_after_s = retry_after_s
 
 
+class DrainingError(QueueFullError):
+    """No room, and there will be none: this front end finishes what it has, and ends."""
+
+
 class EngineGenerateError(TenonryError):
     """One request failed inside the engine; others go on."""
 

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 from kernel_served import LENGTH, Served, collect, params, tokens
 
 from tenonry.client import async_llm, front_end, input_processor
-from tenonry.errors import EngineGenerateError, QueueFullError, RequestError, TenonryError
+from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, RequestError, TenonryError
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
@@ -361,7 +362,7 @@ class TestPause:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await served.engine.resume_generation()
-            assert served.engine._gate._held == 0
+            assert served.engine._gate.held == 0
 
         served.run(main())
 
@@ -402,11 +403,31 @@ class TestDrain:
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
             assert served.engine.is_draining
-            with pytest.raises(QueueFullError, match="shutting down and accepts no new requests") as full:
+            with pytest.raises(DrainingError, match="shutting down and accepts no new requests") as full:
                 await collect(served.engine, [1], params(), "late")
             assert full.value.retry_after_s == 5.0
             assert await drained is True
             assert await task == tokens([1], params(max_tokens=30))
+
+        served.run(main())
+
+    def test_what_is_still_being_read_is_finished_too(self, served, threads, monkeypatch):
+        """A long text becomes tokens in a thread; meanwhile no stream is open."""
+        process = served.engine._inputs.process
+        text = "a text"
+
+        def slowly(prompt: Any, *args: Any, **fields: Any) -> Any:
+            time.sleep(0.2)
+            return process("a", *args, **fields)
+
+        monkeypatch.setattr(served.engine._inputs, "process", slowly)
+
+        async def main() -> None:
+            task = asyncio.ensure_future(collect(served.engine, text, params(), "r"))
+            await asyncio.sleep(0.05)
+            assert await served.engine.drain(10) is True
+            assert task.done()
+            assert await task == tokens("a", params())
 
         served.run(main())
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, QueueFullError, RequestError
+from tenonry.errors import DrainingError, EngineDeadError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
 from tenonry.model_info import ModelInfo
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
@@ -105,7 +105,7 @@ class FakeEngine:
         if self.before is not None:
             raise self.before
         if self.is_draining:
-            raise QueueFullError("the server is draining", retry_after_s=5)
+            raise DrainingError("the server is shutting down", retry_after_s=5)
         ids, text = self._prompt(prompt, params, fields)
         stop = self.running[request_id] = asyncio.Event()
         try:

@@ -7,7 +7,7 @@ import json
 import pytest
 from openai_server_fakes import ANSWER
 
-from tenonry.errors import EngineDeadError, EngineGenerateError, QueueFullError
+from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.sampling_params import OutputKind
 
 
@@ -191,6 +191,7 @@ def test_without_tokenizer_only_ids_are_served(make_api):
     ("error", "status", "code", "retry"),
     [
         (QueueFullError("5000 requests run or wait", 2.2), 429, "queue_full", "3"),
+        (DrainingError("the server is shutting down and accepts no new requests", 5.0), 503, "draining", "5"),
         (EngineDeadError("engine 0 (pid 12) died"), 503, "engine_dead", "5"),
         (EngineGenerateError("kernel failed at 0x7fffdeadbeef"), 500, "generation_failed", None),
         (RuntimeError("secret at 0x7fffdeadbeef"), 500, "internal_error", None),

@@ -56,7 +56,7 @@ class AsyncLLM(FrontEnd):
 
     async def _wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - as above
         deadline = time.monotonic() + timeout
-        while len(self._outputs):
+        while len(self._outputs) or (self._gate.is_draining and self._gate.held):  # whoever is in already is served
             if self.errored or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.02)

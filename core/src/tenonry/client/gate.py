@@ -10,22 +10,22 @@ from collections.abc import Iterator
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
-from tenonry.errors import QueueFullError
+from tenonry.errors import DrainingError, QueueFullError
 
 
 class Gate:
     """Counts completions: those that run or wait in the engine, and those that are held before it.
 
     There is room for what all engines can run and `max_num_queued_reqs` more; each of `num_clients` front ends has an
-    equal share of it. `opened` is set while nobody holds requests back, and when the engine is gone, so that those who
-    wait hear of it.
+    equal share of it. `held` counts those that are on their way in. `opened` is set while nobody holds requests back,
+    and when the engine is gone, so that those who wait hear of it.
     """
 
     def __init__(
         self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager, num_engines: int, num_clients: int
     ) -> None:
         self._config, self._outputs, self._stats, self._num_clients = config, outputs, stats, num_clients
-        self._held, self._capacity = 0, math.inf
+        self.held, self._capacity = 0, math.inf
         self.resize(num_engines)
         self.opened = asyncio.Event()
         self.opened.set()
@@ -42,19 +42,19 @@ class Gate:
         """Room for `count` completions until they are with the output processor. Raises QueueFullError."""
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
-            raise QueueFullError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
-        inside = self._outputs.num_completions + self._held
+            raise DrainingError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
+        inside = self._outputs.num_completions + self.held
         if inside + count > self._capacity:
             self._stats.submit("record_rejection", "queue_full")
             raise QueueFullError(
                 f"{inside} sequences run or wait, the request brings {count}, and there is room for {self._capacity} "
                 f"with max_num_queued_reqs={self._config.max_num_queued_reqs}; try again later"
             )
-        self._held += count
+        self.held += count
         try:
             yield
         finally:
-            self._held -= count
+            self.held -= count
 
     async def wait(self) -> None:
         """Until the gate is open, which it may not be any more when its news arrive."""

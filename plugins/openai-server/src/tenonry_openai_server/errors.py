@@ -16,6 +16,7 @@ import msgspec
 from starlette.exceptions import HTTPException
 
 from tenonry.errors import (
+    DrainingError,
     EngineDeadError,
     EngineGenerateError,
     PluginFault,
@@ -114,7 +115,7 @@ def _from_failure(error: Exception, request_id: str) -> APIError:
 
 
 def _from_queue(error: QueueFullError) -> APIError:
-    if "draining" in str(error):
+    if isinstance(error, DrainingError):
         return APIError(503, "the server is shutting down", code="draining", retry_after_s=error.retry_after_s)
     return APIError(429, str(error), code="queue_full", retry_after_s=error.retry_after_s)
 
