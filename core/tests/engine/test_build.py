@@ -7,7 +7,7 @@ import re
 from typing import Any
 
 import pytest
-from kernel_engine import fake_config, make_core
+from kernel_engine import FAKES, fake_config, make_core
 from kernel_parts import CALLS, MoodyConnector
 
 from tenonry.engine.build import longest_sequence
@@ -34,10 +34,12 @@ def _fresh_calls() -> None:
 def test_version_and_configuration_are_logged(caplog):
     """EC-1."""
     with caplog.at_level(logging.INFO, logger="tenonry"):
-        make_core(index=3, seed=7)
+        make_core(index=3, seed=7, worker={"name": f"{FAKES}:FakeWorker", "options": {"fail_step_token": 77}})
     line = next(record.getMessage() for record in caplog.records if "engine 3 of tenonry" in record.getMessage())
     assert f"tenonry {kernel_version()}" in line
     assert '"seed":7' in line
+    assert '{"name":"tenonry_testkit.fakes:FakeWorker"}' in line
+    assert "77" not in line  # another option might be a password
 
 
 def test_parts_are_built_in_order():
