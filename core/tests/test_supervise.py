@@ -333,6 +333,22 @@ else:
             finally:
                 fork.kill()
 
+    def test_a_fork_of_the_parent_that_ends_leaves_the_children_alone(self, file):
+        """Fault 30: what user code forks runs our finalizers when it ends, and the children are not its own."""
+        then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
+        with self.parent(
+            file, "import pathlib, kernel_roles; kernel_roles.said(pathlib.Path(sys.argv[1]))\n" + then
+        ) as parent:
+            pid = said(file)["pid"]
+            try:
+                assert parent.stdout is not None
+                assert parent.stdout.readline() == b"0\n"
+                assert not is_gone(pid)
+            finally:
+                for process in (psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)):
+                    process.kill()
+        eventually(lambda: is_gone(pid), seconds=5)
+
     def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
         with self.parent(file, "time.sleep(600)", role="stubborn") as parent:
             facts = said(file)

@@ -35,11 +35,13 @@ ExitCallback = Callable[[str, int, int], None]
 
 
 class Child:
-    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end is asked for."""
+    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end is asked for.
+    `parent`: the process that may ask for it, which one that this one forks is not.
+    """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
         self.name, self.process, self.stopping = name, process, False
-        self._lifeline = lifeline
+        self._lifeline, self.parent = lifeline, os.getpid()
 
     @property
     def pid(self) -> int:
@@ -104,7 +106,7 @@ def start_child(
 
 def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) -> None:
     """STOP_SIGNAL, wait up to one shared deadline, then kill the process tree of each survivor. Idempotent."""
-    children = list(children)
+    children = [child for child in children if child.parent == os.getpid()]
     for child in children:
         child.stopping = True
     alive = [child for child in children if child.exit_code is None]
