@@ -104,6 +104,21 @@ class TestDeath:
 
         served.run(main())
 
+    def test_whoever_waits_for_requests_to_end_hears_of_it(self, serve):
+        served = serve(worker=SLOW)
+
+        async def main() -> None:
+            stream = served.engine.generate([1], LONG, "r")
+            await anext(stream)
+            waits = asyncio.ensure_future(served.engine.wait_for_requests_to_drain())
+            await asyncio.sleep(0)
+            os.kill(pid_of(served), signal.SIGKILL)
+            with pytest.raises(EngineDeadError, match="signal SIGKILL"):
+                await waits
+            await stream.aclose()
+
+        served.run(main())
+
     def test_before_anybody_asked_for_anything(self, serve):
         served = serve()
         os.kill(pid_of(served), signal.SIGKILL)

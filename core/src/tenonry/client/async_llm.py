@@ -63,8 +63,9 @@ class AsyncLLM(FrontEnd):
         return True
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
-        """Until no engine has work. Raises TimeoutError after `drain_timeout` seconds."""
+        """Until no engine has work. Raises TimeoutError after `drain_timeout` seconds, or EngineDeadError."""
         if not await self._wait_until_empty(drain_timeout):
+            self._client.check_alive()
             raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
 
     # ------------------------------------------------------------------ engines
