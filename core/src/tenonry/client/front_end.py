@@ -57,7 +57,6 @@ class FrontEnd:
         self._handler: OutputHandler | None = None
         self._scaling = asyncio.Lock()
         on_death = functools.partial(_report_death, weakref.ref(self))
-        self._stats: StatManager
         self._engines: Engines | SharedEngines
         manager: PluginManager | None = None
         index, count = 0, 1

@@ -94,39 +94,33 @@ class EngineFleet:
 
         Raises LaunchError or ConfigError.
         """
-        with self._starting:
-            return self._start(indexes, addresses)
-
-    def _start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
-        meeting = self.meeting()
-        address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
-        socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
-        try:
-            self._epoch += 1
-            self.stop([index for index in indexes if self.dead.pop(index, None)])
-            local = self._config.data_parallel_size_local
-            engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
-            specs = [self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local]
-            if self._coordinated and self.coordinator is None:
-                self.coordinator = self._start_coordinator()
-            self._launcher.start(specs)
-            facts = self._run_handshake(socket, engines, addresses)
-            check_alike([*self.engines.values(), *facts])
-        except BaseException:
-            self.stop(indexes)
-            socket.close()
-            raise
-        finally:
-            meeting.close()
-        self.engines |= {one.index: one for one in facts}
-        self.remote |= {engine.index for engine in engines if not engine.local}
-        if all(engine.local for engine in engines):
-            socket.close()
-        else:
-            self._nodes.start(socket)
-        for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
-            self._on_exit(name, 0, code)
-        return facts
+        with self._starting, contextlib.closing(self.meeting()) as meeting:
+            address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
+            socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
+            try:
+                self._epoch += 1
+                self.stop([index for index in indexes if self.dead.pop(index, None)])
+                local = self._config.data_parallel_size_local
+                engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
+                specs = [self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local]
+                if self._coordinated and self.coordinator is None:
+                    self.coordinator = self._start_coordinator()
+                self._launcher.start(specs)
+                facts = self._run_handshake(socket, engines, addresses)
+                check_alike([*self.engines.values(), *facts])
+            except BaseException:
+                self.stop(indexes)
+                socket.close()
+                raise
+            self.engines |= {one.index: one for one in facts}
+            self.remote |= {engine.index for engine in engines if not engine.local}
+            if all(engine.local for engine in engines):
+                socket.close()
+            else:
+                self._nodes.start(socket)
+            for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
+                self._on_exit(name, 0, code)
+            return facts
 
     def _run_handshake(
         self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
