@@ -17,7 +17,7 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, Pl
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_kinds import FIRST_PARTY, HOOK_MODULES, KINDS
-from tenonry.plugin_manager import PluginManager, load_plugin, resolve_owned
+from tenonry.plugin_manager import PluginManager, resolve_owned
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 
 CONFIG = EngineConfig(model="m")
@@ -180,8 +180,9 @@ class TestFiles:
         path.unlink()  # the other process has no such file
         sent = PluginPlan.decode(PluginPlan((entry,)).encode())
         sys.modules.pop(entry.target.partition(":")[0])
-        cls, options, _ = load_plugin(sent, "stat_logger")
-        assert (cls.__name__, options.level) == ("Mine", 2)
+        found = sent.get("stat_logger")
+        cls = found.load()
+        assert (cls.__name__, found.load_options(cls).level) == ("Mine", 2)
 
     def test_the_module_is_named_after_its_text(self, path, tmp_path):
         copy = tmp_path / "copy.py"

@@ -18,7 +18,6 @@ from pydantic import BaseModel
 from tenonry import hookspecs
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
-from tenonry.interfaces.plugin import Plugin
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import (
     Installed,
@@ -204,13 +203,6 @@ def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:
     choice = PluginChoice.model_construct(name=name)  # any text may be asked for
     entry = qualified_entry(kind, choice) if ":" in name else _installed_entry(kind, choice)
     return import_target(entry), entry
-
-
-def load_plugin(plan: PluginPlan, kind: str) -> tuple[type[Plugin[Any]], BaseModel, PlanEntry]:
-    """Class, options and entry of the one plugin of a kind, in whatever process needs it."""
-    entry = plan.get(kind)
-    cls = entry.load()
-    return cls, entry.load_options(cls), entry
 
 
 def build_plugin(entry: PlanEntry, make_context: Callable[[BaseModel], Any]) -> Any:

@@ -14,6 +14,7 @@ import numpy as np
 from tenonry.client.faults import ask_io_processor, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.stream import Completion, Stream
+from tenonry.constant_list import ConstantList
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
@@ -54,7 +55,7 @@ class OutputProcessor:
         for index, request in enumerate(requests):
             params, detokenizer = request.sampling_params, None
             if self._io is not None and params.detokenize:
-                prompt = stream.prompt_token_ids
+                prompt = ConstantList(stream.prompt_token_ids)
                 detokenizer = ask_io_processor(self._io, stream.request_id, "make_detokenizer", prompt, params)
             stream.completions.append(Completion(request.handle, index, stream, detokenizer))
         self._completions |= {completion.handle: completion for completion in stream.completions}

@@ -15,7 +15,7 @@ from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import kernel_version
-from tenonry.plugin_manager import blamed, build_plugin, load_plugin, resolve_owned
+from tenonry.plugin_manager import blamed, build_plugin, resolve_owned
 from tenonry.plugin_plan import PluginPlan
 from tenonry.scheduling.validator import StepValidator
 
@@ -54,14 +54,15 @@ class EngineParts:
         self.validator = StepValidator(self.scheduler_context) if config.validate_scheduler else None
 
     def _executor_context(self, options: BaseModel) -> ExecutorContext:
-        worker_class, worker_options, worker = load_plugin(self.plan, "worker")
+        worker = self.plan.get("worker")
+        worker_class = worker.load()
         return ExecutorContext(
             self.config,
             self.model,
             max_model_len=longest_sequence(self.config, self.model),
             worker_class=worker_class,  # type: ignore[arg-type]  # load() checked it against the interface
             worker_target=worker.target,
-            worker_options=worker_options,
+            worker_options=worker.load_options(worker_class),
             options=options,
             engine_index=self.index,
             plan_text=self.plan.encode(),

@@ -6,6 +6,7 @@ import enum
 import logging
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 
 import msgspec
 import zmq
@@ -38,16 +39,18 @@ class CoreEngineState(enum.Enum):
     READY = "ready"
 
 
+@dataclass(slots=True)
 class CoreEngine:
     """What a front end knows of one engine; `facts` once it is ready."""
 
-    __slots__ = ("facts", "identity", "index", "local", "state")
+    index: int = 0
+    local: bool = True
+    state: CoreEngineState = CoreEngineState.NEW
+    facts: EngineFacts | None = None
 
-    def __init__(self, index: int = 0, local: bool = True) -> None:
-        self.index, self.local = index, local
-        self.identity = engine_identity(index)
-        self.state = CoreEngineState.NEW
-        self.facts: EngineFacts | None = None
+    @property
+    def identity(self) -> bytes:
+        return engine_identity(self.index)
 
 
 class Handshake:
@@ -62,7 +65,8 @@ class Handshake:
         on_report: Callable[[zmq.Socket[bytes], list[bytes]], None] | None = None,
     ) -> None:
         self._on_report = on_report  # for what nodes say of their engines meanwhile
-        self._socket, self._engines, self._metadata = socket, {engine.identity: engine for engine in engines}, metadata
+        self._engines = {engine.identity: engine for engine in engines}
+        self._socket, self._metadata = socket, metadata
         self._versions, self._plugins = plan.versions(), plan.of_engines()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
