@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from front_ends_served import collect, eventually, params, served_config, tokens
+from front_ends_served import FAKES, collect, eventually, params, served_config, tokens
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError
@@ -64,8 +64,9 @@ class Served:
 class Nodes:
     """A front end with engine 0, and a headless node with engine 1."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **values: Any) -> None:
         self.values: dict[str, Any] = {
+            **values,
             "data_parallel_size": 2, "data_parallel_size_local": 1, "data_parallel_rpc_port": free_port(),
             "auth_key_file": write_keys(folder), "start_timeout": 30.0,
         }  # fmt: skip
@@ -73,7 +74,7 @@ class Nodes:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
         command, self.log = [sys.executable, "-c", SCRIPT, config.model_dump_json()], folder / "node.log"
         with self.log.open("wb") as log:
-            self.node = subprocess.Popen(command, env=environment, stderr=log)
+            self.node = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
         self.served: Served | None = None
 
     def start(self) -> Served:
@@ -92,8 +93,8 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(fake_model: None, tmp_path: Path) -> Iterator[Nodes]:
-    made = Nodes(tmp_path)
+def nodes(request: pytest.FixtureRequest, fake_model: None, tmp_path: Path) -> Iterator[Nodes]:
+    made = Nodes(tmp_path, **getattr(request, "param", {}))
     yield made
     engines = psutil.Process(made.node.pid).children() if made.node.poll() is None else []
     made.close()
@@ -135,19 +136,38 @@ def test_a_node_that_is_silent_is_lost(nodes):
 
 
 def test_a_signal_ends_a_node_in_order(nodes):
-    """What runs there is finished first, and the front end hears that the engine is gone."""
+    """To the whole group: what runs there is finished first, and the front end hears that the engine is gone."""
     served = nodes.start()
 
     async def main() -> list[int]:
         long = params(max_tokens=300)
         job = asyncio.ensure_future(collect(served.engine, [1], long, "r", data_parallel_rank=1))
         await asyncio.sleep(0.2)
-        nodes.node.send_signal(signal.SIGTERM)
+        os.killpg(nodes.node.pid, signal.SIGTERM)
         return await job
 
     assert served.run(main()) == tokens([1], params(max_tokens=300))
     assert nodes.node.wait(15) == 0
     eventually(lambda: "engine 1 was stopped on node" in served.engine._client.engines[1].dead)
+
+
+SLOW = {"worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.02}}}
+
+
+@pytest.mark.parametrize("nodes", [SLOW], indirect=True)
+def test_a_second_signal_aborts_what_runs_on_a_node(nodes):
+    served = nodes.start()
+
+    async def main() -> list[int]:
+        job = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=500), "r", data_parallel_rank=1))
+        await asyncio.sleep(0.2)
+        for _ in range(2):
+            os.killpg(nodes.node.pid, signal.SIGTERM)
+            await asyncio.sleep(0.1)
+        return await job
+
+    assert len(served.run(main())) < 400
+    assert nodes.node.wait(15) == 0
 
 
 class TestWhatIsMissing:
