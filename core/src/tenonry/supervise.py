@@ -82,8 +82,9 @@ def start_child(
         "parent": os.getpid() if threading.current_thread() is threading.main_thread() and not removes else 0,
         "removes": removes,
     }
-    held = signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # inherited, until the child ignores them
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
+        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # inherited, until the child ignores them
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tenonry.launch.child"],
             stdin=subprocess.PIPE,
