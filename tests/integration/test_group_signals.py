@@ -124,10 +124,12 @@ def test_the_second_one_aborts(start, layout):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_terminal_speaks_to_the_whole_group_too(start, number):
-    """Ctrl-C, and the end of the terminal itself."""
+    """Ctrl-C, and the end of the terminal itself, of which shell and system may both tell."""
     server = start("--worker-option", "step_ms=3").ready()
     stream = Stream(server)
     server.signal_all(number)
+    server.wait_for("(requests may finish)")
+    server.signal_all(signal.SIGHUP)
     assert stream.end() == "length"
     ends_in_order(server)
 

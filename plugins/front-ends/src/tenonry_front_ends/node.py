@@ -44,7 +44,7 @@ def run_headless(config: EngineConfig) -> int:
     configure_logging("node")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # who said `nohup` has decided
-            signal.signal(number, lambda *_: node.stop())
+            signal.signal(number, lambda number, _: node.stop(may_abort=number != signal.SIGHUP))
     return node.run()
 
 
@@ -79,9 +79,9 @@ class HeadlessNode:
         self._timeout, self._stopping, self._aborting = config.start_timeout, threading.Event(), False
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 
-    def stop(self) -> None:
-        """First call: finish what runs; second: abort it. Safe in a signal handler."""
-        self._aborting = self._stopping.is_set()
+    def stop(self, *, may_abort: bool = True) -> None:
+        """First call: finish what runs; second, if it may: abort it. Safe in a signal handler."""
+        self._aborting |= may_abort and self._stopping.is_set()
         self._stopping.set()
 
     def run(self) -> int:

@@ -110,7 +110,9 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
     """
     starting = threading.Event()
 
-    def stop(_number: int, _frame: FrameType | None) -> None:
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and top.is_stopping:
+            return  # a terminal that closes may be told of more than once, by its shell and by the system
         if not starting.is_set():
             top.request_stop()
             return
