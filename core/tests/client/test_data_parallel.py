@@ -237,8 +237,14 @@ class TestScale:
 class TestLockstep:
     """Models whose expert layers span engines (DP-1, DP-4 to DP-9)."""
 
-    def test_idle_engines_take_dummy_steps_while_one_has_work(self, serve):
-        served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
+    @pytest.mark.parametrize("depth", [1, 2])
+    def test_idle_engines_take_dummy_steps_while_one_has_work(self, serve, depth):
+        """And one with work does in a turn that only collects a result, or takes leave of rows."""
+        served = serve(
+            model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4,
+            worker={"name": "kernel_parts:CountingWorker", "options": {"delay_s": 0.002}},
+            executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth, "late": depth > 1}},
+        )  # fmt: skip
         assert "coordinator" in served.engine._engines.fleet.pids()
 
         async def steps() -> list[list[int]]:

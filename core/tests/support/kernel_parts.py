@@ -15,7 +15,7 @@ from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, MemoryReport
 from tenonry.scheduling import StepBuilder
-from tenonry.step import SchedulerOutput
+from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, ReferenceScheduler
 from tenonry_testkit.fakes.executor import InstantOptions
 from tenonry_testkit.fakes.worker import FakeWorkerOptions
@@ -226,6 +226,19 @@ class MoodyWorker(FakeWorker):
     def execute_dummy_batch(self) -> None:
         CALLS.append("dummy")
         super().execute_dummy_batch()
+
+
+class CountingWorker(FakeWorker):
+    """Counts how often its model runs: a step that only takes leave of rows is none, as expert layers see it."""
+
+    passes = 0
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        self.passes += len(output.row) > 0
+        return super().execute_model(output)
+
+    def count_steps(self) -> list[int]:
+        return [self.passes, self.dummy_steps]
 
 
 class ConnectorOptions(PluginOptions):

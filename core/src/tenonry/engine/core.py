@@ -59,6 +59,7 @@ class EngineCore(EngineParts):
         self._live: set[int] = set()  # handles that have not ended
         self._fault: TenonryError | None = None  # what ended this engine
         self._idle_since: float | None = None
+        self.num_passes = 0  # steps with tokens to compute
         self._stats_due = 0.0
         self._stats_dirty = False
 
@@ -167,6 +168,7 @@ class EngineCore(EngineParts):
                 return False  # nothing to compute: the step reaches no worker, only its number is used up
             future = self._execute(output)
         self._in_flight.append((output, future))
+        self.num_passes += len(output.row) > 0
         return True
 
     def _validate(self, output: SchedulerOutput) -> None:

@@ -44,7 +44,7 @@ class DataParallelLoop(EngineLoop):
             worker = self.core.plan.get("worker").name
             raise ConfigError(f"the engines of this model step together, and worker '{worker}' has no dummy steps")
         self._sync_steps = self.config.data_parallel_sync_steps
-        self._wave, self._is_running, self._step = 0, False, 0  # nothing starts a wave but lockstep
+        self._wave, self._is_running, self._step, self._passes = 0, False, 0, 0  # nothing starts a wave but lockstep
         self._last_counts, self._report_due = (0, 0), 0.0
         self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
         self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
@@ -61,7 +61,6 @@ class DataParallelLoop(EngineLoop):
         if self._is_running and not self.core.has_work():
             self._drain()
             if self._stop_at is None and not self.core.has_work():
-                self.core.call_workers("execute_dummy_batch")
                 self._stepped()
                 return True
         return super()._turn()
@@ -95,9 +94,12 @@ class DataParallelLoop(EngineLoop):
             self._report(EngineLoad(self._index, *counts))
 
     def _stepped(self) -> None:
-        """Count a step of the wave; at every nth one ask whether anybody has work."""
+        """Count a step of the wave, in which every model runs; at every nth one ask whether anybody has work."""
+        before, self._passes = self._passes, self.core.num_passes
         if not self._is_running:
             return
+        if before == self._passes:  # a turn may merely collect a result, or take leave of rows
+            self.core.call_workers("execute_dummy_batch")
         self._step += 1
         if self._step % self._sync_steps == 0:
             self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
