@@ -67,6 +67,11 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
     total_tokens: int = 0
     connector_metadata: Any = None
 
+    @property
+    def is_empty(self) -> bool:
+        """True if workers have nothing to do but, perhaps, to move KV."""
+        return not (len(self.row) or len(self.gone) or self.new)
+
 
 class TokenLogprobs(msgspec.Struct, array_like=True):
     """Log-probabilities of sampled tokens of L rows: column 0 is the sampled token, then the K most likely ones.

@@ -368,18 +368,20 @@ def drive(core: EngineCore) -> None:
 
 
 class TestStall:
-    """A scheduler that runs nothing must not look like a hang of the engine."""
+    """A scheduler that runs nothing must not look like a hang of the engine, nor keep a core busy with empty steps."""
 
-    def stalled(self, clock: VirtualClock, seconds: float) -> Any:
-        core = make_core(clock=clock, **moody(scheduler={"idle": True}))
+    def stalled(self, clock: VirtualClock, seconds: float, connector: str | None = None) -> Any:
+        core = make_core(clock=clock, kv_connector=connector, **moody(scheduler={"idle": True}))
         core.add_request(request(1))
         for _ in range(5):
             assert core.step() == ({}, False)
             clock.advance(seconds / 4)
         return core
 
-    def test_it_is_said_once(self, caplog):
-        core = self.stalled(VirtualClock(), STALL_S * 3)
+    @pytest.mark.parametrize("connector", [None, "kernel_parts:MoodyConnector"])
+    def test_it_is_said_once(self, caplog, connector):
+        """With a KV connector empty steps go to the workers, for a transfer may be on the way."""
+        core = self.stalled(VirtualClock(), STALL_S * 3, connector)
         text = "scheduler 'kernel_parts:MoodyScheduler' has scheduled nothing for 10 s; 0 requests run, 1 wait"
         assert caplog.text.count(text) == 1
         core.step()

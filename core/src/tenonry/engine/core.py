@@ -138,9 +138,9 @@ class EngineCore(EngineParts):
         launched = len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
         if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
             return {}, True
-        if not self._in_flight:
+        if not self._in_flight or self._in_flight[0][0].is_empty:  # or a transfer is on the way
             self._note_stall()
-            return {}, False
+            return self._collect() if self._in_flight else {}, False
         self._idle_since = None
         return self._collect(), True
 
@@ -158,15 +158,14 @@ class EngineCore(EngineParts):
 
     def _launch(self) -> bool:
         output: SchedulerOutput = self._ask("schedule")
-        is_empty = not len(output.row) and not len(output.gone) and not output.new and self.kv_connector is None
-        if self.executor.runs_elsewhere and not is_empty:
-            future = self._execute(output)
-            self._validate(output)  # meanwhile
-        else:
+        is_empty = output.is_empty and self.kv_connector is None
+        if is_empty or not self.executor.runs_elsewhere:
             self._validate(output)
-            if is_empty:
-                return False  # nothing to compute: the step reaches no worker, only its number is used up
-            future = self._execute(output)
+        if is_empty:
+            return False  # nothing to compute: the step reaches no worker, only its number is used up
+        future = self._execute(output)
+        if self.executor.runs_elsewhere:
+            self._validate(output)  # meanwhile
         self._in_flight.append((output, future))
         self.num_passes += len(output.row) > 0
         return True
