@@ -2,7 +2,7 @@
 """Set up this repository and work with it. Needs Python 3.11, 3.12 or 3.13 and nothing else.
 
     python3 dev.py run [WORDS]                 tenonry WORDS; without words: serve the demo model
-    python3 dev.py test [PYTEST ARGUMENTS]     all tests, two processes at a time, or those that the arguments choose
+    python3 dev.py test [PYTEST ARGUMENTS]     all tests, some at a time, or those that the arguments choose
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
@@ -13,7 +13,6 @@ or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name; wit
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import hashlib
 import os
@@ -21,6 +20,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any, NoReturn
@@ -139,7 +139,6 @@ def ensure_environment() -> None:
         say("setting up .venv, which takes some minutes" if first else "bringing .venv up to date")
         STAMP.unlink(missing_ok=True)
         make_venv(VENV)
-        disable_stevedore_cache()
         pip(PYTHON, *BACKEND, quiet=True)
         pip(PYTHON, "-r", "requirements.txt", "--no-build-isolation", quiet=not first)
         STAMP.write_text(wanted, encoding="utf-8")
@@ -157,21 +156,6 @@ def make_venv(folder: Path) -> None:
         )
 
 
-def disable_stevedore_cache() -> None:
-    """Keep stevedore from remembering entry points.
-
-    Its cache cannot tell times apart that are less than 128 seconds apart, so that a plugin installed just
-    now could stay unseen. The file `.disable` is its own switch.
-    """
-    if sys.platform == "darwin":
-        folder = Path.home() / "Library" / "Caches" / "Python Entry Points"
-    else:
-        folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "python-entrypoints"
-    with contextlib.suppress(OSError):  # a home that cannot be written to cannot hold a cache either
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".disable").touch()
-
-
 def pip(python: Path, *words: str, quiet: bool) -> None:
     """Run `pip install WORDS` under the constraints, in the root: paths in requirements.txt start there."""
     options = ["--disable-pip-version-check", "-c", "constraints.txt", *["--quiet"] * quiet]
@@ -182,8 +166,11 @@ def pip(python: Path, *words: str, quiet: bool) -> None:
 
 
 def test_env() -> dict[str, str]:
-    """Return the environment for tests: small tensors want one thread, and cores are shared."""
-    return {"OMP_NUM_THREADS": "1", **os.environ}
+    """Return the environment for tests: small tensors want one thread, and cores are shared.
+
+    The tests start hundreds of processes: each would compile the tree again if none may keep what it compiled.
+    """
+    return {"OMP_NUM_THREADS": "1", **os.environ, "PYTHONDONTWRITEBYTECODE": ""}
 
 
 def become(*command: object, env: dict[str, str] | None = None) -> NoReturn:
@@ -214,10 +201,16 @@ def test(words: list[str]) -> int:
     os.chdir(ROOT)
     if words:
         become(PYTHON, "-m", "pytest", *words, env=test_env())
-    parts = [["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]], *[[path] for path in ALONE]]
-    return max(
-        subprocess.run([PYTHON, "-m", "pytest", "-q", *part], env=test_env(), check=False).returncode for part in parts
-    )
+    command = [str(PYTHON), "-m", "pytest", "-q"]
+    with tempfile.TemporaryFile() as words_of_ray:
+        # Ray's tests wait more than they compute, so they share the time of the others.
+        ray = subprocess.Popen([*command, *ALONE], env=test_env(), stdout=words_of_ray, stderr=subprocess.STDOUT)
+        others = ["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]]
+        status = subprocess.run([*command, *others], env=test_env(), check=False).returncode
+        results = {"all but Ray": status, "Ray": ray.wait()}
+        words_of_ray.seek(0)
+        sys.stdout.write(words_of_ray.read().decode())
+    return summary("test", results)
 
 
 def test_isolated(words: list[str]) -> int:

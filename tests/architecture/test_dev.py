@@ -36,7 +36,6 @@ def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(dev, "VENV", venv)
     monkeypatch.setattr(dev, "PYTHON", venv / "bin" / "python")
     monkeypatch.setattr(dev, "STAMP", venv / "tenonry-installed")
-    monkeypatch.setattr(dev, "disable_stevedore_cache", lambda: None)
     return tmp_path
 
 
@@ -141,6 +140,25 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
     ]
     assert commands[0][-1] == str(folder / "tests")
     assert not (copy / ".isolated" / "tenonry-thing").exists()
+
+
+@pytest.mark.parametrize(("others", "ray", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)])
+def test_all_tests_run_and_each_failure_counts(others, ray, status, dev, tmp_path, monkeypatch, capfd):
+    """Ray's are alone in a process, which it may end; what they say comes last."""
+    end = "exit 0" if not ray else "kill -9 $$"
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n 2"*) exit {others};; esac\n{end}\n')
+    python.chmod(0o755)
+    monkeypatch.setattr(dev, "PYTHON", python)
+    monkeypatch.setattr(dev, "ensure_environment", lambda: None)
+    monkeypatch.chdir(ROOT)
+    assert dev.test([]) == status
+    said = capfd.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in said] == [["-m", "pytest", "-q", "-n"], ["-m", "pytest", "-q", dev.ALONE[0]]]
+    for path in dev.ALONE:
+        assert (ROOT / path).exists()
+        assert f"--deselect={path}" in said[0].split()
+        assert path in said[1].split()
 
 
 @pytest.mark.parametrize("word", ["schedulers/static", "./schedulers/static/", "tenonry-scheduler-static"])
