@@ -402,7 +402,7 @@ class TestDrain:
             await counts_are(served, [1, 0])
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
-            assert served.engine.is_draining
+            assert served.engine._gate.is_draining
             with pytest.raises(DrainingError, match="shutting down and accepts no new requests") as full:
                 await collect(served.engine, [1], params(), "late")
             assert full.value.retry_after_s == 5.0

@@ -31,10 +31,6 @@ class AsyncLLM(FrontEnd):
     def is_paused(self) -> bool:
         return not self._gate.opened.is_set()
 
-    @property
-    def is_draining(self) -> bool:
-        return self._gate.is_draining
-
     async def pause_generation(self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True) -> None:
         """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
         self._gate.opened.clear()

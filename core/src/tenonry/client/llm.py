@@ -19,7 +19,7 @@ from tenonry.config import EngineConfig, make_config
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.interfaces.io_processor import ProcessedPrompt
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 
@@ -50,16 +50,12 @@ class LLM:
             parts.callback(self._stats.shutdown)
             self.engine_core = EngineCore(config, self.model, plan)
             parts.callback(self.engine_core.shutdown)
-            cache = self.engine_core.kv_cache
-            self._inputs = InputProcessor(self.model, self.io_processor, cache.max_model_len, config.seed)
+            longest = self.engine_core.kv_cache.max_model_len
+            self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
             self._outputs = OutputProcessor(self.io_processor, time.monotonic, log_stats=self._stats.enabled)
             self._ids = itertools.count()
             self._dead: str | None = None
-            facts = EngineFacts(
-                index=0, epoch=0, num_gpu_blocks=cache.num_blocks, block_size=cache.block_size,
-                max_model_len=cache.max_model_len,
-            )  # fmt: skip
-            self.info = engine_info(config, self.model, plan, [facts])
+            self.info = engine_info(config, self.model, plan, [self.engine_core.facts()])
             self._stats.initialized(self.info)
             announce(manager, self.info)
             self._parts = parts.pop_all()

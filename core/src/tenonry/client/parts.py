@@ -50,6 +50,7 @@ def engine_info(
 ) -> EngineInfo:
     """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
+    same = config.model_dump(include={*UsageRecord.__struct_fields__} - {"dtype", "block_size", "kv_connector"})
     return EngineInfo(
         model=model.name,
         served_model_name=(config.served_model_name or (config.model,))[0],
@@ -62,17 +63,12 @@ def engine_info(
             architecture=model.architecture,
             dtype=dtype,
             block_size=engines[0].block_size,
-            gpu_memory_utilization=config.gpu_memory_utilization,
             kv_cache_bytes=config.kv_cache_memory_bytes,
             quantization=None,
             enable_lora=False,
-            enable_prefix_caching=config.enable_prefix_caching,
-            enforce_eager=config.enforce_eager,
-            tensor_parallel_size=config.tensor_parallel_size,
-            data_parallel_size=config.data_parallel_size,
-            pipeline_parallel_size=config.pipeline_parallel_size,
             kv_connector=config.kv_connector.name if config.kv_connector else None,
             kv_cache_dtype=dtype,
             context=context,
+            **same,
         ),
     )

@@ -16,7 +16,7 @@ from typing import Any
 from tenonry.config import EngineConfig
 from tenonry.engine.build import EngineParts, release
 from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput
+from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishedOutput
 from tenonry.model_info import ModelInfo
 from tenonry.outputs import FinishReason
 from tenonry.plugin_plan import PluginPlan
@@ -62,6 +62,17 @@ class EngineCore(EngineParts):
         self.num_passes = 0  # steps with tokens to compute
         self._stats_due = 0.0
         self._stats_dirty = False
+
+    def facts(self, epoch: int = 0) -> EngineFacts:
+        """What a front end has to know of this engine; `epoch` is the one its messages carry."""
+        return EngineFacts(
+            index=self.index,
+            epoch=epoch,
+            num_gpu_blocks=self.kv_cache.num_blocks,
+            block_size=self.kv_cache.block_size,
+            max_model_len=self.kv_cache.max_model_len,
+            resolved=self.executor.resolved_plugins(),
+        )
 
     # ------------------------------------------------------------------ requests
     def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:

@@ -64,7 +64,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
         handshake.failed(error)
         context.destroy()
         return 1
-    handshake.ready(loop.facts())
+    handshake.ready(loop.core.facts(metadata.epoch))
     return loop.run()
 
 
@@ -149,18 +149,6 @@ class EngineLoop:
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
         signal.signal(STOP_SIGNAL, self._on_stop)  # before READY: from then on an end has to be orderly
-
-    def facts(self) -> EngineFacts:
-        """What the front end has to know of this engine."""
-        cache = self.core.kv_cache
-        return EngineFacts(
-            index=self._index,
-            epoch=self._epoch,
-            num_gpu_blocks=cache.num_blocks,
-            block_size=cache.block_size,
-            max_model_len=cache.max_model_len,
-            resolved=self.core.executor.resolved_plugins(),
-        )
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
