@@ -7,7 +7,6 @@ import re
 import time
 import uuid
 from collections.abc import AsyncGenerator, Callable
-from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 from starlette.requests import ClientDisconnect, Request
@@ -172,14 +171,3 @@ async def truncated(engine: AsyncLLM, prompt: Any, body: SamplingBody, max_token
         lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special),
     )
     return processed.token_ids[-keep:].tolist()
-
-
-async def last_output(outputs: AsyncGenerator[RequestOutput, None]) -> RequestOutput:
-    """The final state of a request that does not stream."""
-    last: RequestOutput | None = None
-    async with aclosing(outputs):
-        async for output in outputs:
-            last = output
-    if last is None:
-        raise RuntimeError("the engine's stream ended without an output")
-    return last

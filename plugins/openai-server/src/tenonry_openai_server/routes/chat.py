@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenonry_openai_server.merge import last_output
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.chunks import ChatChunks
 from tenonry_openai_server.protocol.logprobs import TokenTexts
@@ -18,7 +19,6 @@ from tenonry_openai_server.protocol.whole import chat_response
 from tenonry_openai_server.routes.calls import (
     Call,
     check_transfer,
-    last_output,
     need_text,
     off_loop,
     read_body,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -11,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.sampling_params import SamplingParams
-from tenonry_openai_server.merge import merge
+from tenonry_openai_server.merge import last_outputs, merge
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.chunks import CompletionChunks
 from tenonry_openai_server.protocol.logprobs import TokenTexts
@@ -21,7 +20,6 @@ from tenonry_openai_server.protocol.whole import completion_response
 from tenonry_openai_server.routes.calls import (
     Call,
     check_transfer,
-    last_output,
     need_text,
     read_body,
     server_state,
@@ -61,7 +59,7 @@ async def completions(request: Request) -> Response:
         write = CompletionChunks(call.id, call.created, model, wishes, texts, bases)
         return EventStream(streams[0] if len(streams) == 1 else merge(streams), write)
     async with DisconnectWatch(request.receive):
-        outputs = await gather(streams)
+        outputs = await last_outputs(streams)
     answer = completion_response(call.id, call.created, model, outputs, wishes, texts)
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
@@ -88,16 +86,3 @@ async def prepare(
         need_text(engine, "a text prompt", "prompt")
     prompt = await truncated(engine, prompt, body, params.max_tokens, special=special)
     return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}
-
-
-async def gather(streams: list[Any]) -> list[Any]:
-    """The last output of each stream; the first error ends them all."""
-    if len(streams) == 1:
-        return [await last_output(streams[0])]
-    tasks = [asyncio.ensure_future(last_output(stream)) for stream in streams]
-    try:
-        return await asyncio.gather(*tasks)
-    finally:
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
