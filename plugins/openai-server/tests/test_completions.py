@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
+import threading
+from typing import Any
 
 import pytest
 from openai_server_fakes import ANSWER
 
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.sampling_params import OutputKind
+from tenonry_openai_server.protocol.whole import completion_response
+from tenonry_openai_server.routes import calls
 
 
 def joined(events: list[str], index: int = 0) -> str:
@@ -232,3 +236,19 @@ def test_model_must_be_served(make_api):
     assert response.status_code == 404
     assert response.json()["error"]["code"] == "model_not_found"
     assert "one, two" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(("inline", "is_elsewhere"), [(20_000, False), (100, True)])
+def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline, is_elsewhere):
+    """They take seconds, in which nobody else would be served."""
+    writers = []
+
+    def write(*args: Any) -> Any:
+        writers.append(threading.current_thread().name)
+        return completion_response(*args)
+
+    monkeypatch.setattr(calls, "INLINE_CHARS", inline)
+    monkeypatch.setattr("tenonry_openai_server.routes.completions.completion_response", write)
+    (choice,) = api.complete(prompt="abc", max_tokens=8, logprobs=2)["choices"]
+    assert len(choice["logprobs"]["tokens"]) == 8
+    assert [name.startswith("asyncio_") for name in writers] == [is_elsewhere]

@@ -6,14 +6,16 @@ import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
+import msgspec
 from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.outputs import RequestOutput
+from tenonry.outputs import Logprob, RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.auth import TENANT
 from tenonry_openai_server.errors import APIError, bad_request
@@ -27,6 +29,7 @@ from tenonry_openai_server.watch import Disconnected
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
+ENTRY_CHARS = 8  # one log-probability takes as long as so many characters of text
 INLINE_CHARS = 20_000  # longer texts are tokenised and rendered on a helper thread
 _TRACE = re.compile(r"[\x21-\x7e ]{1,512}")
 BodyType = TypeVar("BodyType", bound=Body)
@@ -148,6 +151,19 @@ async def off_loop(size: int, function: Callable[[], Result]) -> Result:
     if size <= INLINE_CHARS:
         return function()
     return await asyncio.to_thread(function)
+
+
+async def respond(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
+    """What `make` makes of the outputs, as JSON. Lists of log-probabilities may take seconds to write."""
+    lists = [completion.logprobs for output in outputs for completion in output.outputs]
+    size = sum(map(_entries, [*lists, *(output.prompt_logprobs for output in outputs)])) * ENTRY_CHARS
+    body = await off_loop(size, lambda: msgspec.json.encode(make()))
+    return Response(body, media_type="application/json")
+
+
+def _entries(positions: Sequence[Mapping[int, Logprob] | None] | None) -> int:
+    """Log-probabilities in a list, as many at each position as at the last."""
+    return len(positions) * len(positions[-1] or ()) if positions else 0
 
 
 async def truncated(engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None, *, special: bool) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -22,6 +21,7 @@ from tenonry_openai_server.routes.calls import (
     need_text,
     off_loop,
     read_body,
+    respond,
     server_state,
     truncated,
     wishes_of,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
 router = APIRouter()
+MESSAGE_CHARS = 64  # a message takes a template as long as so many characters, whatever it says
 
 
 @router.post("/v1/chat/completions", **describe("Answer in a chat", ChatRequest, ChatResponse, stream=True))
@@ -65,15 +66,14 @@ async def chat_completions(request: Request) -> Response:
         return EventStream(outputs, write)
     async with DisconnectWatch(request.receive):
         output = await last_output(outputs)
-    answer = chat_response(call.id, call.created, model, output, wishes, texts)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+        return await respond(lambda: chat_response(call.id, call.created, model, output, wishes, texts), [output])
 
 
 async def render(engine: AsyncLLM, messages: list[Message], how: ChatPrompt, *, special: bool) -> Any:
     """The prompt that a chat's messages make. Raises RequestError where the model has no chat template."""
     io_processor = need_text(engine, "a chat", "messages")
     chat = [message.for_template() for message in messages]
-    size = sum(len(message["content"]) for message in chat)
+    size = sum(MESSAGE_CHARS + len(message["content"]) for message in chat)
     keywords = dict(how.chat_template_kwargs or {})
     prompt = await off_loop(
         size,

@@ -22,6 +22,7 @@ from tenonry_openai_server.routes.calls import (
     check_transfer,
     need_text,
     read_body,
+    respond,
     server_state,
     truncated,
     wishes_of,
@@ -60,8 +61,7 @@ async def completions(request: Request) -> Response:
         return EventStream(streams[0] if len(streams) == 1 else merge(streams), write)
     async with DisconnectWatch(request.receive):
         outputs = await last_outputs(streams)
-    answer = completion_response(call.id, call.created, model, outputs, wishes, texts)
-    return Response(msgspec.json.encode(answer), media_type="application/json")
+        return await respond(lambda: completion_response(call.id, call.created, model, outputs, wishes, texts), outputs)
 
 
 def sampling_params(engine: AsyncLLM, body: CompletionRequest) -> SamplingParams:
