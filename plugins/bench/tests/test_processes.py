@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -21,17 +22,6 @@ from tenonry_bench.processes import (
 SPIN = "import sys; sys.stdin.readline(); sum(range(3_000_000)); print('done', flush=True); sys.stdin.readline()"
 
 
-@pytest.fixture
-def spinner():
-    """A child that computes when it gets a line, and lives until it gets a second one."""
-    with subprocess.Popen(
-        [sys.executable, "-c", SPIN], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        yield child
-        if child.poll() is None:
-            child.communicate("\n")
-
-
 HOARD = """
 import sys
 sys.stdin.readline(); data = bytearray(60 << 20); print("has it", flush=True)
@@ -40,14 +30,29 @@ sys.stdin.readline()
 """
 
 
+@contextlib.contextmanager
+def child(code):
+    """A Python process that ends with its standard input at the latest."""
+    with subprocess.Popen(
+        [sys.executable, "-c", code], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        yield process
+        if process.poll() is None:
+            process.communicate("\n\n\n")
+
+
+@pytest.fixture
+def spinner():
+    """Computes when it gets a line, and lives until it gets a second one."""
+    with child(SPIN) as process:
+        yield process
+
+
 @pytest.fixture
 def hoarder():
-    """A child that takes 60 MiB at its first line, gives them back at the second and ends at the third."""
-    with subprocess.Popen(
-        [sys.executable, "-c", HOARD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
-        yield child
-        child.communicate("\n\n\n")
+    """Takes 60 MiB at its first line, gives them back at the second and ends at the third."""
+    with child(HOARD) as process:
+        yield process
 
 
 def test_cpu_time_of_another_process_is_what_the_system_counts(spinner):
