@@ -383,12 +383,18 @@ class TestStart:
         gc.collect()
         assert psutil.Process().children() == []
 
-    def test_a_start_that_fails_ends_what_loggers_hold(self, fake_model_site):
+    @pytest.mark.parametrize(
+        ("values", "text"),
+        [
+            ({"worker": {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}}, "no weights"),
+            ({"data_parallel_size": 2, "data_parallel_size_local": 1}, "tenonry keys FILE"),
+        ],
+    )
+    def test_a_start_that_fails_ends_what_loggers_hold(self, fake_model_site, values, text):
         """A port, for instance: else no second start could have it."""
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
-        worker = {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}
-        with pytest.raises(LaunchError, match="no weights"):
-            AsyncLLM(served_config(worker=worker), stat_loggers={"rec": logger})
+        with pytest.raises(TenonryError, match=text):
+            AsyncLLM(served_config(**values), stat_loggers={"rec": logger})
         assert logger.calls == ["shutdown"]
 
     def test_an_engine_that_takes_too_long_is_stopped(self, fake_model_site):

@@ -228,6 +228,25 @@ class TestScale:
         served.runner.close()
         assert set(threading.enumerate()) <= before
 
+    def test_a_shrink_that_nobody_waits_for_is_one_all_the_same(self, serve):
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(data_parallel_size=2, observers={"rec": logger})
+        engine = served.engine
+
+        async def main() -> None:
+            job = asyncio.ensure_future(engine.scale(1))
+            while len(engine._client.engines) > 1:  # noqa: ASYNC110 - no event says so
+                await asyncio.sleep(0)
+            job.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await job
+            assert engine.info.engine_indexes == (0,)
+            assert await collect(engine, [4], params(), "after") == tokens([4], params())
+
+        served.run(main())
+        eventually(lambda: sorted(engine.engine_pids) == ["engine 0"])
+        eventually(lambda: [info.engine_indexes for info in logger.infos] == [(0, 1), (0,)])
+
     def test_no_engine_is_refused(self, serve):
         served = serve()
         with pytest.raises(ConfigError, match="0 engines: at least 1"):

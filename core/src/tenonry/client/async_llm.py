@@ -79,10 +79,12 @@ class AsyncLLM(FrontEnd):
         self._client.check_alive()
         self.listen()
         async with self._scaling:
-            await self._engines.scale(size, drain_timeout)
-            self.info = self._engines.info
-            self._gate.resize(len(self.info.engine_indexes))
-            self._stats.initialized(self.info)
+            try:
+                await self._engines.scale(size, drain_timeout)
+            finally:  # also for a caller who does not wait until those that left are gone
+                self.info = self._engines.info
+                self._gate.resize(len(self.info.engine_indexes))
+                self._stats.initialized(self.info)
 
     scale_elastic_ep = scale
 

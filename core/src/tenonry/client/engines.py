@@ -79,7 +79,6 @@ class Engines:
             await self._grow([index for index in range(MAX_ENGINES) if index not in running][: size - len(running)])
         else:
             await self._shrink(running[size:], drain_timeout)
-        self._learn()
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:
@@ -95,6 +94,7 @@ class Engines:
                 while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
                     await asyncio.sleep(POLL_S)
             self.client.leaving.difference_update(indexes)
+            self._learn()
         except BaseException as error:
             for index in indexes:
                 self.client.remove_engine(index, str(error))
@@ -119,6 +119,7 @@ class Engines:
             raise
         for index in indexes:  # one that died meanwhile is gone already
             self.client.remove_engine(index, "it was scaled away")
+        self._learn()
         await asyncio.to_thread(self.fleet.stop, indexes)
 
     def pids(self) -> dict[str, int]:
@@ -143,7 +144,7 @@ class Engines:
         return bool(missing)
 
     def _learn(self) -> None:
-        facts = list(self.fleet.engines.values())
+        facts = [facts for index, facts in list(self.fleet.engines.items()) if index in self.client.engines]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
         self.info = engine_info(self._config, self._model, self._plan, facts, self._context)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import logging
 import time
@@ -62,8 +63,11 @@ class FrontEnd:
         index, count = 0, 1
         if engines is None:
             manager, plan, self.model = resolve_front_end(config, launcher=True)
-            self._stats = StatManager(config, plan, stat_loggers)
-            self._engines = Engines(config, self.model, plan, on_death, context, coordinated=coordinated)
+            with contextlib.ExitStack() as parts:  # what loggers hold must not stay if there will be no engines
+                self._stats = StatManager(config, plan, stat_loggers)
+                parts.callback(self._stats.shutdown)
+                self._engines = Engines(config, self.model, plan, on_death, context, coordinated=coordinated)
+                parts.pop_all()
         else:
             index, count, plan, self.model = engines.index, engines.count, engines.plan, engines.model
             self._stats, self._engines, engines.on_death = engines.stats, engines, on_death
