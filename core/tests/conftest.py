@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,11 +14,8 @@ from kernel_site import Site, forget_modules
 
 
 @pytest.fixture(autouse=True)
-def _no_settings_from_outside(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests may have TENONRY_… variables of their own."""
-    for name in list(os.environ):
-        if name.startswith("TENONRY_"):
-            monkeypatch.delenv(name)
+def _clean(no_outside_settings: None) -> None:
+    """For every test."""
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_roles import eventually, is_gone, said
+from kernel_roles import is_gone
 
 from tenonry import supervise
 from tenonry.errors import LaunchError
@@ -29,6 +29,7 @@ from tenonry.supervise import (
     start_child,
     stop_children,
 )
+from tenonry_testkit.roles import eventually, said
 
 
 @pytest.fixture
@@ -121,7 +122,7 @@ class TestStart:
         monkeypatch.setattr(supervise.sys, "executable", "/no/such/python")
         before = _open_files()
         with pytest.raises(LaunchError, match=r"engine 7 cannot be started: .*No such file.*'/no/such/python'"):
-            start_child("engine 7", "kernel_roles:sleep", {})
+            start_child("engine 7", "tenonry_testkit.roles:sleep", {})
         assert _open_files() == before
 
     def test_a_role_that_does_not_exist_ends_the_child_with_a_traceback(self, supervisor, capfd):
@@ -162,7 +163,7 @@ class TestExit:
         assert exits.seen[0][2] == -signal.SIGKILL
 
     def test_only_those_that_ended_are_finished(self, supervisor, file):
-        running = supervisor.start("running", "kernel_roles:sleep", {"file": str(file)})
+        running = supervisor.start("running", "tenonry_testkit.roles:sleep", {"file": str(file)})
         supervisor.start("ended", "kernel_roles:leave", {"status": "0"})
         said(file)
         eventually(lambda: supervisor.finished() == {"ended": 0})
@@ -171,7 +172,7 @@ class TestExit:
     def test_nobody_hears_of_an_end_that_was_asked_for(self, supervisor, file):
         exits = Exits()
         supervisor.on_exit(exits)
-        supervisor.start("one", "kernel_roles:sleep", {"file": str(file)})
+        supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         said(file)
         supervisor.stop()
         eventually(lambda: not _watchers())
@@ -189,7 +190,7 @@ class TestStop:
     """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
 
     def test_a_child_that_listens_ends_by_its_parents_signal(self, supervisor, file):
-        child = supervisor.start("one", "kernel_roles:sleep", {"file": str(file)})
+        child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         said(file)
         supervisor.stop()
         assert child.exit_code == -STOP_SIGNAL
@@ -239,7 +240,7 @@ class TestStop:
         supervisor.stop()
 
     def test_any_iterable_of_children_will_do(self, file):
-        child = start_child("one", "kernel_roles:sleep", {"file": str(file)})
+        child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         said(file)
         before = _open_files()
         stop_children(iter([child]))
@@ -250,7 +251,7 @@ class TestStop:
     def test_only_its_own_children_are_stopped(self, supervisor, file):
         """PM-4: never the processes of somebody else."""
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
-            supervisor.start("one", "kernel_roles:sleep", {"file": str(file)})
+            supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
             said(file)
             supervisor.stop()
             assert other.poll() is None
@@ -267,7 +268,7 @@ class TestLifetime:
         exits = Exits()
         supervisor = Supervisor()
         supervisor.on_exit(exits)
-        child = supervisor.start("one", "kernel_roles:sleep", {"file": str(file)})
+        child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         said(file)
         del supervisor
         gc.collect()
@@ -276,7 +277,7 @@ class TestLifetime:
         assert exits.seen == []
 
     def test_a_closed_lifeline_ends_a_child(self, file):
-        child = start_child("one", "kernel_roles:sleep", {"file": str(file)})
+        child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
         said(file)
         child.release()
         eventually(lambda: child.exit_code == 70)
@@ -285,7 +286,7 @@ class TestLifetime:
         """The parent-death signal belongs to a thread; a child started by a helper thread must do without it."""
         children: list[Child] = []
         starter = threading.Thread(
-            target=lambda: children.append(start_child("one", "kernel_roles:sleep", {"file": str(file)}))
+            target=lambda: children.append(start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)}))
         )
         starter.start()
         starter.join()
@@ -297,7 +298,7 @@ class TestLifetime:
 import os, sys, threading, time
 from tenonry.supervise import Supervisor
 supervisor = Supervisor()
-start = lambda: supervisor.start("one", "kernel_roles:{role}", {{"file": sys.argv[1]}})
+start = lambda: supervisor.start("one", "{role}", {{"file": sys.argv[1]}})
 if {thread}:
     starter = threading.Thread(target=start); starter.start(); starter.join()
 else:
@@ -305,7 +306,9 @@ else:
 {then}
 """
 
-    def parent(self, file: Path, then: str, *, thread: bool = False, role: str = "sleep") -> subprocess.Popen[bytes]:
+    def parent(
+        self, file: Path, then: str, *, thread: bool = False, role: str = "tenonry_testkit.roles:sleep"
+    ) -> subprocess.Popen[bytes]:
         source = self.PARENT.format(then=then, thread=thread, role=role)
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": path}
@@ -337,7 +340,7 @@ else:
         """Fault 30: what user code forks runs our finalizers when it ends, and the children are not its own."""
         then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
         with self.parent(
-            file, "import pathlib, kernel_roles; kernel_roles.said(pathlib.Path(sys.argv[1]))\n" + then
+            file, "import pathlib; from tenonry_testkit import roles; roles.said(pathlib.Path(sys.argv[1]))\n" + then
         ) as parent:
             pid = said(file)["pid"]
             try:
@@ -350,14 +353,14 @@ else:
         eventually(lambda: is_gone(pid), seconds=5)
 
     def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
-        with self.parent(file, "time.sleep(600)", role="stubborn") as parent:
+        with self.parent(file, "time.sleep(600)", role="kernel_roles:stubborn") as parent:
             facts = said(file)
             parent.kill()
         eventually(lambda: is_gone(facts["pid"]), seconds=5)
         psutil.Process(facts["grandchild"]).kill()  # no child of ours: nobody promised to stop it
 
     @pytest.mark.parametrize(
-        "then", ["said = __import__('kernel_roles').said; said(__import__('pathlib').Path(sys.argv[1]))"]
+        "then", ["__import__('tenonry_testkit.roles').roles.said(__import__('pathlib').Path(sys.argv[1]))"]
     )
     def test_a_child_ends_with_a_parent_that_just_ends(self, file, then):
         with self.parent(file, then) as parent:

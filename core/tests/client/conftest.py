@@ -6,14 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kernel_served import Served, fake_model_installed
-from kernel_site import Site
+from kernel_served import Served
 
-
-@pytest.fixture
-def fake_model_site(tmp_path) -> Iterator[Site]:
-    with fake_model_installed(tmp_path / "model-site") as site:
-        yield site
+from tenonry_testkit.plugins import TmpPlugins, fake_model_installed
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +20,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 
 @pytest.fixture
-def serve(fake_model_site: Site) -> Iterator[Callable[..., Served]]:
+def serve(fake_model_site: TmpPlugins) -> Iterator[Callable[..., Served]]:
     """Start an engine of the test's own."""
     made: list[Served] = []
 

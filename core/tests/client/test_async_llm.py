@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_served import LENGTH, Served, collect, params, tokens
+from kernel_served import Served
 
 from tenonry.client import async_llm, front_end, input_processor
 from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, RequestError, TenonryError
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
+from tenonry_testkit.served import LENGTH, collect, params, tokens
 
 LONG = params(max_tokens=LENGTH - 20)
 

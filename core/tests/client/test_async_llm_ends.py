@@ -19,8 +19,8 @@ import psutil
 import pytest
 import zmq
 from kernel_plugins import raising_hooks
-from kernel_roles import eventually, is_gone
-from kernel_served import QUICK, Served, collect, params, served_config, tokens
+from kernel_roles import is_gone
+from kernel_served import QUICK, Served, served_config
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import (
@@ -37,6 +37,8 @@ from tenonry.messages import STOP_SIGNAL, RequestType
 from tenonry.sampling_params import OutputKind
 from tenonry.sockets import RunDirectory
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
 
 Serve = Callable[..., Served]
 SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}
@@ -297,7 +299,8 @@ class TestCollection:
     SCRIPT = """
 import asyncio, sys
 sys.path[:0] = sys.argv[1].split(":")
-from kernel_served import collect, params, served_config
+from kernel_served import served_config
+from tenonry_testkit.served import collect, params
 from tenonry import AsyncLLM
 
 engine = AsyncLLM(served_config())
@@ -404,9 +407,9 @@ class TestStart:
         assert psutil.Process().children() == []
 
     def test_a_hook_that_refuses_the_running_engine_stops_it(self, tmp_path, fake_model_site):
-        fake_model_site.install(
+        fake_model_site.distribution(
             "late", entry_points={"tenonry.plugins": {"late": "late_hooks"}},
-            modules={"late_hooks.py": raising_hooks("tenonry_engine_ready", "info")},
+            modules={"late_hooks": raising_hooks("tenonry_engine_ready", "info")},
         )  # fmt: skip
         with pytest.raises(PluginFault, match="plugin late"):
             self.start(plugins={"allow": ["fake-model", "late"]})

@@ -10,12 +10,13 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_roles import eventually
-from kernel_served import Served, collect, params, served_config, tokens
+from kernel_served import Served, served_config
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError, RequestError
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
 
 pytestmark = pytest.mark.timeout(60)
 

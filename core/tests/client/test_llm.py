@@ -15,12 +15,14 @@ import pytest
 from kernel_engine import fake_config
 from kernel_parts import CALLS
 from kernel_plugins import raising_hooks
-from kernel_served import fake_model_installed, served_config, tokens
+from kernel_served import served_config
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError, EngineDeadError, ModelError, PluginFault, RequestError
 from tenonry.outputs import RequestOutput
 from tenonry_testkit.fakes import ByteIOProcessor, RecordingStatLogger
+from tenonry_testkit.plugins import fake_model_installed
+from tenonry_testkit.served import tokens
 
 GREEDY = SamplingParams(temperature=0, max_tokens=8, detokenize=False)
 Make = Callable[..., LLM]
@@ -262,9 +264,9 @@ class TestLife:
 
     def test_a_hook_that_refuses_the_engine_stops_it(self, tmp_path):
         with fake_model_installed(tmp_path / "model") as site:
-            site.install(
+            site.distribution(
                 "late", entry_points={"tenonry.plugins": {"late": "late_llm_hooks"}},
-                modules={"late_llm_hooks.py": raising_hooks("tenonry_engine_ready", "info")},
+                modules={"late_llm_hooks": raising_hooks("tenonry_engine_ready", "info")},
             )  # fmt: skip
             CALLS.clear()
             with pytest.raises(PluginFault, match="plugin late"):

@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kernel_roles import eventually
-from kernel_served import collect, params, served_config, tokens
+from kernel_served import served_config
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.engines import Engines
@@ -19,6 +18,8 @@ from tenonry.client.shared_engines import SharedEngines
 from tenonry.client.stat_manager import StatManager
 from tenonry.errors import EngineDeadError, Unsupported
 from tenonry.stats import IterationStats
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
 
 
 class Lent(SharedEngines):

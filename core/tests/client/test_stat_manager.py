@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kernel_roles import eventually
 
 from tenonry.client import stat_manager
 from tenonry.client.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
@@ -20,6 +19,7 @@ from tenonry.plugin_manager import PluginManager
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.stats import EngineInfo, StatRecord
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.roles import eventually
 
 CONFIG = EngineConfig(model="m")
 CONTEXT = StatLoggerContext(CONFIG)

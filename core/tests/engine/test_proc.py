@@ -13,13 +13,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from kernel_engine import request
 from kernel_peer import EPOCH, IDENTITY, Peer
-from kernel_roles import eventually
 
 from tenonry.messages import STOP_SIGNAL, EngineCoreRequest, RequestType
 from tenonry.outputs import FinishReason
 from tenonry.request import CLIENT_SHIFT
 from tenonry.supervise import GROUP_SIGNALS
 from tenonry_testkit.fakes import TokenModel
+from tenonry_testkit.roles import eventually
 
 Start = Callable[..., Peer]
 SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}

@@ -10,7 +10,6 @@ import msgspec
 import pytest
 import zmq
 from kernel_peer import Peer
-from kernel_roles import eventually
 
 from tenonry.engine import proc
 from tenonry.engine.proc import EngineHandshake
@@ -30,6 +29,7 @@ from tenonry.messages import (
 )
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.sockets import RunDirectory, close_all, engine_identity, make_socket
+from tenonry_testkit.roles import eventually
 
 PLAN = PluginPlan((PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),))
 ADDRESSES = EngineZmqAddresses(

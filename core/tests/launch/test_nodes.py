@@ -5,10 +5,10 @@ from __future__ import annotations
 import msgspec
 import pytest
 import zmq
-from kernel_roles import eventually
 
 from tenonry.launch import nodes
 from tenonry.launch.nodes import NODE_IDENTITY, NodeReport, NodeWatch
+from tenonry_testkit.roles import eventually
 
 ADDRESS = "inproc://nodes"
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from kernel_roles import eventually, is_gone
+from kernel_roles import is_gone
 
 from tenonry import supervise
 from tenonry.config import EngineConfig
@@ -17,6 +17,7 @@ from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.launch import process
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
 from tenonry.supervise import STOP_SIGNAL
+from tenonry_testkit.roles import eventually
 
 CONTEXT = LauncherContext(EngineConfig(model="m"))
 

@@ -1,32 +1,24 @@
-"""What the children of these tests run, and how the tests wait for them. Child processes and the test process."""
+"""What the children of these tests run, beside `tenonry_testkit.roles`. Child processes and the test process."""
 
 from __future__ import annotations
 
 import gc
-import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from tenonry.supervise import GROUP_SIGNALS, STOP_SIGNAL
+from tenonry_testkit.roles import say
 
 IGNORE_AND_SLEEP = (
     "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 )
-
-
-def sleep(payload: Mapping[str, str]) -> int:
-    """Say that it runs, then wait for a signal."""
-    _say(payload, {"pid": os.getpid()})
-    while True:
-        time.sleep(600)
 
 
 def leave(payload: Mapping[str, str]) -> int:
@@ -46,7 +38,7 @@ def stubborn(payload: Mapping[str, str]) -> int:
     with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
-        _say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
         time.sleep(600)
     return 0
 
@@ -57,7 +49,7 @@ def polite(payload: Mapping[str, str]) -> int:
     with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
-        _say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
         try:
             time.sleep(600)
         finally:
@@ -82,29 +74,8 @@ def report(payload: Mapping[str, str]) -> int:
         "collects_garbage": gc.isenabled(),
         "frozen": gc.get_freeze_count(),
     }
-    _say(payload, facts)
+    say(payload, facts)
     return 0
-
-
-def _say(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    path = Path(payload["file"])
-    path.with_suffix(".tmp").write_text(json.dumps(facts), "utf-8")
-    path.with_suffix(".tmp").rename(path)
-
-
-def said(path: Path) -> dict[str, Any]:
-    """Wait for a child's `_say`."""
-    eventually(path.exists)
-    facts: dict[str, Any] = json.loads(path.read_text("utf-8"))
-    return facts
-
-
-def eventually(condition: Callable[[], object], seconds: float = 8.0) -> None:
-    """Wait until `condition()` is true; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
-        time.sleep(0.01)
 
 
 def is_gone(pid: int) -> bool:

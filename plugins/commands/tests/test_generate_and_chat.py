@@ -21,7 +21,7 @@ from tenonry_commands.generate import DEFAULT_MODEL, GenerateCommand, default_mo
 from tenonry_commands.sampling_arguments import FLAGS, add_sampling_arguments, sampling_from_arguments
 from tenonry_testkit.plugins import TmpPlugins
 
-pytestmark = pytest.mark.usefixtures("fake_model")
+pytestmark = pytest.mark.usefixtures("fake_model_site")
 FAKES = "tenonry_testkit.fakes"
 ENGINE = [
     "--executor", f"{FAKES}:InstantExecutor", "--worker", f"{FAKES}:FakeWorker", "--scheduler",
@@ -87,8 +87,8 @@ class TestGenerate:
         assert default_model(none) is None
         assert run(GenerateCommand(), "hello") == 0
 
-    def test_end_to_end_as_a_user_types_it(self, fake_model: TmpPlugins):
-        environment = {**os.environ, "PYTHONPATH": str(fake_model.folder)}
+    def test_end_to_end_as_a_user_types_it(self, fake_model_site: TmpPlugins):
+        environment = {**os.environ, "PYTHONPATH": str(fake_model_site.folder)}
         command = [sys.executable, "-m", "tenonry", "generate", "hello", "--model", "fake", *ENGINE]
         done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
         assert (done.returncode, bool(done.stdout.strip("\n"))) == (0, True), done.stderr
@@ -120,9 +120,9 @@ class TestChat:
             self.talk(monkeypatch, "x\n", "--worker-option", "fail_step_token=120")
 
     @pytest.mark.parametrize("line", ["", "hello\n"])
-    def test_an_interrupt_ends_it_wherever_it_is(self, fake_model: TmpPlugins, line):
+    def test_an_interrupt_ends_it_wherever_it_is(self, fake_model_site: TmpPlugins, line):
         """Ctrl-C on a terminal: while we wait for a line, before the first answer and after it."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fake_model.folder), *sys.path])}
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fake_model_site.folder), *sys.path])}
         command = [sys.executable, "-m", "tenonry", "chat", "fake", "--max-tokens", "5", *ENGINE]
         ours, theirs = pty.openpty()
         with subprocess.Popen(

@@ -14,11 +14,11 @@ from typing import Any
 
 import psutil
 import pytest
-from commands_roles import eventually, said
 
 from tenonry.cli import make_parser
 from tenonry.supervise import Child, Supervisor
 from tenonry_commands import ps
+from tenonry_testkit.roles import eventually, said
 
 SERVER = """
 import sys, time
@@ -27,20 +27,20 @@ from tenonry.supervise import Supervisor
 setproctitle(sys.argv[1])
 supervisor = Supervisor()
 for number in range(2):
-    supervisor.start(f"engine {number}", "commands_roles:sleep", {"file": f"{sys.argv[2]}{number}"})
-supervisor.start("coordinator", "commands_roles:sleep", {"file": f"{sys.argv[2]}2"})
+    supervisor.start(f"engine {number}", "tenonry_testkit.roles:sleep", {"file": f"{sys.argv[2]}{number}"})
+supervisor.start("coordinator", "tenonry_testkit.roles:sleep", {"file": f"{sys.argv[2]}2"})
 time.sleep(600)
 """
 
 
 ENGINE = """
-import commands_roles
+from tenonry_testkit import roles
 from tenonry.supervise import Supervisor
 def run(payload):
     supervisor = Supervisor()
     for rank in range(2):
-        supervisor.start(f"worker 0.{rank}", "commands_roles:sleep", {"file": payload["file"] + str(rank)})
-    return commands_roles.sleep(payload)
+        supervisor.start(f"worker 0.{rank}", "tenonry_testkit.roles:sleep", {"file": payload["file"] + str(rank)})
+    return roles.sleep(payload)
 """
 
 
@@ -71,7 +71,7 @@ def serve(tmp_path: Path) -> Iterator[Any]:
 
 
 def start(supervisor: Supervisor, name: str, folder: Path) -> Child:
-    child = supervisor.start(name, "commands_roles:sleep", {"file": str(folder / name)})
+    child = supervisor.start(name, "tenonry_testkit.roles:sleep", {"file": str(folder / name)})
     said(folder / name)
     return child
 

@@ -11,7 +11,6 @@ from typing import Any
 
 import msgspec
 import pytest
-from front_ends_served import collect, eventually, params, served_config, tokens
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig
@@ -24,6 +23,8 @@ from tenonry_front_ends.attached import AttachedEngines, StatForwarder
 from tenonry_front_ends.channel import ControlLink, ControlRouter
 from tenonry_front_ends.hub import Hub
 from tenonry_front_ends.messages import AskMetrics, Heard, LoggerCall, Metrics, Place, Report, Stop
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, served_config, tokens
 
 pytestmark = pytest.mark.timeout(60)
 RECORDING = "tenonry_testkit.fakes:RecordingStatLogger"
@@ -90,7 +91,7 @@ class Shared:
 
 
 @pytest.fixture
-def share(fake_model: None) -> Iterator[Any]:
+def share(fake_model_site: Any) -> Iterator[Any]:
     made: list[Shared] = []
 
     def start(**values: Any) -> Shared:

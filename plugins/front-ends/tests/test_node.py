@@ -15,12 +15,13 @@ from typing import Any, TypeVar
 
 import psutil
 import pytest
-from front_ends_served import FAKES, collect, eventually, params, served_config, tokens
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.sockets import CurveKeys
 from tenonry_front_ends.node import run_headless
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
 pytestmark = pytest.mark.timeout(60)
 T = TypeVar("T")
@@ -93,7 +94,7 @@ class Nodes:
 
 
 @pytest.fixture
-def nodes(request: pytest.FixtureRequest, fake_model: None, tmp_path: Path) -> Iterator[Nodes]:
+def nodes(request: pytest.FixtureRequest, fake_model_site: Any, tmp_path: Path) -> Iterator[Nodes]:
     made = Nodes(tmp_path, **getattr(request, "param", {}))
     yield made
     engines = psutil.Process(made.node.pid).children() if made.node.poll() is None else []
@@ -179,7 +180,7 @@ class TestWhatIsMissing:
             ({"auth_key_file": "/nothing"}, "auth_key_file=/nothing cannot be read"),
         ],
     )
-    def test_it_is_named(self, fake_model, tmp_path, values, words):
+    def test_it_is_named(self, fake_model_site, tmp_path, values, words):
         keys = write_keys(tmp_path)
         full = {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": keys} if values else {}
         with pytest.raises(ConfigError, match=words):

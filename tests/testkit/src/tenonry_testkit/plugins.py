@@ -6,12 +6,13 @@ that the resolver is tested with what it reads in earnest. Test process.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.metadata
 import re
 import sys
 import textwrap
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any, Self
@@ -128,3 +129,13 @@ class TmpPlugins:
 
     def _is_own(self, module: ModuleType) -> bool:
         return str(getattr(module, "__file__", None) or "").startswith(str(self.folder))
+
+
+@contextlib.contextmanager
+def fake_model_installed(folder: Path) -> Iterator[TmpPlugins]:
+    """The models of `fakes.model` are known, beside all that is installed, to whatever finds `folder` on its path."""
+    with TmpPlugins(folder, see_installed=True) as plugins:
+        plugins.distribution(
+            "fake-model", entry_points={"tenonry.plugins": {"fake-model": "tenonry_testkit.fakes.model"}}
+        )
+        yield plugins

@@ -109,6 +109,22 @@ def tmp_plugins(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
+def fake_model_site(tmp_path: Path) -> Iterator[Any]:
+    """The model `fake` is known to front ends of this test, and to children that get the folder in PYTHONPATH."""
+    from tenonry_testkit.plugins import fake_model_installed
+
+    with fake_model_installed(tmp_path / "fake-model-site") as plugins:
+        yield plugins
+
+
+@pytest.fixture
+def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
+    """TENONRY_… variables of whoever runs the tests mean nothing to this test, nor to the processes that it starts."""
+    for name in [name for name in os.environ if name.startswith("TENONRY_") and name != EFFORT_VARIABLE]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
 def virtual_clock() -> Any:
     """A clock that only the test moves; see `fakes.VirtualClock`."""
     from tenonry_testkit.fakes.clock import VirtualClock

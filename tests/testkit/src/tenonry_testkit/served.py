@@ -1,19 +1,22 @@
-"""Engines of fakes, what they answer, and how the tests wait for them. Test process."""
+"""Front ends over engines of fakes: their configuration, what they answer, and a stream to its end. Test process.
+
+The model is found wherever `plugins.fake_model_installed` (the fixture `fake_model_site`) has made it known.
+"""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig, make_config
-from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry_testkit.fakes import TokenModel
+from tenonry_testkit.fakes.tokens import TokenModel
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+    from tenonry.outputs import RequestOutput
 
 FAKES = "tenonry_testkit.fakes"
-LENGTH = 512
+LENGTH = 512  # max_model_len
 
 
 def served_config(**values: Any) -> EngineConfig:
@@ -30,14 +33,16 @@ def served_config(**values: Any) -> EngineConfig:
 
 
 def params(**fields: Any) -> SamplingParams:
+    """Greedy, eight tokens, each as it comes; any field may be replaced."""
     return SamplingParams(
         **{"temperature": 0, "max_tokens": 8, "detokenize": False, "output_kind": OutputKind.DELTA, **fields}
     )
 
 
-def tokens(prompt: list[int], sampling: SamplingParams) -> list[int]:
-    """What the fake model answers."""
-    return TokenModel(512).complete(prompt, sampling, max_model_len=LENGTH).token_ids
+def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
+    """What the model of `served_config` answers."""
+    ids = list(prompt.encode()) if isinstance(prompt, str) else prompt
+    return TokenModel(512).complete(ids, sampling, max_model_len=LENGTH).token_ids
 
 
 async def collect(engine: AsyncLLM, prompt: Any, sampling: SamplingParams, request_id: str, **fields: Any) -> list[int]:
@@ -49,11 +54,3 @@ async def collect(engine: AsyncLLM, prompt: Any, sampling: SamplingParams, reque
     assert last is not None
     assert last.finished
     return got
-
-
-def eventually(condition: Callable[[], object], seconds: float = 8.0) -> None:
-    """Wait until `condition()` is true; fail after `seconds`."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
-        time.sleep(0.01)

@@ -1,4 +1,4 @@
-"""What the children of these tests run, and how the tests wait for them. Child processes and the test process."""
+"""What children of tests run, and how tests wait for them. Child processes and the test process."""
 
 from __future__ import annotations
 
@@ -11,16 +11,21 @@ from typing import Any
 
 
 def sleep(payload: Mapping[str, str]) -> int:
-    """Say that it runs, then wait for a signal."""
-    path = Path(payload["file"])
-    path.with_suffix(".tmp").write_text(json.dumps({"pid": os.getpid()}), "utf-8")
-    path.with_suffix(".tmp").rename(path)
+    """A role for `Supervisor.start`: write its pid to the `file` of the payload, then wait for a signal."""
+    say(payload, {"pid": os.getpid()})
     while True:
         time.sleep(600)
 
 
+def say(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    """Leave facts in the `file` of the payload, all at once."""
+    path = Path(payload["file"])
+    path.with_suffix(".tmp").write_text(json.dumps(facts), "utf-8")
+    path.with_suffix(".tmp").rename(path)
+
+
 def said(path: Path) -> dict[str, Any]:
-    """Wait for what `sleep` says."""
+    """Wait for what a child says."""
     eventually(path.exists)
     facts: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return facts
