@@ -26,10 +26,8 @@ def loggers(monkeypatch):
 
 
 @pytest.fixture(autouse=True)
-def _clean_environment(monkeypatch):
-    for name in os.environ:
-        if name.startswith("TENONRY_"):
-            monkeypatch.delenv(name)
+def _clean(no_outside_settings):
+    """For every test."""
 
 
 def parse(*words: str):

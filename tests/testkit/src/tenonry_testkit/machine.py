@@ -42,9 +42,7 @@ class SchedulerMachine(RuleBasedStateMachine):
             dataclasses.replace(self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks)
         )
 
-    @rule(
-        asked=st.lists(sends(max_output=16), min_size=1, max_size=3), copies=st.integers(1, 3), turns=st.integers(0, 6)
-    )
+    @rule(asked=st.lists(REQUESTS, min_size=1, max_size=3), copies=st.integers(1, 3), turns=st.integers(0, 6))
     def requests_arrive(self, asked: list[Send], copies: int, turns: int) -> None:
         """Clients ask, some for the same at once, so that rows of one step share what they compute."""
         for one in asked:
@@ -57,10 +55,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Steps are launched ahead, results arrive late, and then it goes on as usual."""
         play(self.rig, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
 
-    @rule(
-        which=st.integers(0, 7),
-        how=st.sampled_from(("client leaves", "client leaves", "row fails", "row fails", "all")),
-    )
+    @rule(which=st.integers(0, 7), how=st.sampled_from(ENDINGS))
     @precondition(lambda self: self.rig.ledger.live)
     def something_ends(self, which: int, how: str) -> None:
         """A request is aborted wherever it stands, or the worker cannot go on with it; rarely, all are aborted."""
