@@ -34,7 +34,9 @@ class ServerConfig(BaseModel):
     root_path: str = Field("", pattern=r"^(/.*[^/])?$", description="Path prefix that a proxy in front removes.")
     max_body_bytes: int = Field(16 << 20, ge=1024, le=1 << 30, description="Largest request body.")
     max_header_bytes: int = Field(64 << 10, ge=1024, le=1 << 20, description="Largest request line and headers.")
-    receive_timeout: float = Field(60.0, gt=0, le=3600, description="Seconds that headers, then a body, may take.")
+    receive_timeout: float = Field(
+        60.0, gt=0, le=3600, description="Seconds that headers, or the next part of a body, may take."
+    )
     keep_alive_timeout: int = Field(65, ge=1, le=3600, description="Seconds that an idle connection is kept.")
     backlog: int = Field(2048, ge=1, le=65535, description="Connections that may wait to be accepted.")
     route: tuple[str, ...] = Field((), description="Route plugin to mount under /plugins/NAME; repeat for several.")
