@@ -127,6 +127,12 @@ class TestScale:
         eventually(lambda: {record.engine_index for record in logger.records} == {0, 1, 2})
         assert [info.engine_indexes for info in logger.infos] == [(0,), (0, 1, 2), (0, 1)]
 
+    def test_who_joins_is_started_here(self, serve):
+        """`data_parallel_size_local` shares out the engines of the start; other nodes start none of later ones."""
+        served = serve(data_parallel_size_local=1, start_timeout=10)
+        served.run(served.engine.scale(3))
+        assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1", "engine 2"]
+
     def test_the_same_size_changes_nothing(self, serve):
         served = serve()
         before = served.engine.engine_pids

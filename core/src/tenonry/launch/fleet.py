@@ -100,7 +100,7 @@ class EngineFleet:
             try:
                 self._epoch += 1
                 self.stop([index for index in indexes if self.dead.pop(index, None)])
-                local = self._config.data_parallel_size_local
+                local = None if self.engines else self._config.data_parallel_size_local  # who joins is started here
                 engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
                 specs = [self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local]
                 if self._coordinated and self.coordinator is None:
