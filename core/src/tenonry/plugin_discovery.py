@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import functools
 import importlib.metadata
@@ -49,9 +50,13 @@ def installed(group: str) -> list[Installed]:
     return list(_installed(group, _path_state()))
 
 
-def _path_state() -> tuple[tuple[Path, int], ...]:
+def _path_state() -> tuple[tuple[str, int], ...]:
     """`sys.path`, and when each of its folders changed last, as one does with every distribution that comes or goes."""
-    return tuple((folder, folder.stat().st_mtime_ns) for folder in map(Path, sys.path) if folder.exists())
+    found = []
+    for folder in sys.path:
+        with contextlib.suppress(OSError):  # it is not there, or not for us
+            found.append((folder, Path(folder).stat().st_mtime_ns))
+    return tuple(found)
 
 
 @functools.lru_cache(maxsize=1)
