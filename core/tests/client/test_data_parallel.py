@@ -59,7 +59,8 @@ class TestTwoEngines:
 
 class TestDeath:
     def test_one_of_two_takes_only_its_own_requests(self, serve):
-        served = serve(data_parallel_size=2)
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(data_parallel_size=2, observers={"rec": logger})
 
         async def main() -> list[Any]:
             long = params(max_tokens=400)
@@ -81,6 +82,10 @@ class TestDeath:
             assert "SIGKILL" in str(error)
         assert after == tokens([9], params())
         assert not served.engine.errored
+        served.engine.shutdown()  # the logger has heard everything then
+        ended = [one for record in logger.records if record.iteration for one in record.iteration.finished]
+        errors = sorted(one.request_id for one in ended if one.finish_reason == "error")
+        assert errors == ["r1", "r3", "r5", "r7"]
 
     def test_the_last_one_ends_everything(self, serve):
         served = serve(data_parallel_size=2)

@@ -16,6 +16,7 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
 from tenonry.client.stream import Completion
 from tenonry.errors import EngineDeadError
+from tenonry.messages import EngineCoreOutputs
 
 logger = logging.getLogger(__name__)
 CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
@@ -91,9 +92,11 @@ class OutputHandler:
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
-            return
-        others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
-        self._client.abort_requests([*aborts, *others])
+        else:
+            others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
+            self._client.abort_requests([*aborts, *others])
+        if self._stats.enabled:  # nothing that comes from this engine will bring them
+            self._stats.observe(EngineCoreOutputs(engine_index=index), self._outputs.take_iteration(index))
 
     def stop(self, error: Exception) -> None:
         """Listen no more; every open request ends with `error`. Idempotent, from any thread.

@@ -98,6 +98,8 @@ class OutputProcessor:
             others += [c.handle for c in stream.completions if self._completions.pop(c.handle, None) is not None]
             self._streams.pop(stream.request_id, None)
             stream.error = stream.error or error
+            if self._log_stats:
+                self._iterations[stream.engine_index].finished.append(self._finished_stats(stream, "error"))
             stream.notify()
         return others
 
