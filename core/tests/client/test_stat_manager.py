@@ -16,7 +16,7 @@ from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginFault
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.plugin_manager import PluginManager
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin_plan import PluginPlan
 from tenonry.stats import EngineInfo, StatRecord
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
@@ -223,18 +223,25 @@ class TestPlan:
         assert len(heard.records) == 1
 
     def test_one_that_cannot_be_built_stops_the_start_by_name(self, site):
+        """And closes what those before it hold."""
         site.install("acme", version="3", modules={"acme_bad.py": (
             "from tenonry.interfaces.stat_logger import StatLogger\n"
-            "class Bad(StatLogger):\n"
-            "    def __init__(self, context):\n        raise OSError('no disk')\n"
+            "class Good(StatLogger):\n"
+            "    calls = []\n"
             "    def record(self, record):\n        pass\n"
+            "    def shutdown(self):\n        self.calls.append('shutdown')\n"
+            "class Bad(Good):\n"
+            "    def __init__(self, context):\n        raise OSError('no disk')\n"
         )})  # fmt: skip
-        choice = PluginChoice(name="acme_bad:Bad")
-        entry: PlanEntry = PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
+        manager = PluginManager(discover=False)
+        good, bad = (
+            manager.resolve("stat_logger", PluginChoice(name=f"acme_bad:{name}"), CONFIG) for name in ("Good", "Bad")
+        )
         with pytest.raises(
             PluginFault, match=r"plugin acme_bad:Bad \(acme 3\) failed in its constructor: OSError: no disk"
         ):
-            StatManager(CONFIG, PluginPlan((entry,)))
+            StatManager(CONFIG, PluginPlan((good, bad)))
+        assert vars(good.load())["calls"] == ["shutdown"]
 
 
 def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():

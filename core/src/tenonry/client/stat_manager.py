@@ -69,7 +69,13 @@ class StatManager:
     """
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None) -> None:
-        self._observers = [_Observer(entry, _build(entry, config)) for entry in plan.all("stat_logger")]
+        self._observers: list[_Observer] = []
+        try:
+            for entry in plan.all("stat_logger"):
+                self._observers.append(_Observer(entry, _build(entry, config)))
+        except BaseException:
+            self._tell("shutdown")  # those that were built may hold a port
+            raise
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
             self._observers.append(_Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger))

@@ -12,7 +12,6 @@ import contextlib
 import itertools
 import logging
 import queue
-import time
 from collections.abc import Callable, Coroutine
 from typing import Any
 
@@ -22,7 +21,7 @@ from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import EngineInfo
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
     AskMetrics,
@@ -151,11 +150,7 @@ class Hub:
     def _on_outputs(self) -> None:
         while (outputs := self._client.receive()) is not None:
             if outputs.scheduler_stats is not None:
-                self._stats.record(
-                    StatRecord(
-                        engine_index=outputs.engine_index, time=time.monotonic(), scheduler=outputs.scheduler_stats
-                    )
-                )
+                self._stats.observe(outputs)
 
     # ------------------------------------------------------------------ servers
     def _take(self, identity: bytes, message: ServerMessage) -> None:
