@@ -95,8 +95,8 @@ class OutputHandler:
         else:
             others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
             self._client.abort_requests([*aborts, *others])
-        if self._stats.enabled:  # nothing that comes from this engine will bring them
-            self._stats.observe(EngineCoreOutputs(engine_index=index), self._outputs.take_iteration(index))
+        # Nothing that comes from this engine will bring the numbers of its requests.
+        self._stats.observe(EngineCoreOutputs(engine_index=index), self._outputs.take_iteration(index))
 
     def stop(self, error: Exception) -> None:
         """Listen no more; every open request ends with `error`. Idempotent, from any thread.
