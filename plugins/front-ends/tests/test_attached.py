@@ -15,6 +15,7 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
+from tenonry.messages import EngineCoreOutputs
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.stats import IterationStats, StatRecord
@@ -181,6 +182,11 @@ class TestHub:
                 assert "SIGKILL" in str(error)
             if model == "fake":
                 assert [await collect(end, [5], params(), "r") for end in ends] == 2 * [tokens([5], params())]
+                await ends[0].render_metrics()  # the supervisor has heard all there is, then
+                finished = [
+                    one for record in shared.heard.records if record.iteration for one in record.iteration.finished
+                ]
+                assert [one.finish_reason for one in finished if one.request_id == "lost"] == ["error", "error"]
                 assert shared.hub.dead is None
                 os.kill(ends[0].engine_pids["engine 0"], signal.SIGKILL)
             await until(lambda: all(end.errored for end in ends))
@@ -236,6 +242,19 @@ class TestForwarder:
         stats.flush(7)
         assert link.sent[1] == Report([], flush=7)
 
+    def test_numbers_of_an_engine_that_died_go_with_the_others(self):
+        link = Link("x")
+        stats = forwarder(link, IterationStats(num_prompt_tokens=3))
+        stats.observe(EngineCoreOutputs(engine_index=0), IterationStats(num_prompt_tokens=4))
+        assert link.sent == []
+        stats.flush()
+        stats.flush()
+        (report,) = link.sent
+        assert [(record.engine_index, record.iteration.num_prompt_tokens) for record in report.records] == [
+            (0, 4),
+            (1, 3),
+        ]
+
     def test_rejections_are_counted_and_other_calls_go_at_once_in_order(self):
         link = Link("x")
         stats = forwarder(link)
@@ -253,6 +272,7 @@ class TestForwarder:
         link = Link()
         stats = forwarder(link)
         stats.submit("record_rejection", "queue_full")
+        stats.observe(EngineCoreOutputs(), IterationStats())
         stats.flush()
         assert (link.sent, stats.enabled) == ([], False)
 

@@ -53,12 +53,18 @@ class StatForwarder(StatManager):
         self.enabled = bool(link.place.plan.all("stat_logger"))
         self._link, self._unheard, self._unreported = link, 0, 0
         self._take: TakeIterations = dict
+        self._records: list[StatRecord] = []
         self._calls: dict[LoggerCall, int] = {}
         self._asked: dict[int, asyncio.Future[Metrics]] = {}
         self._call_ids = itertools.count(1)
 
     def initialized(self, info: EngineInfo) -> None:
         """The supervisor has told them."""
+
+    def record(self, record: StatRecord) -> None:
+        """Goes with the next report."""
+        if self.enabled:
+            self._records.append(record)
 
     def submit(self, method: str, *args: Any) -> None:
         """Rejections may come by the thousand, and are counted; anything else is told at once."""
@@ -81,9 +87,10 @@ class StatForwarder(StatManager):
     def flush(self, number: int = 0) -> None:
         """Report what there is; nothing, too, in answer to a Flush."""
         now = time.monotonic()
-        records = [
+        records, self._records = self._records, []
+        records += (
             StatRecord(engine_index=index, time=now, iteration=iteration) for index, iteration in self._take().items()
-        ]
+        )
         calls, self._calls = self._calls, {}
         if not (records or calls or number):
             return
