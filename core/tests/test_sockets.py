@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import os
+import shutil
 import stat
 import tempfile
 from collections.abc import Callable, Iterator
@@ -80,6 +82,31 @@ class TestRunDirectory:
         path = Path(RunDirectory().path)
         gc.collect()
         assert not path.exists()
+
+    def test_it_goes_when_a_signal_interrupts_the_one_who_makes_it(self, monkeypatch, tmp_path):
+        def make(*args: Any) -> None:
+            mkdir(*args)
+            raise KeyboardInterrupt
+
+        mkdir = os.mkdir
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "mkdir", make)
+            with pytest.raises(KeyboardInterrupt):
+                RunDirectory()
+        gc.collect()
+        assert list(tmp_path.iterdir()) == []
+
+    def test_it_goes_in_the_end_when_a_signal_interrupts_the_one_who_closes_it(self, run, monkeypatch):
+        def remove(*_: Any, **__: Any) -> None:
+            raise KeyboardInterrupt
+
+        with monkeypatch.context() as patch:
+            patch.setattr(shutil, "rmtree", remove)
+            with pytest.raises(KeyboardInterrupt):
+                run.close()
+        run._finalizer()  # as when it is collected, or Python ends
+        assert not Path(run.path).exists()
 
     def test_addresses_lie_inside(self, run):
         assert run.address("handshake") == f"ipc://{run.path}/handshake"

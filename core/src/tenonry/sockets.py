@@ -10,6 +10,7 @@ import contextlib
 import ipaddress
 import itertools
 import os
+import secrets
 import shutil
 import tempfile
 import weakref
@@ -69,8 +70,9 @@ class RunDirectory:
     """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
-        self.path = tempfile.mkdtemp(prefix=f"tenonry-{os.getpid()}-")
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)
+        self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_hex(6)}")  # noqa: PTH118
+        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)  # first: a signal may interrupt us
+        os.mkdir(self.path, 0o700)  # noqa: PTH102
         self._numbers = itertools.count()
 
     def address(self, name: str = "") -> str:
@@ -81,7 +83,8 @@ class RunDirectory:
         return f"ipc://{path}"
 
     def close(self) -> None:
-        self._finalizer()
+        shutil.rmtree(self.path, ignore_errors=True)
+        self._finalizer.detach()  # last, for the same reason
 
 
 def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
