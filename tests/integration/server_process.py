@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.error
@@ -18,6 +19,9 @@ from pathlib import Path
 import openai
 import psutil
 
+# Torch would make it in TMPDIR, where tests look for what a server leaves.
+TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torchinductor")}
+
 
 class Server:
     """A `tenonry serve` process on a free port, with what it wrote."""
@@ -27,7 +31,7 @@ class Server:
         command += ["--load-format", "dummy", *words]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-            env={**os.environ, **environment}, start_new_session=True,
+            env={**TORCH_CACHE, **os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
