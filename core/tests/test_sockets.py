@@ -70,7 +70,9 @@ class TestIdentity:
 class TestRunDirectory:
     def test_it_is_private(self, run):
         assert stat.S_IMODE(Path(run.path).stat().st_mode) == 0o700
-        assert Path(run.path).name.startswith("tenonry-")
+        name = Path(run.path).name
+        assert name.startswith(f"tenonry-{os.getpid()}-")
+        assert len(name) <= 24, "one folder in another has to fit into the path of a socket"
 
     def test_it_goes_when_it_is_closed_and_closing_twice_is_fine(self, run):
         (Path(run.path) / "socket").touch()

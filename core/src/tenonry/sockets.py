@@ -70,7 +70,7 @@ class RunDirectory:
     """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
-        self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_hex(6)}")  # noqa: PTH118
+        self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}")  # noqa: PTH118
         self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)  # first: a signal may interrupt us
         os.mkdir(self.path, 0o700)  # noqa: PTH102
         self._numbers = itertools.count()
