@@ -49,46 +49,28 @@ KINDS: dict[str, Kind] = {
 HOOK_MODULES = "tenonry.plugins"
 
 # Points that owners of a part open through the same resolver; listed by `tenonry plugins list`.
-OWNED_GROUPS: dict[str, str] = {
-    "scheduling_policy": "tenonry.scheduling_policies",
-    "attention_backend": "tenonry.attention_backends",
-    "buffers": "tenonry.buffers",
-    "logits_processor": "tenonry.logits_processors",
-    "grammar": "tenonry.grammars",
-    "model": "tenonry.models",
-    "command": "tenonry.commands",
-    "route": "tenonry.routes",
-    "tool_parser": "tenonry.tool_parsers",
-    "reasoning_parser": "tenonry.reasoning_parsers",
-}
+OWNED_GROUPS = {"scheduling_policy": "tenonry.scheduling_policies", "buffers": "tenonry.buffers"}
+for _name in ("attention_backend", "logits_processor", "grammar", "model", "command", "route"):
+    OWNED_GROUPS[_name] = f"tenonry.{_name}s"
+OWNED_GROUPS |= {f"{_name}_parser": f"tenonry.{_name}_parsers" for _name in ("tool", "reasoning")}
 
 GROUPS = {name: kind.group for name, kind in KINDS.items()} | OWNED_GROUPS | {"hook_module": HOOK_MODULES}
 
-# Who provides what, for the remedy in "not found" errors.
-FIRST_PARTY: dict[tuple[str, str], str] = {
-    ("executor", "uni"): "tenonry-executor-uniproc",
-    ("executor", "mp"): "tenonry-executor-multiproc",
-    ("executor", "ray"): "tenonry-executor-ray",
-    ("scheduler", "batching"): "tenonry-scheduler-batching",
-    ("scheduler", "static"): "tenonry-scheduler-static",
-    ("scheduling_policy", "fcfs"): "tenonry-scheduler-batching",
-    ("scheduling_policy", "priority"): "tenonry-scheduler-batching",
-    ("stat_logger", "console"): "tenonry-stat-logger-console",
-    ("stat_logger", "prometheus"): "tenonry-stat-logger-prometheus",
-    ("io_processor", "text"): "tenonry-io-text",
-    ("worker", "torch"): "tenonry-worker-torch",
-    ("worker", "null"): "tenonry-bench",
-    ("launcher", "ray"): "tenonry-executor-ray",
-    ("attention_backend", "sdpa"): "tenonry-worker-torch",
-    ("buffers", "host"): "tenonry-worker-torch",
-    ("buffers", "cuda"): "tenonry-cuda-buffers",
-    ("model", "demo"): "tenonry-demo-model",
-    ("command", "serve"): "tenonry-openai-server",
-    ("command", "bench"): "tenonry-bench",
-    ("command", "generate"): "tenonry-commands",
-    ("command", "chat"): "tenonry-commands",
-    ("command", "plugins"): "tenonry-commands",
-    ("command", "ps"): "tenonry-commands",
-    ("command", "keys"): "tenonry-commands",
-    ("command", "completion"): "tenonry-commands",
+# Who provides what ("kind:name"), for the remedy in "not found" errors.
+_PROVIDERS = {
+    "tenonry-bench": "worker:null command:bench",
+    "tenonry-commands": "command:generate command:chat command:plugins command:ps command:keys command:completion",
+    "tenonry-cuda-buffers": "buffers:cuda",
+    "tenonry-demo-model": "model:demo",
+    "tenonry-executor-multiproc": "executor:mp",
+    "tenonry-executor-ray": "executor:ray launcher:ray",
+    "tenonry-executor-uniproc": "executor:uni",
+    "tenonry-io-text": "io_processor:text",
+    "tenonry-openai-server": "command:serve",
+    "tenonry-scheduler-batching": "scheduler:batching scheduling_policy:fcfs scheduling_policy:priority",
+    "tenonry-scheduler-static": "scheduler:static",
+    "tenonry-stat-logger-console": "stat_logger:console",
+    "tenonry-stat-logger-prometheus": "stat_logger:prometheus",
+    "tenonry-worker-torch": "worker:torch attention_backend:sdpa buffers:host",
 }
+FIRST_PARTY = {tuple(part.split(":")): owner for owner, parts in _PROVIDERS.items() for part in parts.split()}

@@ -295,6 +295,26 @@ class TestLockstep:
             assert sum(one) == sum(two), f"turn {turn}: {one} against {two}"
             assert min(one[1], two[1]) >= (0 if turn == 0 else 40)
 
+    def test_an_engine_says_that_its_work_is_over_while_it_steps_for_others(self, serve):
+        logger = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(
+            model="fake-lockstep", data_parallel_size=2, observers={"rec": logger},
+            worker={"name": "kernel_parts:CountingWorker", "options": {"delay_s": 0.02}},
+        )  # fmt: skip
+
+        def is_over(index: int) -> bool:
+            records = [one.scheduler for one in logger.records if one.engine_index == index and one.scheduler]
+            return bool(records) and records[-1].num_running == 0
+
+        async def main() -> None:
+            long = asyncio.create_task(collect(served.engine, [3], params(max_tokens=55), "long", data_parallel_rank=0))
+            await collect(served.engine, [4], params(max_tokens=3), "short", data_parallel_rank=1)
+            await asyncio.to_thread(eventually, lambda: is_over(1))
+            assert not long.done()
+            await long
+
+        served.run(main())
+
     def test_requests_on_both_sides(self, serve):
         served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
         assert served.run(many(served, 24)) == expected(24)

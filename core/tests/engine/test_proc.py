@@ -211,6 +211,28 @@ class TestGarbage:
         peer.close()
 
 
+class TestNumbers:
+    """EC-15: the scheduler's numbers, which the client with index 0 gets."""
+
+    def test_the_last_ones_come_when_work_is_over(self, start):
+        peer = start()
+        peer.add(request(1))
+        numbers = [*peer.until_finished(1).stats, *numbers_of(rest(peer))]
+        assert (numbers[0].num_running, numbers[-1].num_running) == (1, 0)
+        assert rest(peer) == []
+
+    @pytest.mark.parametrize("times", [1, 2])
+    def test_the_last_ones_come_before_an_orderly_end(self, start, times):
+        peer = start(worker=SLOW)
+        peer.add(request(1, max_tokens=5 if times == 1 else 50))
+        heard = [peer.receive()]
+        for _ in range(times):
+            peer.child.process.send_signal(STOP_SIGNAL)
+            heard.append(peer.receive())
+        eventually(lambda: peer.child.exit_code == 0)
+        assert numbers_of([*heard, *rest(peer)])[-1].num_running == 0
+
+
 class TestSignals:
     """IO-13, Q15: its parent's first STOP_SIGNAL drains, the second aborts, and clients are told."""
 
@@ -322,6 +344,10 @@ class TestDeath:
         peer = start()
         peer.child.release()
         eventually(lambda: peer.child.exit_code is not None, seconds=5)
+
+
+def numbers_of(outputs: list[Any]) -> list[Any]:
+    return [one.scheduler_stats for one in outputs if one.scheduler_stats is not None]
 
 
 def rest(peer: Peer) -> list[Any]:

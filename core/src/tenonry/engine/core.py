@@ -216,11 +216,12 @@ class EngineCore(EngineParts):
             self._held_news.append(self._collect())
 
     # ------------------------------------------------------------------ numbers and faults
-    def attach_stats(self, news: News, *, idle: bool) -> None:
-        """Give client 0 the scheduler's numbers, a few times a second and when work ends."""
+    def attach_stats(self, news: News, *, idle: bool) -> News:
+        """Give client 0 the scheduler's numbers, a few times a second and when work ends; returns `news`."""
         if self.config.log_stats and self._stats_dirty and (idle or self.clock() >= self._stats_due):
             self._stats_due, self._stats_dirty = self.clock() + STATS_INTERVAL_S, False
             news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
+        return news
 
     def _dump_state(self, output: SchedulerOutput) -> None:
         """Into the log; a second fault must not hide the first."""

@@ -61,6 +61,7 @@ class DataParallelLoop(EngineLoop):
         if self._is_running and not self.core.has_work():
             self._drain()
             if self._stop_at is None and not self.core.has_work():
+                self._send(self.core.attach_stats({}, idle=True))
                 self._stepped()
                 return True
         return super()._turn()

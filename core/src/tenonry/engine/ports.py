@@ -55,11 +55,13 @@ class ClientPorts:
         """`wait` returns for this socket, too."""
         self._poller.register(socket, zmq.POLLIN)
 
-    def wait(self, timeout_ms: int) -> None:
-        """Until there is something to receive, `wake`, or the timeout."""
-        for source, _ in self._poller.poll(timeout_ms):
+    def wait(self, timeout_ms: int) -> bool:
+        """Until there is something to receive, or `wake`; False after the timeout."""
+        ready = self._poller.poll(timeout_ms)
+        for source, _ in ready:
             if source == self._wake_read:
                 os.read(self._wake_read, 4096)
+        return bool(ready)
 
     def wake(self) -> None:
         with contextlib.suppress(BlockingIOError):  # it is full: whoever waits will wake up

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import logging
+import os
 import signal
 import socket
 import time
@@ -47,6 +48,7 @@ logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_MINS = 5
 HANDSHAKE_LINGER_MS = 5000
 IDLE_POLL_MS = 1000
+BUSY_POLL_S = 0.0005  # an engine out of work looks for more this long before it sleeps
 STALLED_POLL_MS = 1
 HANDLE_BYTES = 8
 
@@ -174,25 +176,35 @@ class EngineLoop:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
         core = self.core
         if self._stop_at is None and not core.has_work():
-            self._ports.wait(IDLE_POLL_MS)
+            self._rest()
         self._drain()
         if core.has_work():
             news, worked = core.step()
             if not worked:
                 self._ports.wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
-            core.attach_stats(news, idle=not core.has_work())
-            self._send(news)
+            self._send(core.attach_stats(news, idle=False))
             self._stepped()
         if self._failure is not None:
             raise RuntimeError(self._failure)
         if self._stop_at is not None:
             if not core.has_work():
                 self._drain()  # what arrived meanwhile is answered, too
+                self._send(core.attach_stats({}, idle=True))
                 return core.has_work()
             if time.monotonic() > self._stop_at:
                 self._abort_all()
                 return False
         return True
+
+    def _rest(self) -> None:
+        """Nothing to do. Who asks again at once waits neither for the system to wake us nor for our numbers."""
+        until = time.perf_counter() + BUSY_POLL_S
+        while not self._ports.wait(0):
+            if time.perf_counter() > until:
+                self._send(self.core.attach_stats({}, idle=True))
+                self._ports.wait(IDLE_POLL_MS)
+                return
+            os.sched_yield()
 
     def _drain(self) -> None:
         for client, frames in self._ports.receive():
@@ -266,4 +278,4 @@ class EngineLoop:
 
     def _abort_all(self) -> None:
         """Tell every client that its requests were aborted."""
-        self._send(self.core.abort_requests(None))
+        self._send(self.core.attach_stats(self.core.abort_requests(None), idle=True))
