@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pluggy
-from pydantic import BaseModel
 
 from tenonry import hookspecs
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
@@ -205,10 +204,10 @@ def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:
     return import_target(entry), entry
 
 
-def build_plugin(entry: PlanEntry, make_context: Callable[[BaseModel], Any]) -> Any:
-    """An instance of the entry's class; `make_context` gets the validated options. Raises PluginError."""
+def build_plugin(entry: PlanEntry, make_context: Callable[..., Any]) -> Any:
+    """An instance of the entry's class; `make_context` gets the validated `options`. Raises PluginError."""
     cls: Any = entry.load()
-    context = make_context(entry.load_options(cls))
+    context = make_context(options=entry.load_options(cls))
     with blamed(entry, "its constructor"):
         return cls(context)
 

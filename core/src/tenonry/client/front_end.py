@@ -52,7 +52,7 @@ class FrontEnd:
 
         `engines`: start none; share these, whose owner also has the stat loggers.
         """
-        if stat_loggers or config.stat_loggers:  # whoever brings a logger wants to hear something
+        if stat_loggers:  # whoever brings a logger wants to hear something
             config = config.model_copy(update={"log_stats": True})
         self.config = config
         self._handler: OutputHandler | None = None

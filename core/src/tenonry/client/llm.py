@@ -38,8 +38,6 @@ class LLM:
             raise ConfigError("give either config= or single settings, not both")
         if config.data_parallel_size != 1:
             raise ConfigError("LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`")
-        if config.stat_loggers:  # whoever brings a logger wants to hear something
-            config = config.model_copy(update={"log_stats": True})
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # what is built already ends if the rest cannot be built

@@ -262,8 +262,7 @@ class OutputProcessor:
                 self._iterations[stream.engine_index].finished.append(self._finished_stats(stream, str(reason)))
 
     def _finished_stats(self, stream: Stream, reason: str) -> FinishedRequestStats:
-        metrics, params = stream.metrics, stream.request.sampling_params
-        first = metrics.first_token_time
+        metrics, params, first = stream.metrics, stream.request.sampling_params, stream.metrics.first_token_time
         return FinishedRequestStats(
             request_id=stream.request_id,
             finish_reason=reason,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import logging
 import queue
 import threading
@@ -56,13 +57,6 @@ class _Observer:
         self.due = time.monotonic() + min(max(LEAST_INTERVAL_S, wanted), threading.TIMEOUT_MAX)  # not a number: least
 
 
-def _build(entry: PlanEntry, config: EngineConfig) -> StatLogger:
-    made: StatLogger = build_plugin(
-        entry, lambda options: StatLoggerContext(config, options=options, plugin_name=entry.name)
-    )
-    return made
-
-
 class StatManager:
     """All chosen stat loggers, `loggers` by name. Every method returns at once; `dropped` counts records lost to a
     full queue.
@@ -72,7 +66,8 @@ class StatManager:
         self._observers: list[_Observer] = []
         try:
             for entry in plan.all("stat_logger"):
-                self._observers.append(_Observer(entry, _build(entry, config)))
+                make_context = functools.partial(StatLoggerContext, config, plugin_name=entry.name)
+                self._observers.append(_Observer(entry, build_plugin(entry, make_context)))
         except BaseException:
             self._tell("shutdown")  # those that were built may hold a port
             raise

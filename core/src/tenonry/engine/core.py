@@ -218,7 +218,8 @@ class EngineCore(EngineParts):
     # ------------------------------------------------------------------ numbers and faults
     def attach_stats(self, news: News, *, idle: bool) -> News:
         """Give client 0 the scheduler's numbers, a few times a second and when work ends; returns `news`."""
-        if self.config.log_stats and self._stats_dirty and (idle or self.clock() >= self._stats_due):
+        is_wanted = self.config.log_stats or self.config.stat_loggers  # whoever brings a logger wants to hear something
+        if is_wanted and self._stats_dirty and (idle or self.clock() >= self._stats_due):
             self._stats_due, self._stats_dirty = self.clock() + STATS_INTERVAL_S, False
             news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
         return news

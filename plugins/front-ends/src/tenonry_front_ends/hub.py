@@ -70,8 +70,6 @@ class Hub:
         on_engine_died: Callable[[str], None],
         context: str = "server",
     ) -> None:
-        if config.stat_loggers:  # whoever brings a logger wants to hear something
-            config = config.model_copy(update={"log_stats": True})
         self._on_connected, self._on_engine_died, self._num_servers = on_connected, on_engine_died, num_servers
         self._manager, self._plan, self._model = resolve_front_end(config, launcher=True)
         self._stats = StatManager(config, self._plan)
