@@ -27,7 +27,10 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
 
 
 class FinishedRequestStats(msgspec.Struct, kw_only=True):
-    """One request that ended. Latencies in seconds; `decode_s` spans first to last token."""
+    """One request that ended. Latencies in seconds; `decode_s` spans first to last token.
+
+    `start_time`: the arrival, from which `e2e_latency_s` counts, in seconds since 1970. `trace_headers`: the caller's.
+    """
 
     request_id: str
     finish_reason: str
@@ -43,6 +46,8 @@ class FinishedRequestStats(msgspec.Struct, kw_only=True):
     max_tokens: int | None = None
     n: int = 1
     tags: dict[str, str | float] = {}
+    trace_headers: dict[str, str] | None = None
+    start_time: float = 0.0
 
 
 class IterationStats(msgspec.Struct, kw_only=True):

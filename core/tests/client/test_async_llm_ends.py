@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 import weakref
 from collections.abc import Callable
 from pathlib import Path
@@ -429,16 +430,22 @@ class TestStart:
         assert " ".join(psutil.Process(pid_of(served)).cmdline()).startswith("tenonry: engine 0")
 
 
+class Tracer(RecordingStatLogger):
+    traces = True
+
+
 class TestStatLoggers:
-    """AF-2, SL-1, US-1."""
+    """AF-2, AF-22, SL-1, US-1."""
 
     def test_they_hear_of_the_engine_its_steps_and_its_requests(self, serve):
-        heard = RecordingStatLogger(StatLoggerContext(served_config()))
+        heard = Tracer(StatLoggerContext(served_config()))
         served = serve(observers={"mine": heard}, worker=QUICK)
         assert served.engine.stat_loggers == {"mine": heard}
 
         async def main() -> None:
-            await collect(served.engine, [1, 2], params(max_tokens=20), "r", tags={"tenant": "acme"})
+            assert await served.engine.is_tracing_enabled() is True
+            fields = {"tags": {"tenant": "acme"}, "trace_headers": {"traceparent": "00-1-2-01"}}
+            await collect(served.engine, [1, 2], params(max_tokens=20), "r", **fields)
             while not any(record.iteration and record.iteration.finished for record in heard.records):
                 await served.engine.reset_prefix_cache()  # the observer hears a little later
 
@@ -451,6 +458,8 @@ class TestStatLoggers:
         assert any(record.scheduler.num_running == 1 for record in heard.records)
         (finished,) = [each for record in heard.records for each in record.iteration.finished]
         assert (finished.request_id, finished.num_prompt_tokens, finished.tags) == ("r", 2, {"tenant": "acme"})
+        assert finished.trace_headers == {"traceparent": "00-1-2-01"}
+        assert abs(finished.start_time - time.time()) < 3600  # the time of day
         assert heard.calls[-2:] == ["log", "shutdown"]
 
     def test_whoever_brings_one_hears_something_even_without_log_stats(self, serve):

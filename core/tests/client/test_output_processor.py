@@ -619,6 +619,19 @@ class TestNumbers:
         front.outputs.abort(["r"])
         assert front.outputs.take_iteration().finished[0].tags == {"tenant": "acme"}
 
+    def test_the_callers_trace_and_the_time_of_day_of_its_start_reach_the_record(self, monkeypatch):
+        """AF-22."""
+        front = Front(log_stats=True)
+        headers = {"traceparent": "00-1-2-01"}
+        processed, requests = front.inputs.process("hi", SamplingParams(), "r", trace_headers=headers)
+        front.outputs.add(processed, requests)
+        front.clock.advance(3)
+        monkeypatch.setattr("tenonry.client.output_processor.time.time", lambda: 1_000_000.0)
+        front.outputs.abort(["r"])
+        (ended,) = front.outputs.take_iteration().finished
+        assert ended.trace_headers == headers
+        assert (ended.start_time, ended.e2e_latency_s) == (1_000_000.0 - 3, 3)
+
     def test_tokens_count_for_the_engine_that_made_them(self):
         front = Front(log_stats=True)
         for number, name in enumerate(("a", "b"), 1):

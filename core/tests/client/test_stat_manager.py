@@ -40,6 +40,10 @@ class Moody(RecordingStatLogger):
         self.records.append(record)
 
 
+class Tracer(RecordingStatLogger):
+    traces = True
+
+
 def fails(_: Any) -> None:
     raise ValueError("on purpose")
 
@@ -91,6 +95,13 @@ class TestDelivery:
         manager.initialized(INFO)
         manager.shutdown()
         assert (heard.sleeps, heard.rejections, heard.infos) == ([(True, 2)], ["queue_full"], [INFO, INFO])
+
+    def test_it_knows_whether_one_of_them_traces(self, manage):
+        """AF-22."""
+        silent = RecordingStatLogger(CONTEXT)
+        assert [manage().traces, manage(a=silent).traces, manage(a=silent, b=Tracer(CONTEXT)).traces] == [
+            False, False, True,
+        ]  # fmt: skip
 
     def test_without_loggers_there_is_no_thread(self, manage):
         before = threading.active_count()

@@ -127,6 +127,7 @@ class TestHub:
             assert one.info == two.info == shared.hub.info
             assert sorted(one.engine_pids) == ["engine 0", "engine 1"]
             assert one.stat_loggers == {}
+            assert await one.is_tracing_enabled() is False
             with pytest.raises(Unsupported, match="3 engines: with several API servers their number is fixed"):
                 await one.scale(3)
 
@@ -135,6 +136,7 @@ class TestHub:
 
     def test_other_calls_reach_the_loggers(self, share):
         shared = share(max_num_seqs=1, max_num_queued_reqs=3)  # room for two in each
+        shared.hub._stats.traces = True
 
         async def main(shared: Shared) -> None:
             engine = await shared.attach(1)
@@ -144,6 +146,7 @@ class TestHub:
             await engine.render_metrics()
             assert shared.heard.rejections == ["queue_full"]
             assert "log" in shared.heard.calls
+            assert await engine.is_tracing_enabled() is True
 
         shared.run(main)
 
@@ -230,6 +233,13 @@ def forwarder(link: Link, *iterations: IterationStats) -> StatForwarder:
 
 
 class TestForwarder:
+    def test_it_traces_if_a_logger_of_the_supervisor_does(self):
+        """AF-22."""
+        link = Link("x")
+        assert forwarder(link).traces is False
+        link.place = msgspec.structs.replace(link.place, traces=True)
+        assert forwarder(link).traces is True
+
     def test_numbers_go_once_and_nothing_is_no_report(self):
         link = Link("x")
         stats = forwarder(link, IterationStats(num_prompt_tokens=3))

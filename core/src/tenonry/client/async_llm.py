@@ -156,7 +156,8 @@ class AsyncLLM(FrontEnd):
         return ("generate",)
 
     async def is_tracing_enabled(self) -> bool:
-        return False
+        """Whether a stat logger makes requests part of their callers' traces (`trace_headers`)."""
+        return self._stats.traces
 
     def get_tokenizer(self) -> Any:
         """The tokenizer. Raises ValueError if none is loaded."""

@@ -6,6 +6,7 @@ that arrived meanwhile.
 
 from __future__ import annotations
 
+import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -278,6 +279,8 @@ class OutputProcessor:
             max_tokens=params.max_tokens,
             n=params.n,
             tags=stream.request.tags,
+            trace_headers=stream.request.trace_headers,
+            start_time=time.time() - (self._clock() - metrics.arrival_time),
         )
 
     def take_iteration(self, engine_index: int = 0) -> IterationStats:

@@ -59,7 +59,7 @@ class _Observer:
 
 class StatManager:
     """All chosen stat loggers, `loggers` by name. Every method returns at once; `dropped` counts records lost to a
-    full queue.
+    full queue; `traces`: one of them does.
     """
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None) -> None:
@@ -75,7 +75,7 @@ class StatManager:
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
             self._observers.append(_Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger))
         self.loggers = {observer.entry.name: observer.logger for observer in self._observers}
-        self.enabled = bool(self._observers)
+        self.enabled, self.traces = bool(self._observers), any(one.logger.traces for one in self._observers)
         self.dropped = 0
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(QUEUE_SIZE)
         self._thread: threading.Thread | None = None

@@ -23,6 +23,7 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
     """
 
     interval_s: float = 5.0  # how often `log` is called
+    traces: bool = False  # whether it makes requests part of their callers' traces
 
     @abstractmethod
     def record(self, record: StatRecord) -> None:

@@ -50,7 +50,7 @@ class StatForwarder(StatManager):
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         super().__init__(config, PluginPlan())
-        self.enabled = bool(link.place.plan.all("stat_logger"))
+        self.enabled, self.traces = bool(link.place.plan.all("stat_logger")), link.place.traces
         self._link, self._unheard, self._unreported = link, 0, 0
         self._take: TakeIterations = dict
         self._records: list[StatRecord] = []

@@ -101,6 +101,7 @@ class Hub:
             plan=self._plan,
             model=self._model,
             curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
+            traces=self._stats.traces,
         )
 
     def start(self) -> None:

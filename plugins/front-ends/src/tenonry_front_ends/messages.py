@@ -26,6 +26,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     plan: PluginPlan
     model: ModelInfo
     curve_keys: str = ""
+    traces: bool = False  # whether one of the supervisor's stat loggers does
 
 
 class ServerHello(msgspec.Struct, array_like=True, tag=True):

@@ -26,6 +26,10 @@ REJECTIONS = ("queue_full", "invalid", "draining")
 COUNTS = st.integers(0, 2**31)
 SECONDS = st.floats(0, 1e6, allow_nan=False)
 TEXTS = st.text(max_size=12)
+TRACES = st.dictionaries(
+    st.sampled_from(("traceparent", "tracestate")),
+    TEXTS | st.just("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"),
+)
 
 
 def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
@@ -46,7 +50,7 @@ def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
 
 
 def finished_requests() -> st.SearchStrategy[FinishedRequestStats]:
-    """Requests of all kinds, with tags that nobody foresaw."""
+    """Requests of all kinds, with tags and trace headers that nobody foresaw."""
     return st.builds(
         FinishedRequestStats,
         request_id=TEXTS,
@@ -63,6 +67,8 @@ def finished_requests() -> st.SearchStrategy[FinishedRequestStats]:
         max_tokens=st.none() | COUNTS,
         n=st.integers(1, 128),
         tags=st.dictionaries(TEXTS, TEXTS | st.floats(allow_nan=True), max_size=3),
+        trace_headers=st.none() | TRACES,
+        start_time=SECONDS,
     )
 
 
