@@ -70,6 +70,7 @@ _PROVIDERS = {
     "tenonry-scheduler-batching": "scheduler:batching scheduling_policy:fcfs scheduling_policy:priority",
     "tenonry-scheduler-static": "scheduler:static",
     "tenonry-stat-logger-console": "stat_logger:console",
+    "tenonry-stat-logger-opentelemetry": "stat_logger:opentelemetry",
     "tenonry-stat-logger-prometheus": "stat_logger:prometheus",
     "tenonry-worker-torch": "worker:torch attention_backend:sdpa buffers:host",
 }

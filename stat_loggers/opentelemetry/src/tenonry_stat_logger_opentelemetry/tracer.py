@@ -1,0 +1,77 @@
+"""Makes spans and hands them to the SDK's sending thread. Observer thread; needs the OpenTelemetry SDK."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+
+from opentelemetry.context import Context
+from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import SERVICE_NAME, OTELResourceDetector, Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
+from opentelemetry.trace import SpanKind, Status, StatusCode
+from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
+
+from tenonry.plugin_discovery import kernel_version
+from tenonry.stats import FinishedRequestStats
+from tenonry_stat_logger_opentelemetry.attributes import Attribute
+from tenonry_stat_logger_opentelemetry.collector import shown
+from tenonry_stat_logger_opentelemetry.exporter import Hush, WatchedExporter
+
+SPAN_NAME = "llm_request"  # as in vLLM: dashboards look for it
+FLUSH_S = 1.0  # what is still unsent at the end gets this long; the kernel waits two seconds for all loggers
+LAST_WORDS_S = 0.2
+NS = 1_000_000_000
+
+
+class RequestTracer:
+    """Spans of one service for one collector, `url`. What arguments leave open, the OTEL_… variables say."""
+
+    def __init__(
+        self, url: str, headers: Mapping[str, str], service_name: str | None, sampling_ratio: float | None
+    ) -> None:
+        named = service_name or OTELResourceDetector().detect().attributes.get(SERVICE_NAME) or "tenonry"
+        sampler = None if sampling_ratio is None else ParentBased(TraceIdRatioBased(sampling_ratio))
+        self._hush = Hush()
+        exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers) or None)
+        self._exporter = WatchedExporter(exporter, shown(url), self._hush)
+        self._provider = TracerProvider(
+            sampler=sampler, resource=Resource.create({SERVICE_NAME: named}), shutdown_on_exit=False
+        )
+        self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
+        self._tracer = self._provider.get_tracer("tenonry", kernel_version())
+        self._propagator = TraceContextTextMapPropagator()
+
+    def add(self, request: FinishedRequestStats, attributes: Mapping[str, Attribute]) -> None:
+        """The span of a request that has ended, if its trace is sampled. Returns at once."""
+        start = request.start_time or time.time() - request.e2e_latency_s
+        carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
+        with self._hush.listening():  # headers that make no sense are a client's affair, and begin a new trace
+            parent = self._propagator.extract(carrier, context=Context())
+            span = self._tracer.start_span(
+                SPAN_NAME, parent, SpanKind.SERVER, attributes=attributes, start_time=int(start * NS)
+            )
+            if request.finish_reason == "error":
+                span.set_status(Status(StatusCode.ERROR))
+        with self._hush.listening() as said:
+            span.end(int((start + request.e2e_latency_s) * NS))
+        if said:  # the queue is full, and the oldest span in it made room
+            self._exporter.lost(1, "more come than it takes")
+
+    def close(self) -> None:
+        """Send what is left, within a bound: a collector that is known to be away is not waited for. Idempotent."""
+        if self._exporter.is_failing:
+            self._exporter.shutdown()
+        flush = threading.Thread(target=self._flush, name="tenonry-spans", daemon=True)
+        flush.start()
+        flush.join(FLUSH_S)
+        self._exporter.shutdown()  # ends a wait for another try, which then says what is lost
+        flush.join(LAST_WORDS_S)
+
+    def _flush(self) -> None:
+        with self._hush.listening():
+            self._provider.shutdown()
+        self._hush.close()
