@@ -144,6 +144,29 @@ def test_stat_loggers_are_the_usual_ones_unless_named(words, yaml, expected, tmp
         assert config.stat_loggers[0].options == {"interval_s": 1}
 
 
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ((), ["console", "prometheus", "opentelemetry"]),
+        (("--no-log-stats",), ["opentelemetry"]),
+        (("--stat-logger", "mine"), ["mine", "opentelemetry"]),
+        (("--stat-logger", "opentelemetry", "--stat-logger", "mine"), ["mine", "opentelemetry"]),
+    ],
+)
+def test_an_endpoint_for_traces_adds_the_stat_logger_that_sends_them(words, expected):
+    """AF-22."""
+    config, _ = parse("demo", "--otlp-traces-endpoint", "http://there:4318", *words)
+    assert names(config) == expected
+    assert config.stat_loggers[-1].options == {"endpoint": "http://there:4318"}
+
+
+def test_other_options_of_the_one_that_sends_traces_stay():
+    option = "opentelemetry.service_name=mine"
+    words = ("--stat-logger", "opentelemetry", "--stat-logger-option", option, "--otlp-traces-endpoint", "http://a")
+    config, _ = parse("demo", *words)
+    assert config.stat_loggers[0].options == {"service_name": "mine", "endpoint": "http://a"}
+
+
 def test_usual_stat_logger_that_is_not_installed_is_left_out(loggers):
     del loggers[0]
     assert names(parse("demo")[0]) == ["console"]

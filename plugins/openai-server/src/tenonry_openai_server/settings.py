@@ -13,11 +13,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from tenonry import arguments
 from tenonry.arguments import config_from_arguments
-from tenonry.config import ENV_PREFIX, EngineConfig, environment_values, human_int, load_yaml
+from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, environment_values, human_int, load_yaml
 from tenonry.errors import ConfigError
 from tenonry.plugin_discovery import installed
 
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
+TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
 
 
 class ServerConfig(BaseModel):
@@ -45,6 +46,9 @@ class ServerConfig(BaseModel):
         "restart", description="What follows when one of several API servers dies: it is restarted, or all stop."
     )
     headless: bool = Field(False, description="Run only this node's engines, for a server on another node.")
+    otlp_traces_endpoint: str | None = Field(
+        None, min_length=1, description=f"Collector that gets a span per request, from the stat logger {TRACER}."
+    )
     disable_access_log: bool = Field(False, description="Do not log each HTTP request.")
     ssl_certfile: str | None = Field(None, description="Certificate file; turns on HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
@@ -109,7 +113,8 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
     own = {name: from_file.pop(name) for name in ServerConfig.model_fields if name in from_file}
     own |= _environment()
     own |= {name: given[name] for name in ServerConfig.model_fields if given.get(name) is not None}
-    return _engine_config(given, from_file), make_server_config(own)
+    config, server = _engine_config(given, from_file), make_server_config(own)
+    return _traced(config, server.otlp_traces_endpoint), server
 
 
 def make_server_config(values: dict[str, Any]) -> ServerConfig:
@@ -153,6 +158,16 @@ def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineCo
         rest["stat_loggers"] = _default_stat_loggers()
     config = config_from_arguments(argparse.Namespace(**{**given, "config": None}), **rest)
     return config.model_copy(update={"stat_loggers": ()}) if has_default and not config.log_stats else config
+
+
+def _traced(config: EngineConfig, endpoint: str | None) -> EngineConfig:
+    """With the stat logger that sends spans there, whether or not it was chosen already."""
+    if endpoint is None:
+        return config
+    options = next((choice.options for choice in config.stat_loggers if choice.name == TRACER), {})
+    tracer = PluginChoice(name=TRACER, options={**options, "endpoint": endpoint})
+    others = (choice for choice in config.stat_loggers if choice.name != TRACER)
+    return config.model_copy(update={"stat_loggers": (*others, tracer)})
 
 
 def _default_stat_loggers() -> list[str]:
