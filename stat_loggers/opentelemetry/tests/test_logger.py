@@ -80,6 +80,12 @@ class TestTrace:
         monkeypatch.setenv("OTEL_TRACES_SAMPLER", "always_off")
         assert spans_of({}) == []
 
+    @pytest.mark.parametrize(("share", "count"), [("1", 1), ("0", 0)])
+    def test_one_of_them_gives_callers_no_say(self, share, count, spans_of, monkeypatch):
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER", "traceidratio")
+        monkeypatch.setenv("OTEL_TRACES_SAMPLER_ARG", share)
+        assert len(spans_of({"trace_headers": UNSAMPLED if count else SAMPLED})) == count
+
 
 class TestSpan:
     def test_name_kind_and_times(self, spans_of):
@@ -150,13 +156,18 @@ class TestService:
 
 
 class TestTransport:
-    def test_the_usual_path_and_headers_of_both_origins(self, spans_of, collector, monkeypatch):
-        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-theirs=1")
+    def test_the_usual_path_and_the_headers(self, spans_of, collector, monkeypatch):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-mine=1")
         spans_of({}, headers={"X-Mine": "2"})
         ((path, headers),) = collector.posts
         assert path == "/v1/traces"
         assert headers["content-type"] == "application/x-protobuf"
         assert headers["x-mine"] == "2"
+
+    def test_headers_may_come_from_the_environment(self, spans_of, collector, monkeypatch):
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_HEADERS", "x-theirs=1")
+        spans_of({})
+        assert collector.posts[0][1]["x-theirs"] == "1"
 
     def test_the_address_may_come_from_the_environment(self, spans_of, collector, monkeypatch):
         monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"{collector.url}/elsewhere")
