@@ -5,13 +5,13 @@ import json
 
 import pytest
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.cli import make_parser
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.__main__ import main
 from tenonry_bench.command import VERBS, BenchCommand, load_verb
 from tenonry_bench.settings import check_length, count, counts, engine_config, natural
+from tenonry_commands.arguments import add_engine_arguments
 
 
 def test_the_kernel_finds_the_command():

@@ -13,7 +13,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
@@ -31,6 +30,7 @@ from tenonry_bench.settings import (
     settings_of,
     write_report,
 )
+from tenonry_commands.arguments import add_engine_arguments
 
 BLOCK_SIZE = 16
 POLICIES = ("affinity", "round-robin", "least-loaded")

@@ -15,7 +15,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.engine import WARM_UP_STREAMS, WARM_UP_TOKENS, event_loop
@@ -24,6 +23,7 @@ from tenonry_bench.layouts import Layout, in_turn, started
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import check_length, count, counts, engine_config, refuse, settings_of, write_report
 from tenonry_bench.streams import Point, StreamClient
+from tenonry_commands.arguments import add_engine_arguments
 
 STATIC = Layout("2 engines, round-robin", 2, "round-robin")
 COORDINATED = Layout("2 engines, affinity, coordinator", 2, coordinated=True)

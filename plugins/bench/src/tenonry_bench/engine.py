@@ -14,7 +14,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
@@ -22,6 +21,7 @@ from tenonry_bench.figures import Percentiles, Spread, percentiles, spread
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import check_length, count, engine_config, natural, settings_of, write_report
 from tenonry_bench.streams import Point, StreamClient
+from tenonry_commands.arguments import add_engine_arguments
 
 WARM_UP_STREAMS, WARM_UP_TOKENS, WARM_UP_TRIPS = 64, 16, 50
 

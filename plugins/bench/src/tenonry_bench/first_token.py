@@ -13,11 +13,11 @@ WORKLOAD = "W5"
 
 def main(words: list[str] | None = None) -> int:
     """Print the marker after the first token."""
-    from tenonry.arguments import add_engine_arguments
     from tenonry.client.llm import LLM
     from tenonry.sampling_params import SamplingParams
     from tenonry_bench.settings import engine_config
     from tenonry_bench.throughput import set_threads
+    from tenonry_commands.arguments import add_engine_arguments
 
     parser = argparse.ArgumentParser(prog="tenonry_bench.first_token")
     add_engine_arguments(parser, model_positional=False)

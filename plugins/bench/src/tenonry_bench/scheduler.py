@@ -8,13 +8,13 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import parse_options
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.figures import Spread, percentile, spread, table
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import count, counts, write_report
+from tenonry_commands.arguments import parse_options
 
 MIN_STEPS = 320  # 20 turns of a block of 16: every row fills 20 blocks while we look
 

@@ -8,11 +8,11 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import config_from_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import PluginManager
+from tenonry_commands.arguments import config_from_arguments
 
 MAX_MODEL_LEN = 2048  # what peers are given, so that both size the same caches
 

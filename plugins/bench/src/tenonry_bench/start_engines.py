@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
@@ -21,6 +20,7 @@ from tenonry_bench.figures import Spread, spread
 from tenonry_bench.layouts import Layout, in_turn
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import count, counts, engine_config, refuse, settings_of, write_report
+from tenonry_commands.arguments import add_engine_arguments
 
 
 class StartResult(msgspec.Struct):

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.errors import ConfigError, TenonryError
 from tenonry.interfaces.command import Command
 from tenonry.sampling_params import SamplingParams
@@ -19,6 +18,7 @@ from tenonry_bench.machine import Machine, describe_machine, physical_cores, tor
 from tenonry_bench.processes import PeakMemory
 from tenonry_bench.settings import check_length, count, engine_config, settings_of, write_report
 from tenonry_bench.workload import WARM_UP_RUN, WorkloadFile, load_workloads
+from tenonry_commands.arguments import add_engine_arguments
 
 if TYPE_CHECKING:
     from tenonry.client.llm import LLM

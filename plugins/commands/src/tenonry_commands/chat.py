@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from tenonry.arguments import add_engine_arguments, config_from_arguments
 from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.command import Command
 from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
 from tenonry_commands.generate import default_model
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 

@@ -6,9 +6,9 @@ import argparse
 import os
 import sys
 
-from tenonry.arguments import add_engine_arguments, config_from_arguments
 from tenonry.config import ENV_PREFIX
 from tenonry.interfaces.command import Command
+from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 
 DEFAULT_MODEL = "demo"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 
-from tenonry.arguments import add_engine_arguments
 from tenonry.interfaces.command import Command
+from tenonry_commands.arguments import add_engine_arguments
 
 
 class ServeCommand(Command):

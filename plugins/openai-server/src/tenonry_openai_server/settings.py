@@ -11,11 +11,11 @@ from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
 
-from tenonry import arguments
-from tenonry.arguments import config_from_arguments
 from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, environment_values, human_int, load_yaml
 from tenonry.errors import ConfigError
 from tenonry.plugin_discovery import installed
+from tenonry_commands import arguments
+from tenonry_commands.arguments import config_from_arguments
 
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
 TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for

@@ -8,7 +8,9 @@ from typing import Any
 
 import pytest
 
-from tenonry.arguments import (
+from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
+from tenonry.errors import ConfigError
+from tenonry_commands.arguments import (
     ALIASES,
     SKIPPED,
     add_engine_arguments,
@@ -16,8 +18,6 @@ from tenonry.arguments import (
     human_int,
     parse_options,
 )
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
-from tenonry.errors import ConfigError
 
 
 def parser(**options: Any) -> argparse.ArgumentParser:
