@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +17,7 @@ import pluggy
 from tenonry import hookspecs
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, TenonryError
+from tenonry.interfaces.plugin import PluginContext
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import (
     Installed,
@@ -204,10 +205,10 @@ def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:
     return import_target(entry), entry
 
 
-def build_plugin(entry: PlanEntry, make_context: Callable[..., Any]) -> Any:
-    """An instance of the entry's class; `make_context` gets the validated `options`. Raises PluginError."""
+def build_plugin(entry: PlanEntry, context: PluginContext) -> Any:
+    """An instance of the entry's class; its options, validated, join the context. Raises PluginError."""
     cls: Any = entry.load()
-    context = make_context(options=entry.load_options(cls))
+    context.options = entry.load_options(cls)
     with blamed(entry, "its constructor"):
         return cls(context)
 

@@ -35,7 +35,7 @@ def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo)
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
-    made: IOProcessor = build_plugin(entry, lambda options: IOProcessorContext(config, model, options=options))
+    made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model))
     return made
 
 

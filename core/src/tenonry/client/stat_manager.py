@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import queue
 import threading
@@ -66,8 +65,8 @@ class StatManager:
         self._observers: list[_Observer] = []
         try:
             for entry in plan.all("stat_logger"):
-                make_context = functools.partial(StatLoggerContext, config, plugin_name=entry.name)
-                self._observers.append(_Observer(entry, build_plugin(entry, make_context)))
+                context = StatLoggerContext(config, plugin_name=entry.name)
+                self._observers.append(_Observer(entry, build_plugin(entry, context)))
         except BaseException:
             self._tell("shutdown")  # those that were built may hold a port
             raise

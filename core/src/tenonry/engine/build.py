@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
-
-from pydantic import BaseModel
 
 from tenonry.config import EngineConfig
 from tenonry.interfaces.executor import Executor, ExecutorContext
@@ -16,7 +15,7 @@ from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import kernel_version
 from tenonry.plugin_manager import blamed, build_plugin, resolve_owned
-from tenonry.plugin_plan import PluginPlan
+from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.scheduling.validator import StepValidator
 
 logger = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ class EngineParts:
     ) -> None:
         logger.info("engine %d of tenonry %s: %s", engine_index, kernel_version(), config.describe())
         self.config, self.model, self.plan, self.index, self.clock = config, model, plan, engine_index, clock
-        self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context)
+        self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context())
         self.kv_connector: KVConnector | None = None
         try:
             with blamed(plan.get("executor"), "on_failure"):
@@ -46,14 +45,15 @@ class EngineParts:
             with blamed(plan.get("worker"), "initialize"):
                 self.kv_cache = self._initialize_kv_cache()
             if (connector := plan.find("kv_connector")) is not None:
-                self.kv_connector = build_plugin(connector, self._connector_context)
-            self.scheduler: Scheduler = build_plugin(plan.get("scheduler"), self._scheduler_context)
+                self.kv_connector = build_plugin(connector, self._connector_context(connector))
+            context = self._scheduler_context()  # the validator's own: a scheduler may change what it was given
+            self.scheduler: Scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(context))
         except BaseException:
             release(self.executor, self.kv_connector)
             raise
-        self.validator = StepValidator(self.scheduler_context) if config.validate_scheduler else None
+        self.validator = StepValidator(context) if config.validate_scheduler else None
 
-    def _executor_context(self, options: BaseModel) -> ExecutorContext:
+    def _executor_context(self) -> ExecutorContext:
         worker = self.plan.get("worker")
         worker_class = worker.load()
         return ExecutorContext(
@@ -63,7 +63,6 @@ class EngineParts:
             worker_class=worker_class,  # type: ignore[arg-type]  # load() checked it against the interface
             worker_target=worker.target,
             worker_options=worker.load_options(worker_class),
-            options=options,
             engine_index=self.index,
             plan_text=self.plan.encode(),
             kv_connector=self.plan.find("kv_connector"),
@@ -87,23 +86,21 @@ class EngineParts:
             )  # fmt: skip
         return kv_cache
 
-    def _connector_context(self, options: BaseModel) -> KVConnectorContext:
+    def _connector_context(self, entry: PlanEntry) -> KVConnectorContext:
         return KVConnectorContext(
             self.config,
             self.model,
             KVConnectorRole.SCHEDULER,
-            engine_id=f"{self.plan.get('kv_connector').name}_dp{self.index}",
+            engine_id=f"{entry.name}_dp{self.index}",
             kv_cache=self.kv_cache,
-            options=options,
         )
 
-    def _scheduler_context(self, options: BaseModel) -> SchedulerContext:
-        self.scheduler_context = SchedulerContext(  # kept apart from the scheduler, which may change its own
+    def _scheduler_context(self) -> SchedulerContext:
+        return SchedulerContext(
             self.config,
             self.kv_cache,
             max_model_len=self.kv_cache.max_model_len,
             clock=self.clock,
-            options=options,
             plugin_name=self.plan.get("scheduler").name,
             engine_index=self.index,
             max_concurrent_steps=self.executor.max_concurrent_batches,
@@ -111,7 +108,6 @@ class EngineParts:
             kv_connector=self.kv_connector,
             resolve=lambda kind, name: resolve_owned(kind, name)[0],
         )
-        return self.scheduler_context
 
 
 def release(*parts: Executor | Scheduler | KVConnector | None) -> None:

@@ -7,7 +7,6 @@ a crash leaves no file behind.
 from __future__ import annotations
 
 import contextlib
-import functools
 import logging
 import threading
 from collections.abc import Callable, Iterable, Sequence
@@ -62,7 +61,7 @@ class EngineFleet:
         self.coordinator: CoordinatorReady | None = None
         self._epoch, self._closing, self._lock = 0, False, threading.Lock()
         self._starting = threading.Lock()  # held while engines are started
-        self._launcher: Launcher = build_plugin(plan.get("launcher"), functools.partial(LauncherContext, config))
+        self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._helpers = Supervisor()
         self._helpers.on_exit(self._on_exit)
         self._launcher.on_exit(self._on_exit)

@@ -73,9 +73,7 @@ class HeadlessNode:
             )
             for rank, index in enumerate(self._engines)
         ]  # fmt: skip
-        self._launcher: Launcher = build_plugin(
-            plan.get("launcher"), lambda options: LauncherContext(config, options=options)
-        )
+        self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._timeout, self._stopping, self._aborting = config.start_timeout, threading.Event(), False
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 

@@ -60,13 +60,12 @@ class ConnectorHalf:
         self._runner = runner
         self._connector: KVConnector = build_plugin(
             entry,
-            lambda options: KVConnectorContext(
+            KVConnectorContext(
                 context.config,
                 context.model,
                 KVConnectorRole.WORKER,
                 engine_id=f"{entry.name}_dp{context.engine_index}",
                 kv_cache=kv_cache,
-                options=options,
                 rank=context.rank,
             ),
         )
