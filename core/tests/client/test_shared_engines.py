@@ -12,27 +12,20 @@ import pytest
 from kernel_served import served_config
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.client.engines import Engines
-from tenonry.client.parts import resolve_front_end
-from tenonry.client.shared_engines import SharedEngines
-from tenonry.client.stat_manager import StatManager
+from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import EngineDeadError, Unsupported
 from tenonry.stats import IterationStats
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
 
-class Lent(SharedEngines):
+class Lent(Engines):
     """Engines of this test, lent to one front end, which is their only client."""
 
-    index, count = 0, 1
-
     def __init__(self) -> None:
-        config = served_config()
-        _, self.plan, self.model = resolve_front_end(config, launcher=True)
-        self.stats = StatManager(config, self.plan)
-        self.owned = Engines(config, self.model, self.plan, self._lost, "server")
-        self.client = self.owned.client
+        self.owned = owned = OwnedEngines(served_config())
+        owned.on_death = self._lost
+        self.plan, self.model, self.stats, self.client = owned.plan, owned.model, owned.stats, owned.client
         self.calls: list[str] = []
 
     def _lost(self, index: int, reason: str) -> None:

@@ -82,9 +82,7 @@ class AsyncLLM(FrontEnd):
             try:
                 await self._engines.scale(size, drain_timeout)
             finally:  # also for a caller who does not wait until those that left are gone
-                self.info = self._engines.info
                 self._gate.resize(len(self.info.engine_indexes))
-                self._stats.initialized(self.info)
 
     scale_elastic_ep = scale
 

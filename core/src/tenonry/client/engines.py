@@ -1,4 +1,4 @@
-"""The engines of a front end that owns them: the fleet and the link to it, kept in step. Front end."""
+"""The engines of a front end: what it wants to know of them, and those that it owns, fleet and link kept in step."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import asyncio
 import contextlib
 import logging
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tenonry.client.core_client import CoreClient
-from tenonry.client.parts import engine_info
+from tenonry.client.parts import announce, engine_info, resolve_front_end
+from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PluginPlan
 from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo
+from tenonry.stats import EngineInfo, IterationStats
 
 logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
@@ -26,30 +29,71 @@ DRAIN_POLL_S = 0.02
 MAX_ENGINES = 1024
 
 
-class Engines:
-    """Fleet and client of one front end. `on_death(engine index, reason)`, from any thread: an engine ended unasked.
+class Engines(ABC):
+    """What a front end knows of its engines once this is built: `plan`, `model`, the link to them, and who hears their
+    numbers. It is the client `index` of `count` beside the owner.
 
-    `info` are the facts of the engines that run; replaced as a whole when their number changes.
+    `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
+    reason)`, from any thread, says that one ended unasked; it is set before `start` is called.
     """
 
+    plan: PluginPlan
+    model: ModelInfo
+    stats: StatManager
+    client: CoreClient
     info: EngineInfo
+    index: int = 0
+    count: int = 1
+    on_death: Callable[[int, str], None]
+
+    @abstractmethod
+    def start(self) -> None:
+        """Return when the engines can be used. Raises LaunchError, ConfigError or EngineDeadError."""
+
+    def listen(  # noqa: B027 - an owner does not care
+        self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
+    ) -> None:
+        """Requests are taken on this loop from now on; `take` returns the numbers since the last time, by engine."""
+
+    @abstractmethod
+    def pids(self) -> dict[str, int]:
+        """Processes that run: name → process id."""
+
+    @abstractmethod
+    async def scale(self, size: int, drain_timeout: float) -> None:
+        """Go on with `size` engines; raises Unsupported where their number is fixed."""
+
+    @abstractmethod
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop the engines, or leave them to their owner; tell the last numbers, close the sockets. Idempotent."""
+
+
+class OwnedEngines(Engines):
+    """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers` are more of those, by name."""
 
     def __init__(
         self,
         config: EngineConfig,
-        model: ModelInfo,
-        plan: PluginPlan,
-        on_death: Callable[[int, str], None],
-        context: str,
+        stat_loggers: dict[str, StatLogger] | None = None,
+        context: str = "library",
         *,
         coordinated: bool = False,
     ) -> None:
-        self._config, self._model, self._plan, self._context = config, model, plan, context
-        self.fleet = EngineFleet(config, model, plan, on_death, coordinated=coordinated)
-        self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
+        if stat_loggers:  # whoever brings a logger wants to hear something
+            config = config.model_copy(update={"log_stats": True})
+        self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
+        self._config, self._context = config, context
+        with contextlib.ExitStack() as parts:  # what loggers hold must not stay if there will be no engines
+            self.stats = StatManager(config, self.plan, stat_loggers)
+            parts.callback(self.stats.shutdown)
+            self.fleet = EngineFleet(config, self.model, self.plan, self._lost, coordinated=coordinated)
+            self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
+            parts.pop_all()
+
+    def _lost(self, index: int, reason: str) -> None:
+        self.on_death(index, reason)
 
     def start(self) -> None:
-        """Start all engines; returns when they can be used. Raises LaunchError or ConfigError."""
         rank = self._config.data_parallel_rank
         ranks = range(self._config.data_parallel_size) if rank is None else range(rank, rank + 1)
         with contextlib.closing(self.fleet.meeting()) as meeting:
@@ -61,6 +105,7 @@ class Engines:
         for facts in self.fleet.engines.values():
             for kind, found in facts.resolved.items():
                 logger.info("engine %d uses %s %s", facts.index, kind, found)
+        announce(self._manager, self.info)
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Start engines, or let some finish and stop them, until `size` run. On the event loop that uses the client.
@@ -73,8 +118,8 @@ class Engines:
         if size == len(running):
             logger.info("%d engines run already", size)
             return
-        if self._model.needs_lockstep:
-            raise ConfigError(f"the engines of {self._model.name} step together; their number is fixed while they run")
+        if self.model.needs_lockstep:
+            raise ConfigError(f"the engines of {self.model.name} step together; their number is fixed while they run")
         if size > len(running):
             await self._grow([index for index in range(MAX_ENGINES) if index not in running][: size - len(running)])
         else:
@@ -123,7 +168,6 @@ class Engines:
         await asyncio.to_thread(self.fleet.stop, indexes)
 
     def pids(self) -> dict[str, int]:
-        """Processes that run: name → process id."""
         return self.fleet.pids()
 
     def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
@@ -147,9 +191,10 @@ class Engines:
         facts = [facts for index, facts in list(self.fleet.engines.items()) if index in self.client.engines]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
-        self.info = engine_info(self._config, self._model, self._plan, facts, self._context)
+        self.info = engine_info(self._config, self.model, self.plan, facts, self._context)
+        self.stats.initialized(self.info)
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Stop the engines and close the sockets. Idempotent."""
         self.fleet.shutdown(timeout)
         self.client.close()
+        self.stats.shutdown()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 import logging
 import time
@@ -11,22 +10,20 @@ import weakref
 from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
-from tenonry.client.engines import Engines
+from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import announce, build_io_processor, resolve_front_end
-from tenonry.client.shared_engines import SharedEngines
-from tenonry.client.stat_manager import StatManager
+from tenonry.client.parts import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, TenonryError
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
-from tenonry.plugin_manager import PluginManager
 from tenonry.sampling_params import SamplingParams
+from tenonry.stats import EngineInfo
 
 logger = logging.getLogger(__name__)
 
@@ -34,7 +31,7 @@ logger = logging.getLogger(__name__)
 class FrontEnd:
     """What `AsyncLLM` is made of: it accepts, streams and ends requests, and starts and stops engines.
 
-    `info`: what is known of the engines. `stat_loggers`: those in use, by name.
+    `stat_loggers`: those in use, by name.
     """
 
     _closed = True  # until there is something to close
@@ -46,49 +43,37 @@ class FrontEnd:
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
         coordinated: bool = False,
-        engines: SharedEngines | None = None,
+        engines: Engines | None = None,
     ) -> None:
         """`coordinated`: run a coordinator even where one front end with independent engines needs none.
 
-        `engines`: start none; share these, whose owner also has the stat loggers.
+        `engines`: start none; use these, whose owner also has the stat loggers.
         """
-        if stat_loggers:  # whoever brings a logger wants to hear something
-            config = config.model_copy(update={"log_stats": True})
         self.config = config
         self._handler: OutputHandler | None = None
         self._scaling = asyncio.Lock()
-        on_death = functools.partial(_report_death, weakref.ref(self))
-        self._engines: Engines | SharedEngines
-        manager: PluginManager | None = None
-        index, count = 0, 1
-        if engines is None:
-            manager, plan, self.model = resolve_front_end(config, launcher=True)
-            with contextlib.ExitStack() as parts:  # what loggers hold must not stay if there will be no engines
-                self._stats = StatManager(config, plan, stat_loggers)
-                parts.callback(self._stats.shutdown)
-                self._engines = Engines(config, self.model, plan, on_death, context, coordinated=coordinated)
-                parts.pop_all()
-        else:
-            index, count, plan, self.model = engines.index, engines.count, engines.plan, engines.model
-            self._stats, self._engines, engines.on_death = engines.stats, engines, on_death
+        self._engines = engines = engines or OwnedEngines(config, stat_loggers, context, coordinated=coordinated)
+        engines.on_death = functools.partial(_report_death, weakref.ref(self))
+        self._client, self._stats, self.model = engines.client, engines.stats, engines.model
         self.stat_loggers = self._stats.loggers
         self.io_processor: IOProcessor | None = None
         self._closed = False
         try:
-            self.io_processor = io = build_io_processor(config, plan, self.model)
+            self.io_processor = io = build_io_processor(config, engines.plan, self.model)
             is_plain = io is None or type(io).post_process is IOProcessor.post_process
             self._post_process = None if io is None or is_plain else io.post_process
-            self._engines.start()
-            self._client, self.info = self._engines.client, self._engines.info
-            self._inputs = InputProcessor(self.model, io, self.info.max_model_len, config.seed, index)
+            engines.start()
+            self._inputs = InputProcessor(self.model, io, self.info.max_model_len, config.seed, engines.index)
             self._outputs = OutputProcessor(io, time.monotonic, log_stats=self._stats.enabled)
-            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), count)
-            self._stats.initialized(self.info)
-            if manager is not None:
-                announce(manager, self.info)
+            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), engines.count)
         except BaseException:
             self.shutdown()
             raise
+
+    @property
+    def info(self) -> EngineInfo:
+        """What is known of the engines."""
+        return self._engines.info
 
     # ------------------------------------------------------------------ requests
     async def generate(
@@ -153,8 +138,7 @@ class FrontEnd:
             for link in list(self._client.engines.values()):
                 if link.dead:  # since before anybody listened
                     self._handler.engine_died(link.index, link.dead)
-            if isinstance(self._engines, SharedEngines):
-                self._engines.listen(loop, self._outputs.take_iterations)
+            self._engines.listen(loop, self._outputs.take_iterations)
         elif self._handler.loop is not loop:
             raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")
 
@@ -179,11 +163,10 @@ class FrontEnd:
         if self._closed:
             return
         self._closed = True
-        self._engines.client.dead = self._engines.client.dead or "it was shut down"
+        self._client.dead = self._client.dead or "it was shut down"
         if self._handler is not None:
             self._handler.stop(EngineDeadError("the engine was shut down"))
         self._engines.shutdown(timeout)
-        self._stats.shutdown()
         if self.io_processor is not None:
             self.io_processor.shutdown()
 
@@ -215,6 +198,6 @@ def _report_death(reference: weakref.ref[FrontEnd], index: int, reason: str) -> 
     if engine is None:
         return
     logger.error("the engine died: %s", reason)
-    engine._engines.client.engine_died(index, reason)  # noqa: SLF001 - our own class
+    engine._client.engine_died(index, reason)  # noqa: SLF001 - our own class
     if engine._handler is not None:  # noqa: SLF001
         engine._handler.engine_died(index, reason)  # noqa: SLF001

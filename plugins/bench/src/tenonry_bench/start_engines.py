@@ -89,15 +89,15 @@ class Starter:
         from tenonry.client.parts import resolve_front_end
 
         self._config = config
-        _, self._plan, self._model = resolve_front_end(config, launcher=True)
+        _, self._plan, _ = resolve_front_end(config, launcher=True)
 
     def seconds(self, engines: int) -> float:
         """Start so many, and stop them again. Raises LaunchError if one ends by itself."""
-        from tenonry.client.engines import Engines
+        from tenonry.client.engines import OwnedEngines
 
         deaths: list[str] = []
-        config = Layout("", engines).config(self._config)
-        fleet = Engines(config, self._model, self._plan, lambda _, why: deaths.append(why), "library")
+        fleet = OwnedEngines(Layout("", engines).config(self._config))
+        fleet.on_death = lambda _, why: deaths.append(why)
         began = time.perf_counter()
         try:
             fleet.start()

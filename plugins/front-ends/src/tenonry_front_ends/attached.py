@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
-from tenonry.client.shared_engines import SharedEngines
+from tenonry.client.engines import Engines
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
@@ -135,7 +135,7 @@ class StatForwarder(StatManager):
         self._take = dict
 
 
-class AttachedEngines(SharedEngines):
+class AttachedEngines(Engines):
     """Those that the supervisor at the other end of `link` owns: `AsyncLLM(config, engines=AttachedEngines(…))`."""
 
     stats: StatForwarder

@@ -15,9 +15,7 @@ import queue
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from tenonry.client.engines import Engines
-from tenonry.client.parts import announce, resolve_front_end
-from tenonry.client.stat_manager import StatManager
+from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.sockets import RunDirectory
@@ -71,10 +69,9 @@ class Hub:
         context: str = "server",
     ) -> None:
         self._on_connected, self._on_engine_died, self._num_servers = on_connected, on_engine_died, num_servers
-        self._manager, self._plan, self._model = resolve_front_end(config, launcher=True)
-        self._stats = StatManager(config, self._plan)
-        self._engines = Engines(config, self._model, self._plan, self._engine_lost, context, coordinated=True)
-        self._client, self._fleet = self._engines.client, self._engines.fleet
+        self._engines = engines = OwnedEngines(config, context=context, coordinated=True)
+        engines.on_death = self._engine_lost
+        self._client, self._fleet, self._stats = engines.client, engines.fleet, engines.stats
         self._control = ControlRouter(self._take)
         self._servers: dict[bytes, _Server] = {}
         self._failures: dict[int, str] = {}
@@ -98,8 +95,8 @@ class Hub:
             control_address=address,
             input_address=self._fleet.address(meeting),
             output_address=self._fleet.address(meeting),
-            plan=self._plan,
-            model=self._model,
+            plan=self._engines.plan,
+            model=self._engines.model,
             curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
             traces=self._stats.traces,
         )
@@ -108,8 +105,6 @@ class Hub:
         """Start the engines; returns when they can be used. Raises LaunchError or ConfigError."""
         self._engines.start()
         self.info = self._engines.info
-        self._stats.initialized(self.info)
-        announce(self._manager, self.info)
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Serve the servers from now on."""
@@ -268,7 +263,6 @@ class Hub:
         """Stop the engines; the servers have ended before. Idempotent."""
         self._control.read(LAST_WORDS_MS)
         self._engines.shutdown(timeout)
-        self._stats.shutdown()
         for server in self._servers.values():
             server.meeting.close()
         self._control.close()
