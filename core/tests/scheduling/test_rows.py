@@ -26,8 +26,8 @@ def test_entering_fills_every_column(book):
     assert rows.handle[row] == request.handle
     assert rows.stop_ids[row].tolist() == [3, 4]
     assert rows.may_stop[[3, 4]].all()
-    assert not rows.active[row]
-    assert (rows.num_free, rows.num_active) == (2, 0)
+    assert row not in rows.active
+    assert (rows.num_free, len(rows.active)) == (2, 0)
 
 
 def test_stop_ids_of_the_row_before_do_not_stay(book):
@@ -103,7 +103,7 @@ def test_running_rows_stand_in_the_order_of_activation(actions):
             (entered if row in entered else active).remove(row)
             rows.leave(row)
         assert rows.running().tolist() == active
-        assert rows.num_active == len(active)
+        assert list(rows.active) == active
         assert rows.size - rows.num_free == len(active) + len(entered)
         assert not set(active) & set(entered)
 

@@ -170,7 +170,7 @@ class GetsStuckOnTheLast(ReferenceScheduler):
     caught_by = "test_every_request_ends_exactly_once"
 
     def choose(self, step):
-        if len(self.requests) > 1 or self.rows.num_active:
+        if len(self.requests) > 1 or self.rows.active:
             super().choose(step)
 
 

@@ -101,7 +101,7 @@ class BaseScheduler(Scheduler):
         return bool(self.requests)
 
     def get_request_counts(self) -> tuple[int, int]:
-        running = self.rows.num_active
+        running = len(self.rows.active)
         return running, len(self.requests) - running
 
     def make_stats(self) -> SchedulerStats:
@@ -122,8 +122,7 @@ class BaseScheduler(Scheduler):
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
         """The request runs from now on; the first time its client is told."""
         self.waiting.discard(request)
-        if not self.rows.active[row]:
-            self.rows.activate(row)
+        self.rows.activate(row)
         request.status = RequestStatus.RUNNING
         if request.num_cached_tokens < 0:
             request.num_cached_tokens = num_computed

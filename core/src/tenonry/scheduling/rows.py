@@ -24,9 +24,10 @@ class Rows:
     it counts what was scheduled; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet; limit i32[S]
     total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count; stop_ids i32[S, W]
     (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits; handle u64[S];
-    generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; active bool[S] may be scheduled;
-    announced bool[S] the workers know it.
+    generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S] the workers
+    know it.
 
+    `active`: rows that may be scheduled, in the order in which they were activated (a dict for the order's sake).
     `step`: number of the step being built, set by the scheduler. `left_in`: its value when a row last left, so that no
     result of this step or a later one can be out of date.
     """
@@ -39,18 +40,15 @@ class Rows:
         self.handle = np.zeros(max_num_seqs, np.uint64)
         self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
         self.may_stop = np.zeros(STOP_MASK + 1, np.bool_)
-        self.active = np.zeros(max_num_seqs, np.bool_)
         self.announced = np.zeros(max_num_seqs, np.bool_)
         self.scheduled_in = np.full(max_num_seqs, -1, np.int64)
-        self.num_active = 0
+        self.active: dict[int, None] = {}
         self.step = 0
         self.left_in = 0
         self.gone: list[int] = []
         self.requests: list[Request | None] = [None] * max_num_seqs
         self._free = list(range(max_num_seqs - 1, -1, -1))
-        self._entry = np.zeros(max_num_seqs, np.int64)  # when a row was activated, counted in activations
-        self._entries = 0
-        self._order: Index | None = np.empty(0, np.intp)
+        self._running: Index | None = None  # `active` as an array, until that changes
 
     @property
     def num_free(self) -> int:
@@ -58,11 +56,10 @@ class Rows:
 
     def running(self) -> Index:
         """Active rows, in the order in which they were activated. Read-only, and the same array until that changes."""
-        if self._order is None:
-            rows = self.active.nonzero()[0]
-            self._order = rows[self._entry[rows].argsort()]
-            self._order.setflags(write=False)
-        return self._order
+        if self._running is None:
+            self._running = np.fromiter(self.active, np.intp, len(self.active))
+            self._running.setflags(write=False)
+        return self._running
 
     def enter(self, request: Request) -> int:
         """Give `request` a row and fill its columns; it is not active yet."""
@@ -85,11 +82,8 @@ class Rows:
 
     def activate(self, row: int) -> None:
         """From now on the row may be scheduled."""
-        self.active[row] = True
-        self._entry[row] = self._entries
-        self._entries += 1
-        self.num_active += 1
-        self._order = None
+        self.active[row] = None
+        self._running = None
 
     def save(self, row: int) -> None:
         """Bring the request up to date: all token ids known so far."""
@@ -109,10 +103,9 @@ class Rows:
         if self.announced[row]:
             self.announced[row] = False
             self.gone.append(row)
-        if self.active[row]:
-            self.active[row] = False
-            self.num_active -= 1
-            self._order = None
+        if row in self.active:
+            del self.active[row]
+            self._running = None
         self._free.append(row)
 
     def take_gone(self) -> I32:

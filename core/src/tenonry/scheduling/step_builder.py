@@ -54,7 +54,7 @@ class StepBuilder:
 
     @property
     def num_running(self) -> int:
-        return self._rows.num_active
+        return len(self._rows.active)
 
     @property
     def ready(self) -> Index:
@@ -91,7 +91,7 @@ class StepBuilder:
         if request.row < 0:
             return self._start(request, num_tokens)
         rows, row = self._rows, request.row
-        if not rows.active[row] or rows.scheduled_in[row] == self._step_id:
+        if row not in rows.active or rows.scheduled_in[row] == self._step_id:
             return False
         count = self._fit(int(rows.num_tokens[row]) - int(rows.num_computed[row]), num_tokens)
         return count > 0 and self._run(np.array([row]), np.array([count], np.int32), count)
@@ -132,7 +132,7 @@ class StepBuilder:
 
         Raises ValueError for a request that this step already runs, or that does not run at all.
         """
-        if request.row < 0 or not self._rows.active[request.row]:
+        if request.row < 0 or request.row not in self._rows.active:
             raise ValueError(f"request {request.request_id!r} is not running; it cannot be preempted")
         if self._rows.scheduled_in[request.row] == self._step_id:
             raise ValueError(
