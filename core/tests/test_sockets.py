@@ -20,11 +20,11 @@ from tenonry.sockets import (
     RunDirectory,
     close_all,
     endpoint,
-    engine_client_address,
     engine_identity,
     engine_index_of,
     make_socket,
     read_keys,
+    tcp_address,
 )
 
 Make = Callable[..., "zmq.Socket[bytes]"]
@@ -123,24 +123,24 @@ class TestRunDirectory:
         made.close()
 
 
-class TestEngineClientAddress:
+class TestAddresses:
     """PM-12."""
 
     def test_local_ones_are_unique_files_in_the_run_directory(self, run):
-        addresses = {engine_client_address(run, local_only=True) for _ in range(50)}
+        addresses = {run.address() for _ in range(50)}
         assert len(addresses) == 50
         assert all(address.startswith(f"ipc://{run.path}/") for address in addresses)
 
-    def test_others_are_tcp_with_an_explicit_host(self, run):
-        assert engine_client_address(run, local_only=False, host="10.0.0.5", port=5) == "tcp://10.0.0.5:5"
-        assert engine_client_address(run, local_only=False, host="127.0.0.1") == "tcp://127.0.0.1:0"
-        assert engine_client_address(run, local_only=False, host="::1", port=5) == "tcp://[::1]:5"
-        assert engine_client_address(run, local_only=False, host="[::1]", port=5) == "tcp://[::1]:5"
+    def test_others_are_tcp_with_an_explicit_host(self):
+        assert tcp_address("10.0.0.5", 5) == "tcp://10.0.0.5:5"
+        assert tcp_address("127.0.0.1", 0) == "tcp://127.0.0.1:0"
+        assert tcp_address("::1", 5) == "tcp://[::1]:5"
+        assert tcp_address("[::1]", 5) == "tcp://[::1]:5"
 
     @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::", "[::]", "0", "0.0", "::0", "0:0:0:0:0:0:0:0", " "])
-    def test_every_interface_at_once_is_refused(self, run, host):
+    def test_every_interface_at_once_is_refused(self, host):
         with pytest.raises(ConfigError, match="explicit address of this one"):
-            engine_client_address(run, local_only=False, host=host)
+            tcp_address(host, 5)
 
 
 class TestSockets:

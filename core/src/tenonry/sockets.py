@@ -87,13 +87,8 @@ class RunDirectory:
         self._finalizer.detach()  # last, for the same reason
 
 
-def engine_client_address(run: RunDirectory, *, local_only: bool, host: str = "", port: int = 0) -> str:
-    """Where a front end binds for its engines: a unique ipc address, or tcp with port 0 for "any free one"."""
-    return run.address() if local_only else tcp_address(host, port)
-
-
 def tcp_address(host: str, port: int) -> str:
-    """Raises ConfigError for a host that means every interface."""
+    """An address across nodes; port 0 is any free one. Raises ConfigError for a host that means every interface."""
     return f"{TCP}{_explicit(host)}:{port}"
 
 

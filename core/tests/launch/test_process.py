@@ -22,10 +22,10 @@ from tenonry_testkit.roles import eventually
 CONTEXT = LauncherContext(EngineConfig(model="m"))
 
 
-def spec(index: int, file: str = "", **environment: str) -> EngineSpec:
+def spec(index: int, file: str = "") -> EngineSpec:
     return EngineSpec(
         engine_index=index, local_rank=index, handshake_address="ipc:///nowhere", config_text=file, plan_text="",
-        model_text="", environment=environment,
+        model_text="",
     )  # fmt: skip
 
 
@@ -42,9 +42,11 @@ def test_engines_run_what_an_engine_process_runs():
     assert ENGINE_ROLE == "tenonry.engine.proc:run_engine"
 
 
-def test_one_child_per_engine_with_its_name_and_environment(launcher, tmp_path):
+def test_one_child_per_engine_with_its_name_and_devices(launcher, tmp_path, monkeypatch):
+    """DP-2."""
+    monkeypatch.setattr(process, "device_environment", lambda _, rank: {"TENONRY_TEST": f"of {rank}"})
     files = {index: tmp_path / str(index) for index in (0, 3)}
-    launcher.start([spec(index, str(file), TENONRY_TEST=f"of {index}") for index, file in files.items()])
+    launcher.start([spec(index, str(file)) for index, file in files.items()])
     pids = launcher.pids()
     assert list(pids) == ["engine 0", "engine 3"]
     for index, file in files.items():

@@ -22,7 +22,7 @@ from tenonry.messages import (
 )
 from tenonry.plugin_manager import PluginManager
 from tenonry.serial import Decoder, Encoder
-from tenonry.sockets import RunDirectory, engine_client_address, engine_identity, make_socket
+from tenonry.sockets import RunDirectory, engine_identity, make_socket
 from tenonry.supervise import Child, Supervisor
 from tenonry_testkit.fakes.model import FakeModelHooks
 
@@ -47,7 +47,7 @@ class Peer:
                 (zmq.ROUTER, self.inputs, self.addresses.inputs),
                 (zmq.PULL, self.outputs, self.addresses.outputs),
             ):
-                addresses.append(engine_client_address(self.run, local_only=True))
+                addresses.append(self.run.address())
                 sockets.append(make_socket(self.context, kind, addresses[-1], bind=True))
         self._encoder, self._decoder = Encoder(), Decoder(EngineCoreOutputs)
         self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import queue
 import signal
@@ -25,16 +26,15 @@ def plan(version="0.1.0", distribution="tenonry-executor-ray"):
     return PluginPlan((entry,))
 
 
-def specs(count, *, plan_text=None, first=0, **environment):
+def specs(count, *, plan_text=None, first=0, **told):
     return [
         EngineSpec(
             engine_index=first + index,
             local_rank=index,
             handshake_address="tcp://127.0.0.1:1",
-            config_text="{}",
+            config_text=json.dumps(told),
             plan_text=plan_text or plan().encode(),
             model_text="{}",
-            environment=environment,
         )
         for index in range(count)
     ]
@@ -89,7 +89,7 @@ def test_two_engines_start_and_stop(launcher, tmp_path, wait_for, is_running):
     handler = signal.getsignal(signal.SIGTERM)
     assert one.host()
     assert signal.getsignal(signal.SIGTERM) is handler, "Ray's own handler would end the front end at once"
-    one.start(specs(2, ROLE_FILE=str(file)))
+    one.start(specs(2, file=str(file)))
     pids = one.pids()
     assert sorted(pids) == ["engine 0", "engine 1"]
     wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 2, "the start of both engines")
@@ -109,7 +109,7 @@ def test_every_end_is_reported_once(launcher, connection, is_running, wait_for):
     one = launcher(4)
     heard = listen(one)
     one.start(specs(3))
-    one.start(specs(1, first=3, ROLE_EXIT="3"))
+    one.start(specs(1, first=3, exit=3))
     assert heard.get(timeout=PATIENCE_S)[::2] == ("engine 3", 3)
     pids = one.pids()
     os.kill(psutil.Process(pids["engine 0"]).ppid(), signal.SIGKILL)
@@ -142,7 +142,7 @@ def test_a_connection_that_its_owner_ends_takes_the_engines_along(launcher, conn
 def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
     """DP-2, RA-3: Ray gives the actor on the CPU bundle no GPU; the engine gets those of its group all the same."""
     file, one = tmp_path / "engines", launcher(2, config={"device": "cuda"})
-    one.start(specs(2, ROLE_FILE=str(file)))
+    one.start(specs(2, file=str(file)))
     wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 2, "the start of both engines")
     assert sorted(line.split()[1] for line in file.read_text().splitlines()) == ["0", "1"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import msgspec
@@ -14,8 +14,7 @@ from tenonry.interfaces.plugin import Plugin, PluginContext
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One engine to start: its index, and all that its process needs, as text.
 
-    `environment` is added to the child's; device visibility is set there. `curve_keys` is the text of the run's keys
-    (`CurveKeys.encode`) when the addresses are TCP; it is a secret.
+    `curve_keys` is the text of the run's keys (`CurveKeys.encode`) when the addresses are TCP; it is a secret.
     """
 
     engine_index: int
@@ -25,7 +24,6 @@ class EngineSpec(msgspec.Struct, frozen=True, kw_only=True):
     plan_text: str
     model_text: str
     local: bool = True
-    environment: Mapping[str, str] = {}
     curve_keys: str = ""
 
 
@@ -37,7 +35,8 @@ class LauncherContext(PluginContext):
 class Launcher(Plugin[LauncherContext], ABC):
     """Starts engine processes and owns them. No child outlives the process that launched it.
 
-    Engines are named `engine N`. Methods may be called from any thread, one at a time.
+    Engines are named `engine N`. The devices that one sees are the launcher's affair, and stand in the environment of
+    its process. Methods may be called from any thread, one at a time.
     """
 
     def host(self) -> str | None:

@@ -18,15 +18,13 @@ import zmq
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
-from tenonry.launch.devices import device_environment
-from tenonry.launch.engine_spec import engine_spec
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import build_plugin
 from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import CurveKeys, RunDirectory, endpoint, engine_client_address, make_socket, read_keys
+from tenonry.sockets import CurveKeys, RunDirectory, endpoint, make_socket, read_keys, tcp_address
 from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 
 logger = logging.getLogger(__name__)
@@ -85,7 +83,7 @@ class EngineFleet:
 
     def address(self, meeting: RunDirectory, port: int = 0) -> str:
         """Where a socket may bind: a new file of the meeting, or any free TCP port of this node."""
-        return engine_client_address(meeting, local_only=self.is_local, host=self._host, port=port)
+        return meeting.address() if self.is_local else tcp_address(self._host, port)
 
     def start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
         """Start engines, which connect to `addresses`, and return when they are ready.
@@ -172,15 +170,15 @@ class EngineFleet:
         raise LaunchError("the coordinator did not start; its own log lines say why")
 
     def _spec(self, index: int, handshake_address: str) -> EngineSpec:
-        local_rank = 0 if self._config.data_parallel_rank is not None else index
-        return engine_spec(
-            self._config, self._plan, self._model,
-            curve=self.curve,
+        return EngineSpec(
             engine_index=index,
-            local_rank=local_rank,
+            local_rank=0 if self._config.data_parallel_rank is not None else index,
             handshake_address=handshake_address,
-            environment=device_environment(self._config, local_rank) if self._launcher.host() is None else {},
-        )  # fmt: skip
+            config_text=self._config.model_dump_json(),
+            plan_text=self._plan.encode(),
+            model_text=msgspec.json.encode(self._model).decode(),
+            curve_keys="" if self.curve is None else self.curve.encode(),
+        )
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
+from tenonry.launch.devices import device_environment
 from tenonry.supervise import STOP_TIMEOUT_S, Supervisor
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
@@ -23,8 +24,9 @@ class ProcessLauncher(Launcher):
         names = [f"engine {spec.engine_index}" for spec in engines]
         try:
             for name, spec in zip(names, engines, strict=True):
+                environment = device_environment(self.context.config, spec.local_rank)
                 payload = {"spec": msgspec.json.encode(spec).decode()}
-                self._supervisor.start(name, ENGINE_ROLE, payload, environment=spec.environment)
+                self._supervisor.start(name, ENGINE_ROLE, payload, environment=environment)
         except BaseException:
             self.stop(names)
             raise

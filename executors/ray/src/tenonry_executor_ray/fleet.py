@@ -101,9 +101,8 @@ class Fleet:
     def _run(self, engines: list[Engine], specs: Sequence[EngineSpec]) -> None:
         calls = []
         for engine, spec in zip(engines, specs, strict=True):
-            environment = {**spec.environment, **self._environment(engine)}
             text = msgspec.json.encode(spec).decode()
-            calls.append(engine.actor.start.remote(text, json.dumps(environment)))
+            calls.append(engine.actor.start.remote(text, json.dumps(self._environment(engine))))
         for engine, pid in zip(engines, self._gather(engines, "started", calls), strict=True):
             engine.pid, engine.life = pid, engine.actor.wait.remote()
             logger.info("%s runs on node %s, pid %d", engine.name, engine.facts.label(), pid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import threading
@@ -15,12 +16,12 @@ def run(payload):
     """An engine's role: write down who we are, then end as told: at once with a code, or on STOP_SIGNAL with 0."""
     stopped = threading.Event()
     signal.signal(STOP_SIGNAL, lambda signum, frame: stopped.set())
-    path = os.environ.get("ROLE_FILE")
-    if path:
-        with open(path, "a") as file:  # noqa: PTH123
+    told = json.loads(json.loads(payload["spec"])["config_text"])
+    if "file" in told:
+        with open(told["file"], "a") as file:  # noqa: PTH123
             file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {os.environ.get('RAY_ADDRESS')}\n")
-    if "ROLE_EXIT" in os.environ:
-        return int(os.environ["ROLE_EXIT"])
+    if "exit" in told:
+        return told["exit"]
     stopped.wait()
     return 0
 

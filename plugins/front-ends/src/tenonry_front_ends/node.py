@@ -15,9 +15,7 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.interfaces.launcher import Launcher, LauncherContext
-from tenonry.launch.devices import device_environment
-from tenonry.launch.engine_spec import engine_spec
+from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
 from tenonry.logs import configure_logging
 from tenonry.messages import STOP_SIGNAL
@@ -67,12 +65,18 @@ class HeadlessNode:
         self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
         self._engines = list(range(first, first + count))
         self._specs = [
-            engine_spec(
-                config, plan, model, engine_index=index, local_rank=rank, handshake_address=self._address, local=False,
-                environment=device_environment(config, rank), curve=self._curve,
+            EngineSpec(
+                engine_index=index,
+                local_rank=rank,
+                handshake_address=self._address,
+                config_text=config.model_dump_json(),
+                plan_text=plan.encode(),
+                model_text=msgspec.json.encode(model).decode(),
+                local=False,
+                curve_keys=self._curve.encode(),
             )
             for rank, index in enumerate(self._engines)
-        ]  # fmt: skip
+        ]
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._timeout, self._stopping, self._aborting = config.start_timeout, threading.Event(), False
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
