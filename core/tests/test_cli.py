@@ -91,6 +91,11 @@ class TestHelp:
         assert main([word]) == 0
         assert capsys.readouterr().out == f"tenonry {tenonry.__version__}\n"
 
+    def test_lists_a_verb_whose_distribution_has_no_summary(self, site, capsys):
+        site.install("quiet", entry_points={"tenonry.commands": {"hush": "quiet:Q"}})
+        assert main(["--help"]) == 0
+        assert "hush          (quiet 1.0)" in capsys.readouterr().out
+
     def test_of_a_verb(self, acts, capsys):
         with pytest.raises(SystemExit) as caught:
             main(["act", "--help"])

@@ -100,7 +100,7 @@ def commands_page() -> str:
     """Every verb of the command line."""
     parts = ["# Commands\n", NOTICE, "`tenonry VERB --help` lists the flags of one.\n"]
     parts += ["| command | does | from |", "|---|---|---|"]
-    for entry in installed(OWNED_GROUPS["command"]):
+    for entry in installed("command"):
         _, command = make_parser(entry.name)
         parts.append(f"| `tenonry {entry.name}` | {command.summary} | {entry.distribution} |")
     return "\n".join(parts) + "\n"

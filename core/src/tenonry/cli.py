@@ -109,12 +109,13 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
 
 def help_text() -> str:
     """All verbs with their summaries, from metadata alone."""
+    from importlib.metadata import metadata
+
     from tenonry.plugin_discovery import installed
-    from tenonry.plugin_kinds import OWNED_GROUPS
 
     lines = [USAGE, "", "A plugin-first inference engine for language models.", "", "verbs:"]
-    for entry in installed(OWNED_GROUPS["command"]):
-        summary = SUMMARIES.get(entry.name) or entry.summary
+    for entry in installed("command"):
+        summary = SUMMARIES.get(entry.name) or metadata(entry.distribution).json.get("summary", "")
         lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
     lines += ["", "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed."]
     return "\n".join(lines) + "\n"

@@ -9,7 +9,7 @@ import importlib.metadata
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
@@ -17,18 +17,9 @@ from stevedore.named import NamedExtensionManager
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.plugin_kinds import FIRST_PARTY, GROUPS
+from tenonry.stats import PluginRecord
 
 KERNEL = "tenonry"
-
-
-class Installed(NamedTuple):
-    """One entry point: its name, target "module:attribute", and the distribution that declares it."""
-
-    name: str
-    target: str
-    distribution: str
-    version: str
-    summary: str = ""
 
 
 def kernel_version() -> str:
@@ -45,9 +36,9 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
         return list(_entry_points(_path_state()).select(group=self.namespace))
 
 
-def installed(group: str) -> list[Installed]:
-    """All entry points of a group, by name; nothing is imported."""
-    return list(_installed(group, _path_state()))
+def installed(kind: str) -> list[PluginRecord]:
+    """All entry points of a kind, by name; nothing is imported."""
+    return list(_installed(kind, _path_state()))
 
 
 def _path_state() -> tuple[tuple[str, int], ...]:
@@ -66,18 +57,14 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 
 
 @functools.lru_cache(maxsize=64)
-def _installed(group: str, state: object) -> list[Installed]:  # noqa: ARG001
-    return sorted({_describe(point) for point in _Extensions(group, names=[]).list_entry_points()})
+def _installed(kind: str, state: object) -> list[PluginRecord]:  # noqa: ARG001
+    points: Any = _Extensions(GROUPS[kind], names=[]).list_entry_points()
+    return sorted({PluginRecord(kind, one.name, one.value, one.dist.name, one.dist.version) for one in points})
 
 
-def _describe(point: importlib.metadata.EntryPoint) -> Installed:
-    dist: Any = point.dist  # set for all that `entry_points` finds, whatever its type says
-    return Installed(point.name, point.value, dist.name, dist.version, dist.metadata.get("Summary", ""))
-
-
-def find_entry_point(kind: str, name: str) -> Installed | None:
+def find_entry_point(kind: str, name: str) -> PluginRecord | None:
     """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
-    matches = [entry for entry in installed(GROUPS[kind]) if entry.name == name]
+    matches = [entry for entry in installed(kind) if entry.name == name]
     if len(matches) > 1:
         claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
         raise PluginError(
@@ -88,7 +75,7 @@ def find_entry_point(kind: str, name: str) -> Installed | None:
 
 def not_found(kind: str, name: str) -> PluginNotFound:
     """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
-    entries = installed(GROUPS[kind])
+    entries = installed(kind)
     listing = ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries) or "none"
     text = f"no {kind.replace('_', ' ')} is called '{name}'; installed: {listing}"
     near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)

@@ -20,14 +20,13 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, Te
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_discovery import (
-    Installed,
     check_requirements,
     distribution_of_module,
     find_entry_point,
     installed,
     not_found,
 )
-from tenonry.plugin_kinds import GROUPS, KINDS
+from tenonry.plugin_kinds import KINDS
 from tenonry.plugin_plan import PlanEntry, PluginPlan, file_module_name, import_target
 from tenonry.stats import PluginRecord
 
@@ -81,7 +80,7 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        names = sorted({entry.name for entry in installed(GROUPS["hook_module"])})
+        names = sorted({entry.name for entry in installed("hook_module")})
         unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
         if unknown:
             raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}")
@@ -112,7 +111,7 @@ class PluginManager:
             raise PluginError(
                 f"{KINDS[kind].hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
             )
-        owners = (one for one in installed(GROUPS[kind]) if (one.name, one.target) == (choice.name, target))
+        owners = (one for one in installed(kind) if (one.name, one.target) == (choice.name, target))
         return target_entry(kind, choice, target, next(owners, None))
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
@@ -129,7 +128,7 @@ class PluginManager:
         """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
         info: ModelInfo | None = self.call("tenonry_resolve_model", config=config)
         if info is None:
-            known = ", ".join(entry.name for entry in installed(GROUPS["model"])) or "none"
+            known = ", ".join(entry.name for entry in installed("model")) or "none"
             raise ModelError(
                 f"model '{config.model}' was found by no plugin; registered names: {known}; a folder or hub id needs: "
                 "pip install tenonry-hf-hub"
@@ -174,7 +173,7 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(kind: str, choice: PluginChoice, target: str, owner: Installed | None = None) -> PlanEntry:
+def target_entry(kind: str, choice: PluginChoice, target: str, owner: PluginRecord | None = None) -> PlanEntry:
     """The entry of an importable target; its distribution's requirements are checked before any import.
 
     `owner` is the entry point that named the target, if one did.

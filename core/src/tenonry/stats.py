@@ -70,8 +70,8 @@ class StatRecord(msgspec.Struct, kw_only=True):
     iteration: IterationStats | None = None
 
 
-class PluginRecord(msgspec.Struct, frozen=True):
-    """One plugin in use."""
+class PluginRecord(msgspec.Struct, frozen=True, order=True):
+    """One plugin, installed or in use. `target` is "module:Class", or a module."""
 
     kind: str
     name: str

@@ -31,7 +31,7 @@ def _few_verbs(site: TmpPlugins, monkeypatch: pytest.MonkeyPatch) -> None:
     """One from elsewhere, and a few of those that are always there."""
     site.distribution("acts", entry_points={"tenonry.commands": {"act": "acts:Act"}}, modules={"acts": ACT})
     kept = {"act", "generate", "plugins", "completion"}
-    monkeypatch.setattr(completion, "installed", lambda group: [e for e in installed(group) if e.name in kept])
+    monkeypatch.setattr(completion, "installed", lambda kind: [e for e in installed(kind) if e.name in kept])
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])

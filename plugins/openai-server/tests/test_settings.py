@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from tenonry.errors import ConfigError
-from tenonry.plugin_discovery import Installed
+from tenonry.stats import PluginRecord
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments, make_server_config
@@ -20,8 +20,8 @@ from tenonry_openai_server.settings import ServerConfig, configs_from_arguments,
 @pytest.fixture(autouse=True)
 def loggers(monkeypatch):
     """The stat loggers that count as installed."""
-    found = [Installed(name, "m:C", "d", "1") for name in ("prometheus", "mine", "console")]
-    monkeypatch.setattr("tenonry_openai_server.settings.installed", lambda group: found)
+    found = [PluginRecord("stat_logger", name, "m:C") for name in ("prometheus", "mine", "console")]
+    monkeypatch.setattr("tenonry_openai_server.settings.installed", lambda kind: found)
     return found
 
 

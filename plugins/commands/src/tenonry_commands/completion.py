@@ -9,7 +9,6 @@ from tenonry.cli import make_parser
 from tenonry.errors import PluginNotFound
 from tenonry.interfaces.command import Command
 from tenonry.plugin_discovery import installed
-from tenonry.plugin_kinds import OWNED_GROUPS
 
 SHELLS = ("bash", "zsh", "tcsh")
 
@@ -36,7 +35,7 @@ def whole_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tenonry")
     parser.add_argument("--version", action="store_true")
     verbs = parser.add_subparsers(dest="verb")
-    for entry in installed(OWNED_GROUPS["command"]):
+    for entry in installed("command"):
         own, command = make_parser(entry.name)
         command.add_arguments(verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve"))
     return parser

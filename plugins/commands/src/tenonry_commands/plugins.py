@@ -12,9 +12,10 @@ import msgspec
 
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.interfaces.command import Command
-from tenonry.plugin_discovery import Installed, check_requirements, installed, not_found
+from tenonry.plugin_discovery import check_requirements, installed, not_found
 from tenonry.plugin_kinds import GROUPS
 from tenonry.plugin_plan import PlanEntry
+from tenonry.stats import PluginRecord
 
 INCOMPATIBLE = "incompatible"
 
@@ -37,31 +38,25 @@ class PluginsCommand(Command):
             return _show(args.name)
         found = plugins(args.kind)
         if args.json:
-            told = [{**msgspec.structs.asdict(entry.record()), "state": state} for entry, state in found]
+            told = [{**msgspec.structs.asdict(entry), "state": state} for entry, state in found]
             sys.stdout.write(json.dumps(told, indent=1) + "\n")
         else:
             sys.stdout.write(_table(found))
         return 0
 
 
-def plugins(kind: str | None = None) -> list[tuple[PlanEntry, str]]:
+def plugins(kind: str | None = None) -> list[tuple[PluginRecord, str]]:
     """Every plugin of a kind, or of all, with its state."""
     found = []
-    for name, group in GROUPS.items():
+    for name in GROUPS:
         if kind in (None, name):
-            entries = installed(group)
+            entries = installed(name)
             names = [entry.name for entry in entries]
-            found += [(_entry(name, entry), _state(name, entry, names)) for entry in entries]
+            found += [(entry, _state(entry, names)) for entry in entries]
     return found
 
 
-def _entry(kind: str, found: Installed) -> PlanEntry:
-    return PlanEntry(
-        kind=kind, name=found.name, target=found.target, distribution=found.distribution, version=found.version
-    )
-
-
-def _state(kind: str, entry: Installed, names: list[str]) -> str:
+def _state(entry: PluginRecord, names: list[str]) -> str:
     """Installed is not active: only hook modules act without being chosen."""
     try:
         check_requirements(entry.distribution)
@@ -69,10 +64,10 @@ def _state(kind: str, entry: Installed, names: list[str]) -> str:
         return f"{INCOMPATIBLE}: {error}"
     if names.count(entry.name) > 1:
         return "conflict: two distributions claim this name"
-    return "active" if kind == "hook_module" else "available"
+    return "active" if entry.kind == "hook_module" else "available"
 
 
-def _table(found: list[tuple[PlanEntry, str]]) -> str:
+def _table(found: list[tuple[PluginRecord, str]]) -> str:
     cells = [("kind", "name", "distribution", "version", "state")]
     cells += [(entry.kind, entry.name, entry.distribution, entry.version, state) for entry, state in found]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
@@ -95,7 +90,7 @@ def _show(name: str) -> int:
     return 0
 
 
-def _describe(entry: PlanEntry, state: str) -> str:
+def _describe(entry: PluginRecord, state: str) -> str:
     lines = [
         f"{entry.kind} {entry.name}",
         f"  class         {entry.target}",
@@ -104,7 +99,7 @@ def _describe(entry: PlanEntry, state: str) -> str:
     ]
     if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
-    found = entry.load()
+    found = PlanEntry(**msgspec.structs.asdict(entry)).load()
     text = inspect.getdoc(found)
     if text:
         lines += ["  about         " + text.splitlines()[0]]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
 from tenonry.plugin_discovery import installed
-from tenonry.plugin_kinds import FIRST_PARTY, OWNED_GROUPS
+from tenonry.plugin_kinds import FIRST_PARTY
 from tenonry.plugin_manager import resolve_owned
 
 logger = logging.getLogger("tenonry.models")
@@ -59,7 +59,7 @@ def locate(name: str, revision: str | None = None, *, weights: bool = True) -> L
 
 def registered_names() -> list[str]:
     """Model names that installed distributions register in the group `tenonry.models`."""
-    return [entry.name for entry in installed(OWNED_GROUPS["model"])]
+    return [entry.name for entry in installed("model")]
 
 
 def nearest(name: str) -> str:

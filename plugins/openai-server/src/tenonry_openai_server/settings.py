@@ -172,5 +172,5 @@ def _traced(config: EngineConfig, endpoint: str | None) -> EngineConfig:
 
 def _default_stat_loggers() -> list[str]:
     """The usual ones, as far as they are installed."""
-    names = {entry.name for entry in installed("tenonry.stat_loggers")}
+    names = {entry.name for entry in installed("stat_logger")}
     return [name for name in DEFAULT_STAT_LOGGERS if name in names]
