@@ -9,14 +9,13 @@ import sys
 import pytest
 from kernel_site import Site
 
-from tenonry import plugin_discovery
+from tenonry import __version__, plugin_discovery
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.plugin_discovery import (
     check_requirements,
     distribution_of_module,
     find_entry_point,
     installed,
-    kernel_version,
     not_found,
 )
 from tenonry.plugin_kinds import FIRST_PARTY, GROUPS
@@ -122,11 +121,11 @@ class TestRequirements:
         site.install("old-one", version="0.9", requires=["numpy", text])
         with pytest.raises(PluginIncompatible) as caught:
             check_requirements("old-one")
-        assert f"old-one 0.9 needs {text}, but this is tenonry {kernel_version()}" in str(caught.value)
+        assert f"old-one 0.9 needs {text}, but this is tenonry {__version__}" in str(caught.value)
         assert "install a release of old-one made for it" in str(caught.value)
 
     def test_a_pre_release_of_the_kernel_counts(self, site, monkeypatch):
-        monkeypatch.setattr(plugin_discovery, "kernel_version", lambda: "0.2.0.dev1")
+        monkeypatch.setattr(plugin_discovery, "__version__", "0.2.0.dev1")
         site.install("fits", requires=["tenonry>=0.1"])
         check_requirements("fits")
 

@@ -15,16 +15,12 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from stevedore.named import NamedExtensionManager
 
+from tenonry import __version__
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.plugin_kinds import FIRST_PARTY, GROUPS
 from tenonry.stats import PluginRecord
 
 KERNEL = "tenonry"
-
-
-def kernel_version() -> str:
-    """The version of the running kernel."""
-    return importlib.metadata.version(KERNEL)
 
 
 class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
@@ -110,7 +106,6 @@ def check_requirements(distribution: str) -> None:
     """Compare the distribution's declared need of the kernel with the running one, before anything is imported."""
     if not distribution or canonicalize_name(distribution) == KERNEL:
         return
-    running = kernel_version()
     for text in importlib.metadata.requires(distribution) or ():
         try:
             requirement = Requirement(text)
@@ -120,9 +115,9 @@ def check_requirements(distribution: str) -> None:
         if (
             applies
             and canonicalize_name(requirement.name) == KERNEL
-            and not requirement.specifier.contains(running, prereleases=True)
+            and not requirement.specifier.contains(__version__, prereleases=True)
         ):
             raise PluginIncompatible(
                 f"{distribution} {importlib.metadata.version(distribution)} needs {text}, but this is tenonry "
-                f"{running}; install a release of {distribution} made for it, or change tenonry"
+                f"{__version__}; install a release of {distribution} made for it, or change tenonry"
             )

@@ -10,10 +10,10 @@ import pytest
 from kernel_engine import FAKES, fake_config, make_core
 from kernel_parts import CALLS, MoodyConnector
 
+from tenonry import __version__
 from tenonry.engine.build import longest_sequence
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
-from tenonry.plugin_discovery import kernel_version
 from tenonry_testkit.fakes.model import fake_model
 
 
@@ -36,7 +36,7 @@ def test_version_and_configuration_are_logged(caplog):
     with caplog.at_level(logging.INFO, logger="tenonry"):
         make_core(index=3, seed=7, worker={"name": f"{FAKES}:FakeWorker", "options": {"fail_step_token": 77}})
     line = next(record.getMessage() for record in caplog.records if "engine 3 of tenonry" in record.getMessage())
-    assert f"tenonry {kernel_version()}" in line
+    assert f"tenonry {__version__}" in line
     assert '"seed":7' in line
     assert '{"name":"tenonry_testkit.fakes:FakeWorker"}' in line
     assert "77" not in line  # another option might be a password

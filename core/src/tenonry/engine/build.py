@@ -7,13 +7,13 @@ import logging
 import time
 from collections.abc import Callable
 
+from tenonry import __version__
 from tenonry.config import EngineConfig
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
 from tenonry.model_info import ModelInfo
-from tenonry.plugin_discovery import kernel_version
 from tenonry.plugin_manager import blamed, build_plugin, resolve_owned
 from tenonry.plugin_plan import PlanEntry, PluginPlan
 from tenonry.scheduling.validator import StepValidator
@@ -33,7 +33,7 @@ class EngineParts:
         on_failure: Callable[[str], None],
         clock: Callable[[], float],
     ) -> None:
-        logger.info("engine %d of tenonry %s: %s", engine_index, kernel_version(), config.describe())
+        logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
         self.config, self.model, self.plan, self.index, self.clock = config, model, plan, engine_index, clock
         self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context())
         self.kv_connector: KVConnector | None = None

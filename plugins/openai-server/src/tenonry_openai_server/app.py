@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
+from tenonry import __version__
 from tenonry.errors import TenonryError
-from tenonry.plugin_discovery import kernel_version
 from tenonry_openai_server import openapi
 from tenonry_openai_server.auth import HostCheck, KeyCheck, is_local
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request
@@ -32,7 +32,7 @@ def create_app(state: ServerState) -> ASGIApp:
     settings = state.settings
     api = FastAPI(
         title="tenonry",
-        version=kernel_version(),
+        version=__version__,
         description="OpenAI-compatible inference server.",
         docs_url=None,  # the interactive pages load scripts from the internet
         redoc_url=None,

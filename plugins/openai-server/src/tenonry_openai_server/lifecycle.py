@@ -17,9 +17,9 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Protocol
 
+from tenonry import __version__
 from tenonry.config import EngineConfig
 from tenonry.logs import configure_logging
-from tenonry.plugin_discovery import kernel_version
 from tenonry.stats import EngineInfo
 from tenonry_openai_server.front_door import FrontDoor
 from tenonry_openai_server.settings import ServerConfig
@@ -134,7 +134,7 @@ def announce(info: EngineInfo, settings: ServerConfig) -> None:
     """One line: where, and which plugins are in use."""
     parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in info.plugins]
     plugins = ", ".join(parts) or "none"
-    sys.stdout.write(f"tenonry {kernel_version()} ready at {settings.url} · {info.model} · plugins: {plugins}\n")
+    sys.stdout.write(f"tenonry {__version__} ready at {settings.url} · {info.model} · plugins: {plugins}\n")
     sys.stdout.flush()
 
 

@@ -15,7 +15,7 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tenonry.plugin_discovery import kernel_version
+from tenonry import __version__
 from tenonry.stats import FinishedRequestStats
 from tenonry_stat_logger_opentelemetry.attributes import Attribute
 from tenonry_stat_logger_opentelemetry.collector import shown
@@ -42,7 +42,7 @@ class RequestTracer:
             sampler=sampler, resource=Resource.create({SERVICE_NAME: named}), shutdown_on_exit=False
         )
         self._provider.add_span_processor(BatchSpanProcessor(self._exporter))
-        self._tracer = self._provider.get_tracer("tenonry", kernel_version())
+        self._tracer = self._provider.get_tracer("tenonry", __version__)
         self._propagator = TraceContextTextMapPropagator()
 
     def add(self, request: FinishedRequestStats, attributes: Mapping[str, Attribute]) -> None:

@@ -9,7 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenonry.plugin_discovery import kernel_version
+from tenonry import __version__
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.responses import ModelCard, ModelList, StateResponse, VersionResponse
@@ -50,7 +50,7 @@ def _shown(phase: Phase) -> str:
 @router.get("/version", **describe("Version of tenonry", None, VersionResponse))
 async def version(_: Request) -> Response:
     """The kernel's version."""
-    return answer(VersionResponse(kernel_version()))
+    return answer(VersionResponse(__version__))
 
 
 @router.get("/metrics", **describe("Prometheus metrics", None, None))
