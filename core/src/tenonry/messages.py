@@ -120,13 +120,15 @@ class UtilityResult(msgspec.Struct, array_like=True):
 
 
 class EngineZmqAddresses(msgspec.Struct, kw_only=True):
-    """Where an engine connects: one input and one output per front-end client, and the coordinator's."""
+    """Where an engine connects: one input and one output per front-end client. And where the coordinator is found, by
+    engines and front ends, if there is one.
+    """
 
-    inputs: list[str]
-    outputs: list[str]
-    coordinator_input: str | None = None  # where engines hear orders
-    coordinator_output: str | None = None  # where they report
-    frontend_stats_publish_address: str | None = None
+    inputs: list[str] = []
+    outputs: list[str] = []
+    coordinator_input: str | None = None  # PUB: WaveStart, WaveVerdict
+    coordinator_output: str | None = None  # PULL: EngineLoad, WaveStart, WaveSync
+    frontend_stats_publish_address: str | None = None  # PUB: LoadTable
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -175,20 +177,13 @@ class WaveVerdict(msgspec.Struct, array_like=True, tag=True):
 
 
 class LoadTable(msgspec.Struct, array_like=True):
-    """Coordinator to front ends: [engine index, running, waiting] of each engine; the wave, and whether it runs."""
+    """Coordinator to front ends: [engine index, running, waiting] of each engine; the wave, and whether it
+    runs, as engines that never pause always do.
+    """
 
     loads: list[tuple[int, int, int]] = []
     wave: int = 0
     is_running: bool = False
-
-
-class CoordinatorReady(msgspec.Struct, kw_only=True):
-    """Coordinator to launching side: where its sockets are bound."""
-
-    reports: str  # PULL: EngineLoad, WaveStart, WaveSync
-    orders: str  # PUB: WaveStart, WaveVerdict
-    loads: str  # PUB: LoadTable
-    lockstep: bool = False  # whether engines pause together, and have to be woken
 
 
 CoordinatorInput = EngineLoad | WaveStart | WaveSync

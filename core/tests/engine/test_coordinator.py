@@ -31,6 +31,12 @@ def test_the_first_request_wakes_the_others_and_the_second_nobody():
     assert state.table().is_running
 
 
+def test_engines_that_never_pause_run_always_and_wake_nobody():
+    state = CoordinatorState(lockstep=False)
+    assert state.take(WaveStart(0, 0)) == []
+    assert state.table() == LoadTable([], 0, is_running=True)
+
+
 def test_a_newer_wave_is_adopted():
     state = joined(2)
     state.take(WaveStart(0, 0))

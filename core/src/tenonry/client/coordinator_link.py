@@ -8,7 +8,7 @@ import time
 import msgspec
 import zmq
 
-from tenonry.messages import CoordinatorReady, LoadTable, WaveStart
+from tenonry.messages import EngineZmqAddresses, LoadTable, WaveStart
 from tenonry.sockets import CurveKeys, close_all, make_socket
 
 STALE_S = 15.0  # three times as long as the coordinator is ever silent
@@ -25,16 +25,14 @@ class CoordinatorLink:
         self.loads: dict[int, int] = {}
         self.wave, self._is_running, self._heard_at = 0, False, 0.0
 
-    def connect(self, coordinator: CoordinatorReady) -> None:
+    def connect(self, coordinator: EngineZmqAddresses) -> None:
         """Once; engines that join later report to the same coordinator."""
         if self._table is None:
-            self._table = make_socket(
-                self._context, zmq.SUB, coordinator.loads, bind=False, curve=self._curve, keep="latest"
-            )
+            loads, reports = coordinator.frontend_stats_publish_address or "", coordinator.coordinator_output or ""
+            self._table = make_socket(self._context, zmq.SUB, loads, bind=False, curve=self._curve, keep="latest")
             self._table.subscribe(b"")
-        if self._reports is None and coordinator.lockstep:
             self._reports = make_socket(
-                self._context, zmq.PUSH, coordinator.reports, bind=False, curve=self._curve, keep="connected"
+                self._context, zmq.PUSH, reports, bind=False, curve=self._curve, keep="connected"
             )
 
     def refresh(self) -> None:

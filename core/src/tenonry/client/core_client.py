@@ -20,10 +20,10 @@ from tenonry.client.load_balancer import LoadBalancer
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.messages import (
-    CoordinatorReady,
     EngineCoreOutputs,
     EngineCoreRequest,
     EngineFacts,
+    EngineZmqAddresses,
     RequestType,
     UtilityCall,
     UtilityResult,
@@ -97,7 +97,7 @@ class CoreClient:
             self._output.bind(output_address)
         return endpoint(self._input), endpoint(self._output)
 
-    def add_engines(self, facts: Iterable[EngineFacts], coordinator: CoordinatorReady | None = None) -> None:
+    def add_engines(self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None) -> None:
         """Engines that are ready; requests may go to them from now on."""
         for one in facts:
             self.engines[one.index] = EngineLink(one)

@@ -20,6 +20,7 @@ from tenonry.messages import (
     CoordinatorInput,
     CoordinatorOrder,
     EngineLoad,
+    EngineZmqAddresses,
     LoadTable,
     WaveStart,
     WaveSync,
@@ -33,11 +34,14 @@ REPEAT_EVERY_S = 5.0  # when they do not: for front ends that came later
 
 
 class CoordinatorState:
-    """What the coordinator knows; `take` returns the orders that follow from a message. Pure, for the tests' sake."""
+    """What the coordinator knows; `take` returns the orders that follow from a message. Pure, for the tests' sake.
 
-    def __init__(self) -> None:
+    `lockstep`: engines pause together, and have to be woken.
+    """
+
+    def __init__(self, *, lockstep: bool = True) -> None:
         self.loads: dict[int, tuple[int, int]] = {}
-        self.wave, self.is_running, self.changed = 0, False, False
+        self.wave, self.is_running, self.changed = 0, not lockstep, False
         self._asked: dict[int, WaveSync] = {}
 
     def take(self, message: CoordinatorInput) -> list[CoordinatorOrder]:
@@ -81,7 +85,7 @@ class CoordinatorState:
 class Coordinator:
     """The state and its sockets: files beside each other, or any free ports of one address."""
 
-    def __init__(self, address: str, curve: CurveKeys | None) -> None:
+    def __init__(self, address: str, curve: CurveKeys | None, *, lockstep: bool) -> None:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._reports, self._orders, self._loads = (
             make_socket(
@@ -90,11 +94,15 @@ class Coordinator:
             for kind, suffix in ((zmq.PULL, ""), (zmq.PUB, "-orders"), (zmq.PUB, "-loads"))
         )
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
-        self.state = CoordinatorState()
+        self.state = CoordinatorState(lockstep=lockstep)
 
-    def endpoints(self) -> list[str]:
-        """Where engines and front ends find us: reports, orders, loads."""
-        return [endpoint(socket) for socket in (self._reports, self._orders, self._loads)]
+    def endpoints(self) -> EngineZmqAddresses:
+        """Where engines and front ends find us."""
+        return EngineZmqAddresses(
+            coordinator_input=endpoint(self._orders),
+            coordinator_output=endpoint(self._reports),
+            frontend_stats_publish_address=endpoint(self._loads),
+        )
 
     def run(self) -> NoReturn:
         """Until the process is told to stop, which ends it at once: it has nothing to finish."""
@@ -126,7 +134,7 @@ class Coordinator:
 def run_coordinator(payload: Mapping[str, str]) -> NoReturn:
     """The role of the coordinator's process. `answer` is a descriptor for our endpoints."""
     curve = CurveKeys.decode(payload["curve_keys"]) if payload["curve_keys"] else None
-    coordinator = Coordinator(payload["address"], curve)
+    coordinator = Coordinator(payload["address"], curve, lockstep=bool(payload["lockstep"]))
     try:
         answer = int(payload["answer"])
         os.write(answer, msgspec.json.encode(coordinator.endpoints()))

@@ -20,7 +20,7 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.launch.nodes import NodeWatch
-from tenonry.messages import CoordinatorReady, EngineFacts, EngineZmqAddresses, HandshakeMetadata
+from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_manager import build_plugin
 from tenonry.plugin_plan import PluginPlan
@@ -56,7 +56,7 @@ class EngineFleet:
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
         self.remote: set[int] = set()  # engines that another node started
-        self.coordinator: CoordinatorReady | None = None
+        self.coordinator: EngineZmqAddresses | None = None
         self._epoch, self._closing, self._lock = 0, False, threading.Lock()
         self._starting = threading.Lock()  # held while engines are started
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
@@ -122,12 +122,7 @@ class EngineFleet:
         self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         if self.coordinator is not None:
-            addresses = msgspec.structs.replace(
-                addresses,
-                coordinator_input=self.coordinator.orders,
-                coordinator_output=self.coordinator.reports,
-                frontend_stats_publish_address=self.coordinator.loads,
-            )
+            addresses = msgspec.structs.replace(self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs)
         size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
         metadata = HandshakeMetadata(
             addresses=addresses,
@@ -147,13 +142,14 @@ class EngineFleet:
             if name in names or (name == COORDINATOR and self.COORDINATOR not in self.dead)
         }
 
-    def _start_coordinator(self) -> CoordinatorReady:
+    def _start_coordinator(self) -> EngineZmqAddresses:
         """Its sockets are found by engines that come later, too: their folder is removed when it ends."""
         self._coordinator_meeting = meeting = self.meeting()
         ours, theirs = socketpair()
         payload = {
             "address": self.address(meeting),
             "answer": str(theirs.fileno()),
+            "lockstep": "yes" if self._model.needs_lockstep else "",
             "curve_keys": "" if self.curve is None else self.curve.encode(),
         }
         with ours:
@@ -164,9 +160,7 @@ class EngineFleet:
             ours.settimeout(self._config.start_timeout)
             with contextlib.suppress(TimeoutError):
                 if answer := ours.recv(ANSWER_BYTES):
-                    reports, orders, loads = msgspec.json.decode(answer, type=list[str])
-                    lockstep = self._model.needs_lockstep
-                    return CoordinatorReady(reports=reports, orders=orders, loads=loads, lockstep=lockstep)
+                    return msgspec.json.decode(answer, type=EngineZmqAddresses)
         raise LaunchError("the coordinator did not start; its own log lines say why")
 
     def _spec(self, index: int, handshake_address: str) -> EngineSpec:

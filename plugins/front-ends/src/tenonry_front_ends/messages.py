@@ -6,7 +6,7 @@ from typing import Literal
 
 import msgspec
 
-from tenonry.messages import CoordinatorReady, EngineFacts
+from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PluginPlan
 from tenonry.stats import EngineInfo, StatRecord
@@ -74,7 +74,7 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
     """Supervisor: these engines connect to you now."""
 
     engines: list[EngineFacts]
-    coordinator: CoordinatorReady | None
+    coordinator: EngineZmqAddresses | None
     info: EngineInfo
     pids: dict[str, int]
 
