@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
+from tenonry.client.engines import OwnedEngines
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry_testkit.fakes import RecordingStatLogger
 
@@ -60,7 +61,7 @@ def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected)
     """64 streams, all complete, both engines worked, tokens as in one engine; then the coordinator is killed."""
     logger = RecordingStatLogger(StatLoggerContext(EngineConfig(model="demo")))
     config = EngineConfig(**MODEL, data_parallel_size=2)
-    engine = AsyncLLM(config, stat_loggers={"rec": logger}, coordinated=True)
+    engine = AsyncLLM(config, engines=OwnedEngines(config, {"rec": logger}, coordinated=True))
 
     async def main() -> list[list[list[int]]]:
         answers = [await streams(engine, GREEDY, "greedy")]

@@ -21,11 +21,13 @@ PROGRAM = textwrap.dedent(
     """
     import asyncio, json, sys
     from tenonry import AsyncLLM, EngineConfig, SamplingParams
+    from tenonry.client.engines import OwnedEngines
 
-    engine = AsyncLLM(EngineConfig(
+    config = EngineConfig(
         model=sys.argv[1], load_format="dummy", skip_tokenizer_init=True,
         worker={"name": "null", "options": {"step_ms": 20}}, **json.loads(sys.argv[2]),
-    ), coordinated="coordinator" in sys.argv[3:])
+    )
+    engine = AsyncLLM(config, engines=OwnedEngines(config, coordinated="coordinator" in sys.argv[3:]))
 
     async def stream(number):
         params = SamplingParams(max_tokens=400, temperature=0, ignore_eos=True)

@@ -69,7 +69,10 @@ class Engines(ABC):
 
 
 class OwnedEngines(Engines):
-    """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers` are more of those, by name."""
+    """Resolves plugins and model, and starts engines and stat loggers; `stat_loggers` are more of those, by name.
+
+    `coordinated`: run a coordinator even where one front end with independent engines needs none.
+    """
 
     def __init__(
         self,

@@ -42,17 +42,13 @@ class FrontEnd:
         *,
         stat_loggers: dict[str, StatLogger] | None = None,
         context: str = "library",
-        coordinated: bool = False,
         engines: Engines | None = None,
     ) -> None:
-        """`coordinated`: run a coordinator even where one front end with independent engines needs none.
-
-        `engines`: start none; use these, whose owner also has the stat loggers.
-        """
+        """`engines`: start none; use these, which bring their stat loggers."""
         self.config = config
         self._handler: OutputHandler | None = None
         self._scaling = asyncio.Lock()
-        self._engines = engines = engines or OwnedEngines(config, stat_loggers, context, coordinated=coordinated)
+        self._engines = engines = engines or OwnedEngines(config, stat_loggers, context)
         engines.on_death = functools.partial(_report_death, weakref.ref(self))
         self._client, self._stats, self.model = engines.client, engines.stats, engines.model
         self.stat_loggers = self._stats.loggers

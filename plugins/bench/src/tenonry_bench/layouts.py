@@ -37,9 +37,11 @@ class Layout(NamedTuple):
 def started(layout: Layout, config: EngineConfig) -> Iterator[tuple[AsyncLLM, list[psutil.Process]]]:
     """The front end of a layout and the processes that came with it; all are gone afterwards."""
     from tenonry.client.async_llm import AsyncLLM
+    from tenonry.client.engines import OwnedEngines
 
     before = below()
-    engine = AsyncLLM(layout.config(config), coordinated=layout.coordinated)
+    config = layout.config(config)
+    engine = AsyncLLM(config, engines=OwnedEngines(config, coordinated=layout.coordinated))
     try:
         yield engine, [process for process in below() if process not in before]
     finally:
