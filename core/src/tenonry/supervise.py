@@ -113,8 +113,7 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     alive = [child for child in children if child.exit_code is None]
     trees = [_tree(child.pid) for child in alive]
     for child in alive:
-        with contextlib.suppress(ProcessLookupError):
-            child.process.send_signal(STOP_SIGNAL)
+        child.process.send_signal(STOP_SIGNAL)  # which knows of one that is gone
     deadline = time.monotonic() + timeout
     for child in alive:
         with contextlib.suppress(subprocess.TimeoutExpired):

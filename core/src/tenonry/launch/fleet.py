@@ -129,7 +129,7 @@ class EngineFleet:
             parallel_config={"data_parallel_size": size, "lockstep": int(self._model.needs_lockstep)},
             epoch=self._epoch,
         )
-        handshake = Handshake(socket, engines, metadata, self._plan, self._on_report)
+        handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
@@ -187,12 +187,6 @@ class EngineFleet:
         """A watcher's thread: a process is gone."""
         index = int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
-
-    def _on_report(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> None:
-        """A node reports while we wait for its engines."""
-        report = self._nodes.receive(socket, frames)
-        if report is not None and report.ended:
-            raise LaunchError(f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready")
 
     def lost(self, index: int, reason: str) -> None:
         """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""

@@ -12,7 +12,7 @@ import msgspec
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.launch.nodes import NODE_IDENTITY
+from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -62,9 +62,9 @@ class Handshake:
         engines: list[CoreEngine],
         metadata: HandshakeMetadata,
         plan: PluginPlan,
-        on_report: Callable[[zmq.Socket[bytes], list[bytes]], None] | None = None,
+        nodes: NodeWatch | None = None,
     ) -> None:
-        self._on_report = on_report  # for what nodes say of their engines meanwhile
+        self._nodes = nodes  # hears what nodes say of their engines meanwhile
         self._engines = {engine.identity: engine for engine in engines}
         self._socket, self._metadata = socket, metadata
         self._versions, self._plugins = plan.versions(), plan.of_engines()
@@ -98,8 +98,10 @@ class Handshake:
 
     def _receive(self) -> None:
         identity, *body = self._socket.recv_multipart()
-        if self._on_report is not None and identity.startswith(NODE_IDENTITY):
-            self._on_report(self._socket, [identity, *body])
+        if self._nodes is not None and identity.startswith(NODE_IDENTITY):
+            report = self._nodes.receive(self._socket, [identity, *body])
+            if report is not None and report.ended:
+                raise LaunchError(f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready")
             return
         engine = self._engines.get(identity)
         if engine is None:
