@@ -15,6 +15,7 @@ import pytest
 from kernel_served import Served
 
 from tenonry.client import async_llm, front_end, input_processor
+from tenonry.client.gate import Gate
 from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, RequestError, TenonryError
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
@@ -299,7 +300,7 @@ class TestRefusals:
 
     def test_a_full_queue_is_refused_with_a_hint(self, served, monkeypatch):
         """Fault 17: accepted ones are unaffected; `n` completions count as `n`."""
-        monkeypatch.setattr(served.engine._gate, "_capacity", 4)
+        monkeypatch.setattr(Gate, "capacity", 4)
 
         async def main() -> None:
             first = await begin(served, "a", n=3, temperature=1.0, seed=1)
@@ -315,7 +316,7 @@ class TestRefusals:
         served.run(main())
 
     def test_requests_that_are_still_being_tokenised_count(self, served, threads, monkeypatch):
-        monkeypatch.setattr(served.engine._gate, "_capacity", 2)
+        monkeypatch.setattr(Gate, "capacity", 2)
 
         async def main() -> list[Any]:
             work = (collect(served.engine, "long text", params(), f"{i}") for i in range(5))
@@ -368,7 +369,7 @@ class TestPause:
         served.run(main())
 
     def test_held_requests_count_against_the_queue(self, served, monkeypatch):
-        monkeypatch.setattr(served.engine._gate, "_capacity", 2)
+        monkeypatch.setattr(Gate, "capacity", 2)
 
         async def main() -> None:
             await served.engine.pause_generation()

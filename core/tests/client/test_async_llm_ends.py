@@ -24,6 +24,7 @@ from kernel_roles import is_gone
 from kernel_served import QUICK, Served, served_config
 
 from tenonry.client.async_llm import AsyncLLM
+from tenonry.client.gate import Gate
 from tenonry.errors import (
     ConfigError,
     EngineDeadError,
@@ -470,10 +471,10 @@ class TestStatLoggers:
         served.engine.shutdown()
         assert heard.records
 
-    def test_rejections_and_sleep_are_told(self, serve):
+    def test_rejections_and_sleep_are_told(self, serve, monkeypatch):
         heard = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(observers={"mine": heard})
-        served.engine._gate._capacity = 0
+        monkeypatch.setattr(Gate, "capacity", 0)
 
         async def main() -> None:
             with pytest.raises(TenonryError):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -17,11 +18,13 @@ def test_each_front_end_has_its_share_of_the_room(num_engines, num_clients, room
         num_completions = 0
 
     config = EngineConfig(model="m", max_num_seqs=8, max_num_queued_reqs=4)
-    stats: Any = type("Stats", (), {"submit": lambda *_: None})()
-    gate = Gate(config, Outputs(), stats, num_engines, num_clients)  # type: ignore[arg-type]
+    stats = SimpleNamespace(submit=lambda *_: None)
+    info = SimpleNamespace(engine_indexes=tuple(range(num_engines)))
+    engines: Any = SimpleNamespace(stats=stats, info=info, count=num_clients)
+    gate = Gate(config, Outputs(), engines)  # type: ignore[arg-type]
     with gate.holding(room):
         with pytest.raises(QueueFullError, match=f"there is room for {room}"), gate.holding(1):
             raise AssertionError
-        gate.resize(num_engines + 1)
+        info.engine_indexes += (num_engines,)
         with gate.holding(1):
             pass

@@ -79,10 +79,7 @@ class AsyncLLM(FrontEnd):
         self._client.check_alive()
         self.listen()
         async with self._scaling:
-            try:
-                await self._engines.scale(size, drain_timeout)
-            finally:  # also for a caller who does not wait until those that left are gone
-                self._gate.resize(len(self.info.engine_indexes))
+            await self._engines.scale(size, drain_timeout)
 
     scale_elastic_ep = scale
 

@@ -61,7 +61,7 @@ class FrontEnd:
             engines.start()
             self._inputs = InputProcessor(self.model, io, self.info.max_model_len, config.seed, engines.index)
             self._outputs = OutputProcessor(io, time.monotonic, log_stats=self._stats.enabled)
-            self._gate = Gate(config, self._outputs, self._stats, len(self.info.engine_indexes), engines.count)
+            self._gate = Gate(config, self._outputs, engines)
         except BaseException:
             self.shutdown()
             raise

@@ -7,8 +7,8 @@ import contextlib
 import math
 from collections.abc import Iterator
 
+from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError
 
@@ -16,26 +16,24 @@ from tenonry.errors import DrainingError, QueueFullError
 class Gate:
     """Counts completions: those that run or wait in the engine, and those that are held before it.
 
-    There is room for what all engines can run and `max_num_queued_reqs` more; each of `num_clients` front ends has an
-    equal share of it. `held` counts those that are on their way in. `opened` is set while nobody holds requests back,
-    and when the engine is gone, so that those who wait hear of it.
+    `held` counts those that are on their way in. `opened` is set while nobody holds requests back, and when the engine
+    is gone, so that those who wait hear of it.
     """
 
-    def __init__(
-        self, config: EngineConfig, outputs: OutputProcessor, stats: StatManager, num_engines: int, num_clients: int
-    ) -> None:
-        self._config, self._outputs, self._stats, self._num_clients = config, outputs, stats, num_clients
-        self.held, self._capacity = 0, math.inf
-        self.resize(num_engines)
+    def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
+        self._config, self._outputs, self._stats, self._engines = config, outputs, engines.stats, engines
+        self.held = 0
         self.opened = asyncio.Event()
         self.opened.set()
         self.is_draining = False
 
-    def resize(self, num_engines: int) -> None:
-        """The number of engines changed."""
-        queued = self._config.max_num_queued_reqs
-        if queued is not None:
-            self._capacity = math.ceil((self._config.max_num_seqs * num_engines + queued) / self._num_clients)
+    @property
+    def capacity(self) -> float:
+        """Room for what all engines can run and `max_num_queued_reqs` more, of which each front end has its share."""
+        queued, engines = self._config.max_num_queued_reqs, self._engines
+        if queued is None:
+            return math.inf
+        return math.ceil((self._config.max_num_seqs * len(engines.info.engine_indexes) + queued) / engines.count)
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
@@ -43,11 +41,11 @@ class Gate:
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
             raise DrainingError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
-        inside = self._outputs.num_completions + self.held
-        if inside + count > self._capacity:
+        inside, capacity = self._outputs.num_completions + self.held, self.capacity
+        if inside + count > capacity:
             self._stats.submit("record_rejection", "queue_full")
             raise QueueFullError(
-                f"{inside} sequences run or wait, the request brings {count}, and there is room for {self._capacity} "
+                f"{inside} sequences run or wait, the request brings {count}, and there is room for {capacity} "
                 f"with max_num_queued_reqs={self._config.max_num_queued_reqs}; try again later"
             )
         self.held += count
