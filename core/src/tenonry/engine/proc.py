@@ -192,7 +192,7 @@ class EngineLoop:
                 self._send(core.attach_stats({}, idle=True))
                 return core.has_work()
             if time.monotonic() > self._stop_at:
-                self._abort_all()
+                self._send(core.attach_stats(core.abort_requests(None), idle=True))  # every client hears of it
                 return False
         return True
 
@@ -275,7 +275,3 @@ class EngineLoop:
     def _on_stop(self, signum: int, frame: FrameType | None) -> None:
         """The first one starts to drain; after the second nobody waits for running requests."""
         self._stop_at = time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
-
-    def _abort_all(self) -> None:
-        """Tell every client that its requests were aborted."""
-        self._send(self.core.attach_stats(self.core.abort_requests(None), idle=True))
