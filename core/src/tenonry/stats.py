@@ -88,8 +88,8 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     gpu_memory_utilization: float
     kv_cache_bytes: int | None
-    quantization: str | None
-    enable_lora: bool
+    quantization: str | None = None
+    enable_lora: bool = False
     enable_prefix_caching: bool
     enforce_eager: bool
     tensor_parallel_size: int

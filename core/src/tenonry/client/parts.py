@@ -64,8 +64,6 @@ def engine_info(
             dtype=dtype,
             block_size=engines[0].block_size,
             kv_cache_bytes=config.kv_cache_memory_bytes,
-            quantization=None,
-            enable_lora=False,
             kv_connector=config.kv_connector.name if config.kv_connector else None,
             kv_cache_dtype=dtype,
             context=context,
