@@ -14,7 +14,6 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.gate import Gate
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
-from tenonry.client.stream import Completion
 from tenonry.errors import EngineDeadError
 from tenonry.messages import EngineCoreOutputs
 
@@ -34,7 +33,6 @@ class OutputHandler:
         self._thread = threading.get_ident()
         self.stopped = False
         self._busy = False  # another turn is about to come
-        self._touched: list[Completion] = []  # requests with tokens that nobody has worked on yet
         self._fd = client.output_fd
         self.loop.add_reader(self._fd, self._on_readable)
         self.loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
@@ -48,12 +46,8 @@ class OutputHandler:
         if self.stopped:
             return
         try:
-            is_drained = False
-            if not self._touched:
-                is_drained = self._drain()
-                self._touched = self._outputs.take_touched()
-            chunk, self._touched = self._touched[:CHUNK_SIZE], self._touched[CHUNK_SIZE:]
-            aborts = self._outputs.flush(chunk)
+            is_drained = not self._outputs.touched and self._drain()
+            aborts = self._outputs.flush(CHUNK_SIZE)
             if aborts:
                 with contextlib.suppress(EngineDeadError):
                     self._client.abort_requests(aborts)
@@ -62,7 +56,7 @@ class OutputHandler:
             self._client.dead = f"the output handler failed: {error}"
             self.stop(EngineDeadError(self._client.dead))
             return
-        self._busy = bool(self._touched) or not is_drained
+        self._busy = bool(self._outputs.touched) or not is_drained
         if self._busy:
             self.loop.call_soon(self._turn)
 

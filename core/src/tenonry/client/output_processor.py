@@ -6,6 +6,7 @@ that arrived meanwhile.
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
@@ -26,13 +27,16 @@ Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
 
 
 class OutputProcessor:
-    """All open requests of one front end. `clock` is the front end's monotonic clock."""
+    """All open requests of one front end. `clock` is the front end's monotonic clock.
+
+    `touched`: completions with tokens that `flush` has not worked on yet.
+    """
 
     def __init__(self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False) -> None:
         self._io, self._clock, self._log_stats = io, clock, log_stats
         self._completions: dict[int, Completion] = {}  # those that have not ended, and that engines still run
         self._streams: dict[str, Stream] = {}
-        self._touched: list[Completion] = []
+        self.touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that the engine need not go on with
         self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
 
@@ -107,7 +111,7 @@ class OutputProcessor:
     # ------------------------------------------------------------------ outputs
     def absorb(self, outputs: EngineCoreOutputs) -> None:
         """Take in one frame; nothing is visible to callers before `flush`."""
-        completions, touched = self._completions, self._touched
+        completions, touched = self._completions, self.touched
         handles = outputs.handles.tolist()
         owners = np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist() if len(outputs.offsets) else handles
         for handle, token_id in zip(owners, outputs.token_ids.tolist(), strict=True):
@@ -175,10 +179,13 @@ class OutputProcessor:
             self._finish(completion, finished.reason, reason if reason in user_ids else None)
         stream.notify()
 
-    def flush(self, touched: list[Completion] | None = None) -> list[int]:
-        """Detokenise and wake callers; returns handles to abort in the engine: those that ended here and not there."""
+    def flush(self, most: int = sys.maxsize) -> list[int]:
+        """Detokenise and wake callers, for `most` completions; returns handles to abort in the engine: those that ended
+        here and not there.
+        """
         now = self._clock()
-        for completion in self.take_touched() if touched is None else touched:
+        touched, self.touched = self.touched[:most], self.touched[most:]
+        for completion in touched:
             self._push_fresh(completion, now)
             if completion.stream.waiter is not None:
                 completion.stream.notify()
@@ -187,11 +194,6 @@ class OutputProcessor:
     def _take_aborts(self) -> list[int]:
         aborts, self._aborts = self._aborts, []
         return aborts
-
-    def take_touched(self) -> list[Completion]:
-        """Requests with new tokens since the last call, for `flush` in parts."""
-        touched, self._touched = self._touched, []
-        return touched
 
     def _push_fresh(self, completion: Completion, now: float) -> None:
         """Text for the ids that arrived, unless the request has ended; a stop string ends it."""
