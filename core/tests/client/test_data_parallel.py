@@ -14,6 +14,7 @@ from kernel_served import Served, served_config
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError, RequestError
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.messages import RequestType
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
@@ -331,6 +332,20 @@ class TestLockstep:
                 await collect(served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none")
             async with asyncio.timeout(10):
                 await asyncio.sleep(0.2)
+                return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
+
+        assert served.run(main()) == tokens([4], params())
+
+    @pytest.mark.parametrize("frames", [[b"A" * 8, b"no request"], [b"no handle"]])
+    def test_a_request_that_cannot_be_read_holds_up_no_other(self, serve, frames):
+        """The others are woken for it, too."""
+        served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
+
+        async def main() -> list[int]:
+            client = served.engine._client
+            client._send(client.engines[0], RequestType.ADD, *frames)
+            client._coordinator.wake(0)
+            async with asyncio.timeout(10):
                 return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
 
         assert served.run(main()) == tokens([4], params())

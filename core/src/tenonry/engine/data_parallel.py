@@ -19,7 +19,6 @@ from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     CoordinatorOrder,
-    EngineCoreRequest,
     EngineLoad,
     HandshakeMetadata,
     WaveStart,
@@ -73,18 +72,14 @@ class DataParallelLoop(EngineLoop):
                 self._wave, self._is_running = order.wave, True
         super()._drain()
 
-    def _arrived(self, request: EngineCoreRequest) -> None:
-        """The others were woken for it, so we step, too, even if it was refused.
+    def _arrived(self, wave: int = 0) -> None:
+        """The others were woken for it, so we step, too, even if it was refused or could not be read.
 
         It may know of a newer wave, or its front end may have missed that ours is newer.
         """
-        if not self._lockstep:
-            return
-        if request.current_wave > self._wave:
-            self._wave = request.current_wave
-        elif not self._is_running:
+        if self._lockstep and not self._is_running and wave <= self._wave:
             self._report(WaveStart(self._wave, self._index))
-        self._is_running = True
+        self._wave, self._is_running = max(self._wave, wave), self._lockstep
 
     def _send(self, news: News) -> None:
         """Our load goes with it, when it changed, and at most every 50 ms while there is work."""

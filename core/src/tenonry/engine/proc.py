@@ -233,6 +233,7 @@ class EngineLoop:
                 raise WireError(f"{kind.name} is not accepted from a front end")
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
+            self._arrived()  # it may have been a request
             logger.warning("dropped a message of client %d: %s", client, error)
 
     def _add(self, client: int, frames: list[bytes]) -> None:
@@ -256,12 +257,12 @@ class EngineLoop:
         refused = self.core.add_request(request)
         if refused is not None:
             self._send({client: EngineCoreOutputs(finished=[refused])})
-        self._arrived(request)
+        self._arrived(request.current_wave)
 
     def _refuse(self, client: int, handle: int, reason: str) -> None:
         self._send({client: EngineCoreOutputs(finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)])})
 
-    def _arrived(self, request: EngineCoreRequest) -> None:
+    def _arrived(self, wave: int = 0) -> None:
         """A request came, whatever became of it. One engine alone has nothing to do about it, nor after a step."""
 
     def _stepped(self) -> None:
