@@ -6,7 +6,10 @@ import gc
 import os
 import shutil
 import stat
+import subprocess
+import sys
 import tempfile
+import textwrap
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -109,6 +112,25 @@ class TestRunDirectory:
                 run.close()
         run._finalizer()  # as when it is collected, or Python ends
         assert not Path(run.path).exists()
+
+    @pytest.mark.parametrize("end", ["pass", "run.close()", "del run"])
+    def test_it_outlives_a_fork_of_the_process_that_made_it(self, end):
+        """A user's program may fork, by `multiprocessing` say, and its children end before it does."""
+        program = textwrap.dedent(f"""
+            import os, sys
+            from tenonry.sockets import RunDirectory
+            run = RunDirectory()
+            path, child = run.path, os.fork()
+            if child == 0:
+                {end}
+                sys.exit()
+            os.waitpid(child, 0)
+            print(path, os.path.isdir(path))
+        """)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+        path, is_there = done.stdout.split()
+        assert is_there == "True"
+        assert not Path(path).exists(), "and it goes with its maker"
 
     def test_addresses_lie_inside(self, run):
         assert run.address("handshake") == f"ipc://{run.path}/handshake"

@@ -71,7 +71,8 @@ class RunDirectory:
 
     def __init__(self) -> None:
         self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}")  # noqa: PTH118
-        self._finalizer = weakref.finalize(self, shutil.rmtree, self.path, True)  # first: a signal may interrupt us
+        self._maker = os.getpid()
+        self._finalizer = weakref.finalize(self, _remove, self.path, self._maker)  # first: a signal may interrupt us
         os.mkdir(self.path, 0o700)  # noqa: PTH102
         self._numbers = itertools.count()
 
@@ -83,8 +84,14 @@ class RunDirectory:
         return f"ipc://{path}"
 
     def close(self) -> None:
-        shutil.rmtree(self.path, ignore_errors=True)
+        _remove(self.path, self._maker)
         self._finalizer.detach()  # last, for the same reason
+
+
+def _remove(path: str, maker: int) -> None:
+    """Remove a folder, but not in a process that its maker forked: the run goes on without that one."""
+    if os.getpid() == maker:
+        shutil.rmtree(path, ignore_errors=True)
 
 
 def tcp_address(host: str, port: int) -> str:
