@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import re
 import signal
 import socket
 import subprocess
 import sys
+import threading
 from collections.abc import Coroutine, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -18,9 +20,11 @@ import pytest
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError
+from tenonry.plugin_manager import PluginManager
 from tenonry.sockets import CurveKeys
-from tenonry_front_ends.node import run_headless
-from tenonry_testkit.roles import eventually
+from tenonry_front_ends import node as node_module
+from tenonry_front_ends.node import HeadlessNode, run_headless
+from tenonry_testkit.roles import eventually, interrupted
 from tenonry_testkit.served import FAKES, collect, params, served_config, tokens
 
 pytestmark = pytest.mark.timeout(60)
@@ -185,3 +189,37 @@ class TestWhatIsMissing:
         full = {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": keys} if values else {}
         with pytest.raises(ConfigError, match=words):
             run_headless(served_config(data_parallel_size=2, **{**full, **values}))
+
+
+class QuickLine:
+    """The socket to a front end that answers at once."""
+
+    def __init__(self) -> None:
+        self.answers = 0
+
+    def send(self, _: bytes) -> None:
+        self.answers += 1
+
+    def poll(self, _: int) -> int:
+        return self.answers
+
+    def recv(self) -> bytes:
+        self.answers -= 1
+        return b"ok"
+
+
+def test_a_signal_stops_a_node_wherever_it_is(fake_model_site, tmp_path, monkeypatch):
+    """It may come while the node holds a lock, which its handler would wait for in vain."""
+    monkeypatch.setattr(node_module, "REPORT_EVERY_S", 0.001)
+    config = served_config(
+        data_parallel_size=2, data_parallel_size_local=1, data_parallel_rpc_port=9, auth_key_file=write_keys(tmp_path)
+    )
+    manager = PluginManager(config.plugins)
+    plan, model = manager.plan(config, launcher=True), manager.resolve_model(config)
+    for number in range(80):
+        node = HeadlessNode(config, plan, model)
+        report = functools.partial(node._report_until_the_end, QuickLine())
+        thread = threading.Thread(target=interrupted, args=(report, node.stop, number), daemon=True)
+        thread.start()
+        thread.join(20)
+        assert not thread.is_alive(), f"before line {number}"

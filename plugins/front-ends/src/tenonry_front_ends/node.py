@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import queue
 import signal
 import socket as sockets
 import threading
@@ -78,13 +79,15 @@ class HeadlessNode:
             for rank, index in enumerate(self._engines)
         ]
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
-        self._timeout, self._stopping, self._aborting = config.start_timeout, threading.Event(), False
+        self._timeout, self._stopping, self._aborting = config.start_timeout, False, False
+        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # a handler may ring it, whatever it interrupts
         self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
 
     def stop(self, *, may_abort: bool = True) -> None:
         """First call: finish what runs; second, if it may: abort it. Safe in a signal handler."""
-        self._aborting |= may_abort and self._stopping.is_set()
-        self._stopping.set()
+        self._aborting |= may_abort and self._stopping
+        self._stopping = True
+        self._bell.put(None)
 
     def run(self) -> int:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -104,7 +107,7 @@ class HeadlessNode:
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
         """They may finish what runs; the front end hears meanwhile that we are there. A second signal aborts it."""
-        timeout = self._patience if self._stopping.is_set() else STOP_TIMEOUT_S
+        timeout = self._patience if self._stopping else STOP_TIMEOUT_S
         ender = threading.Thread(target=self._launcher.shutdown, args=(timeout,))
         ender.start()
         while ender.is_alive():
@@ -122,7 +125,7 @@ class HeadlessNode:
     def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
         """Raises LaunchError when an engine ended, or the front end is gone."""
         heard, patience = time.monotonic(), self._timeout
-        while not self._stopping.is_set():
+        while not self._stopping:
             ended = {
                 int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
                 for name, code in self._launcher.finished().items()
@@ -134,6 +137,7 @@ class HeadlessNode:
                 while socket.poll(0):
                     socket.recv()
                 heard, patience = time.monotonic(), SILENCE_S
-                self._stopping.wait(REPORT_EVERY_S)
+                with contextlib.suppress(queue.Empty):
+                    self._bell.get(timeout=REPORT_EVERY_S)
             elif time.monotonic() > heard + patience:
                 raise LaunchError(f"the front end at {self._address} has said nothing for {patience:.0f} s")

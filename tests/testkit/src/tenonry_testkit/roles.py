@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 
@@ -37,3 +40,20 @@ def eventually(condition: Callable[[], object], seconds: float = 8.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {condition}"
         time.sleep(0.01)
+
+
+def interrupted(main: Callable[[], object], handler: Callable[[], object], number: int) -> None:
+    """Run `main`; `handler` comes in before its line `number`, those of all it calls counted, as a signal's does."""
+    lines = itertools.count()
+
+    def trace(_frame: FrameType, event: str, _: Any) -> Any:
+        if event == "line" and next(lines) == number:
+            handler()
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        main()
+    finally:
+        sys.settrace(before)
