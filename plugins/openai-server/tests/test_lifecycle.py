@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 import signal
@@ -13,6 +14,9 @@ from pathlib import Path
 
 import httpx
 import pytest
+
+from tenonry_openai_server.lifecycle import StopStart, signals
+from tenonry_testkit.roles import interrupted
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 ENDLESS = {"prompt": "x", "max_tokens": 1000, "stream": True}
@@ -234,3 +238,30 @@ def test_request_without_stream_learns_of_the_death_too(start):
     response = process.post({"prompt": "die", "max_tokens": 1000})
     assert (response.status_code, response.json()["error"]["code"]) == (503, "engine_dead")
     assert process.end() == 1
+
+
+class Top:
+    """What a signal stops."""
+
+    is_stopping = False
+
+    def request_stop(self) -> None:
+        self.is_stopping = True
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize("number", range(12))
+def test_signal_is_heard_wherever_it_finds_the_start(number):
+    """In its midst it must not wait for a lock that the interrupted code holds."""
+    top = Top()
+
+    def main() -> None:
+        start.is_underway = True
+        start.is_underway = False
+        for _ in range(12):
+            pass  # whatever comes next
+
+    with signals(top, (signal.SIGUSR2,)) as start, contextlib.suppress(StopStart):
+        interrupted(main, lambda: signal.raise_signal(signal.SIGUSR2), number)
+    signal.signal(signal.SIGUSR2, signal.SIG_DFL)
+    assert top.is_stopping

@@ -40,9 +40,9 @@ def run_api_server(payload: Mapping[str, str]) -> int:
     )
     link.on_stop = door.stop
     try:
-        with signals(door, (STOP_SIGNAL,)) as starting:  # what Ctrl-C means is the supervisor's affair
+        with signals(door, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
             door.start()
-            return run_door(door, starting, lambda config: _attach(config, link), lambda _: _hear_sigterm(door))
+            return run_door(door, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(door))
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
         return 1

@@ -27,7 +27,7 @@ from tenonry.sockets import RunDirectory
 from tenonry.supervise import Child, Supervisor, describe_exit
 from tenonry_front_ends.hub import Hub
 from tenonry_openai_server.api_server import ROLE
-from tenonry_openai_server.lifecycle import StopStart, announce, set_title, set_up_logging, signals
+from tenonry_openai_server.lifecycle import Start, StopStart, announce, set_title, set_up_logging, signals
 from tenonry_openai_server.settings import ServerConfig
 
 logger = logging.getLogger("tenonry.server")
@@ -48,24 +48,24 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
     set_up_logging("supervisor")
     set_title("supervisor")
     top = TopProcess(config, settings, sock)
-    with signals(top) as starting:
-        signal.signal(signal.SIGUSR1, lambda *_: top.interrupt_start(starting))
+    with signals(top) as start:
+        signal.signal(signal.SIGUSR1, lambda *_: top.interrupt_start(start))
         try:
             logger.info("listening on %s; loading %s", settings.url, config.model)
-            starting.set()
+            start.is_underway = True
             top.start()
-            starting.clear()
+            start.is_underway = False
             if top.is_stopping:
                 raise StopStart
             return asyncio.run(top.serve())
         except StopStart:
-            starting.clear()
+            start.is_underway = False
             if top.failure is not None and top.is_interrupted:
                 raise LaunchError(top.explain(*top.failure)) from None
             logger.info("stopped before the model was loaded")
             return 0
         finally:
-            starting.clear()
+            start.is_underway = False
             top.close()
 
 
@@ -125,9 +125,9 @@ class TopProcess:
         self._processes.stop_some([name])  # forgets the one before
         self._children[index] = self._processes.start(name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path)
 
-    def interrupt_start(self, starting: threading.Event) -> None:
+    def interrupt_start(self, start: Start) -> None:
         """A server ended while the engines load: they need not."""
-        if starting.is_set() and not self.is_stopping:
+        if start.is_underway and not self.is_stopping:
             self.is_stopping = self.is_interrupted = True
             raise StopStart
 

@@ -11,7 +11,6 @@ import logging
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from types import FrameType
@@ -39,6 +38,17 @@ class StopStart(BaseException):
     """A signal came while the engines were starting. No Exception, so that nobody mistakes it for a failure."""
 
 
+class Start:
+    """Whether the engines are starting. No `threading.Event`: a signal's handler that interrupts whoever holds its lock
+    would wait for it for ever.
+    """
+
+    __slots__ = ("is_underway",)
+
+    def __init__(self) -> None:
+        self.is_underway = False
+
+
 def serve(
     config: EngineConfig,
     settings: ServerConfig,
@@ -52,26 +62,26 @@ def serve(
     set_up_logging("api-server")
     set_title("api-server 0")
     door = FrontDoor(ServerState(config, settings), sock)
-    with signals(door) as starting:
+    with signals(door) as start:
         door.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
-        return run_door(door, starting, make_engine or _make_engine, lambda engine: announce(engine.info, settings))
+        return run_door(door, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings))
 
 
 def run_door(
     door: FrontDoor,
-    starting: threading.Event,
+    start: Start,
     make_engine: Callable[[EngineConfig], AsyncLLM],
     on_ready: Callable[[AsyncLLM], None] | None = None,
 ) -> int:
     """Load the engine behind a door that is open already, and serve; as `serve`, from there on."""
     engine: Any = None
     try:
-        starting.set()
+        start.is_underway = True
         if door.is_stopping:
             raise StopStart
         engine = make_engine(door.state.config)
-        starting.clear()
+        start.is_underway = False
         if door.is_stopping:
             raise StopStart
         door.attach(engine)
@@ -82,7 +92,7 @@ def run_door(
         logger.info("stopped before the model was loaded")
         return 0
     finally:
-        starting.clear()
+        start.is_underway = False
         door.close()
         if engine is not None:
             engine.shutdown()
@@ -104,19 +114,19 @@ class Stoppable(Protocol):
 
 
 @contextmanager
-def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[threading.Event]:
-    """Signals stop the process; while the yielded event is set, they stop the start. When it is left, the process ends,
+def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[Start]:
+    """Signals stop the process; while the yielded start is underway, they stop that. When it is left, the process ends,
     and they mean nothing any more.
     """
-    starting = threading.Event()
+    start = Start()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and top.is_stopping:
             return  # a terminal that closes may be told of more than once, by its shell and by the system
-        if not starting.is_set():
+        if not start.is_underway:
             top.request_stop()
             return
-        starting.clear()  # another one must not interrupt what tidies up after this one
+        start.is_underway = False  # another one must not interrupt what tidies up after this one
         top.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
         raise StopStart
 
@@ -124,7 +134,7 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
     for number in wanted:  # but who said `nohup` has decided about SIGHUP
         signal.signal(number, stop)
     try:
-        yield starting
+        yield start
     finally:
         for number in wanted:
             signal.signal(number, signal.SIG_IGN)
