@@ -156,10 +156,7 @@ def make_socket(
     if curve is not None and is_tcp:
         _secure(socket, curve, server=bind)
     try:
-        if bind:
-            socket.bind(address)
-        else:
-            socket.connect(address)
+        (socket.bind if bind else socket.connect)(address)
     except zmq.ZMQError as error:
         socket.close(0)
         taken = "; stop the process that has it, or choose another port" if error.errno == zmq.EADDRINUSE else ""

@@ -69,6 +69,8 @@ class OutputHandler:
             self._outputs.absorb(outputs)
             if outputs.scheduler_stats is not None and self._stats.enabled:
                 self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
+            if outputs.prompt_logprobs:  # as long to take in as many frames; a step has no more of them than its tokens
+                break
         return False
 
     def engine_died(self, index: int, reason: str) -> None:

@@ -1,0 +1,81 @@
+"""From the engine's socket into streams: nobody's frames keep others from theirs for long."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import deque
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tenonry.client.input_processor import InputProcessor
+from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.messages import EngineCoreOutputs
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry.step import PromptLogprobs
+from tenonry_testkit.fakes import VirtualClock
+from tenonry_testkit.fakes.model import fake_model
+
+
+class Client:
+    """The link to an engine, with all that it is going to say."""
+
+    def __init__(self, frames: list[EngineCoreOutputs]) -> None:
+        self.output_fd, self._other_end = os.pipe()
+        self._frames = deque(frames)
+
+    def receive(self) -> EngineCoreOutputs | None:
+        return self._frames.popleft() if self._frames else None
+
+    def abort_requests(self, handles: list[int]) -> None:
+        """Nobody listens."""
+
+    def fail_calls(self, error: Exception) -> None:
+        """There are none."""
+
+    def close(self) -> None:
+        os.close(self.output_fd)
+        os.close(self._other_end)
+
+
+def frame(handle: int, token_id: int, logprobs_for: int | None = None) -> EngineCoreOutputs:
+    """A token of one request, with the prompt's log-probabilities of another."""
+    ids = np.array([[98, 99], [99, 98]], np.int32)
+    part = PromptLogprobs(0, 1, ids, np.zeros((2, 2), np.float32), np.ones(2, np.int32))
+    return EngineCoreOutputs(
+        handles=np.array([handle], np.uint64),
+        token_ids=np.array([token_id], np.int32),
+        prompt_logprobs=[] if logprobs_for is None else [part],
+        prompt_logprobs_handles=[] if logprobs_for is None else [logprobs_for],
+    )
+
+
+@pytest.mark.parametrize(("with_logprobs", "deltas"), [(False, [8]), (True, [1] * 8)])
+def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs, deltas):
+    """Each such frame is many milliseconds of work."""
+    inputs = InputProcessor(fake_model(), None, 1000, seed=0)
+    outputs = OutputProcessor(None, VirtualClock())
+    gate: Any = type("Gate", (), {"opened": asyncio.Event()})()
+    stats: Any = None
+    client = Client([frame(1, 7 + i, 2 + i if with_logprobs else None) for i in range(8)])
+
+    async def main() -> list[int]:
+        params = SamplingParams(max_tokens=9, output_kind=OutputKind.DELTA)
+        stream = outputs.add(*inputs.process([97], params, "stream"))
+        for i in range(8):
+            outputs.add(*inputs.process([97, 98, 99], SamplingParams(prompt_logprobs=1), f"long {i}"))
+        handler = OutputHandler(client, outputs, stats, gate)  # type: ignore[arg-type]
+        found = []
+        while sum(found) < 8:
+            if output := stream.take():
+                found.append(len(output.outputs[0].token_ids))
+            else:
+                await stream.wait()
+        handler.stop(RuntimeError("the test is over"))
+        return found
+
+    assert asyncio.run(main()) == deltas
+    client.close()
