@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -19,7 +18,7 @@ from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
 from tenonry_worker_torch.sampler.sampler import Sampler, shared
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
@@ -50,7 +49,6 @@ class ModelRunner:
         self.state = BatchState(max_num_seqs, max_model_len, block_size)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
-        self._left: dict[int, tuple[int, NDArray[np.int32]]] = {}  # row → generation that left last, and its blocks
         self.kv_caches: list[LayerCache] = []
         # One block more than there is to give away: for `dummy`.
         bind_kv_cache(model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches)
@@ -73,9 +71,8 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
-        scrub = self._scrubber()
         if not len(output.row):
-            return StepResult(output.step_id, output.row, None, [], scrub)
+            return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
         token_ids = self.history.inputs(output, inputs, self.buffers)
         given = self.model.parallel.link.inputs(token_ids)
@@ -86,30 +83,12 @@ class ModelRunner:
         sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
         is_asked = self.model.parallel.tensor.rank == 0  # nobody reads what the other ranks answer
         prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
-        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts, scrub)
+        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
 
     def _leave(self, rows: NDArray[np.int32]) -> None:
         self.model.backend.release(rows)
         for row in rows.tolist():
             self.sampler.leave(row)
-            self._left[row] = int(self.generation[row]), self._blocks(row).copy()
-
-    def _blocks(self, row: int) -> NDArray[np.int32]:
-        blocks: NDArray[np.int32] = self.state.block_table[0][row, : self.state.num_blocks[0, row]]
-        return blocks
-
-    def _scrubber(self) -> Callable[[NDArray[np.int32]], None]:
-        """`_scrub` for the rows as they are now: a result may be looked at when some of them belong to others."""
-        return functools.partial(self._scrub, generation=self.generation.copy())
-
-    @torch.inference_mode()
-    def _scrub(self, rows: NDArray[np.int32], generation: NDArray[np.int64]) -> None:
-        """Failed rows leave no NaN behind in blocks that others will get, or have by now if the row left meanwhile."""
-        for row in rows.tolist():
-            who, blocks = self._left.get(row, (-1, None))
-            if blocks is None or who != generation[row]:
-                blocks = self._blocks(row)
-            self.model.backend.scrub(row, blocks, self.kv_caches)
 
     # ------------------------------------------------------------------ the forward pass
 

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.step import ModelRunnerOutput, PromptLogprobs, RowFailure, TokenLogprobs
+from tenonry.step import ModelRunnerOutput, PromptLogprobs, TokenLogprobs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from numpy.typing import NDArray
 
     from tenonry_worker_torch.sampler.logprobs import Logprobs
@@ -28,26 +26,14 @@ class PromptPart:
 
 
 class StepResult:
-    """The pieces of one step's answer, still on the device. `on_failure(rows)` is called with rows that hold NaN.
+    """The pieces of one step's answer, still on the device."""
 
-    A pipeline stage that is not the last samples nothing and answers nothing (`is_silent`), but it too must look for
-    NaN in what it hands on.
-    """
-
-    __slots__ = ("is_silent", "on_failure", "prompts", "rows", "sampled", "step_id")
+    __slots__ = ("prompts", "rows", "sampled", "step_id")
 
     def __init__(
-        self,
-        step_id: int,
-        rows: NDArray[np.int32],
-        sampled: Sampled | None,
-        prompts: list[PromptPart],
-        on_failure: Callable[[NDArray[np.int32]], None],
-        *,
-        is_silent: bool = False,
+        self, step_id: int, rows: NDArray[np.int32], sampled: Sampled | None, prompts: list[PromptPart]
     ) -> None:
         self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
-        self.on_failure, self.is_silent = on_failure, is_silent
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""
@@ -56,10 +42,6 @@ class StepResult:
             return ModelRunnerOutput(step_id=self.step_id, prompt_logprobs=prompts)
         ids = self.sampled.token_ids.cpu().numpy().astype(np.int32)
         failure = self.sampled.failure.cpu().numpy()
-        if (failure == RowFailure.NUMERICAL).any():
-            self.on_failure(self.rows[failure == RowFailure.NUMERICAL])
-        if self.is_silent:
-            return ModelRunnerOutput(step_id=self.step_id)
         if not failure.any():
             return ModelRunnerOutput(
                 step_id=self.step_id,

@@ -163,8 +163,8 @@ def test_a_request_that_makes_nan_leaves_nothing_behind_on_any_rank(folders, lay
     driver.run(requests)
     assert bad.failure == RowFailure.NUMERICAL
     assert [one.output for one in requests[1:]] == worker_tools.generated("llama")
-    for runner in ranks.runners:
-        assert not any(cache.both.isnan().any() for cache in runner.kv_caches)
+    for _ in range(3):  # the pool is small: its blocks are used again
+        assert [one.output for one in driver.run(greedy())] == worker_tools.generated("llama")
     ranks.close()
 
 

@@ -87,6 +87,9 @@ class AttentionBatch:
 class AttentionBackend(ABC):
     """One way to write K/V into blocks and to attend to them.
 
+    A slot that the row has not written may hold whatever its block's last owner left, NaN included, and a masked key
+    whose value is NaN still counts: a weight of zero times NaN is NaN. No such slot must reach the arithmetic.
+
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
     `forward` once per layer. `block_sizes` lists what it can do, best first; empty means any.
     """
@@ -117,12 +120,6 @@ class AttentionBackend(ABC):
 
     def release(self, rows: NDArray[np.int32]) -> None:  # noqa: B027 - few backends keep anything by row
         """Rows are gone; what the backend keeps for them can be dropped."""
-
-    @abstractmethod
-    def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
-        """Zero what is not finite in the K/V of a failed row: NaN in a masked key would still reach whoever gets its
-        blocks next. Finite values stay: others may share the blocks, or have them by now.
-        """
 
     @abstractmethod
     def forward(

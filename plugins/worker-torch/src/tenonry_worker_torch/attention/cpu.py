@@ -63,13 +63,11 @@ class CpuBackend(SdpaBackend):
         if self.slabs is not None:
             self.slabs.release(rows.astype("int64"))
 
-    def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
-        super().scrub(row, blocks, caches)
-        if self.slabs is not None:
-            self.slabs.scrub(row)
-
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
-        return SdpaPlan(batch, self.block_size) if self._planner is None else self._planner.plan(batch)
+        if self._planner is None:
+            return super().plan(batch)
+        self.clear_entered(batch)
+        return self._planner.plan(batch)
 
     def forward(
         self,
@@ -98,7 +96,7 @@ class CpuBackend(SdpaBackend):
         return out
 
     def _fill(self, group: SlabGroup, cache: LayerCache, number: int, both: torch.Tensor) -> None:
-        """Rows that enter bring all their blocks; then every row gains this step's token."""
+        """Rows that enter bring all their blocks, and zeros behind them; then every row gains this step's token."""
         slab = group.placement.slab
         tensor = slab.tensors[number]
         if group.entering is not None:
@@ -106,6 +104,7 @@ class CpuBackend(SdpaBackend):
             found = torch.stack(self.gather(cache, index, len(slots), self.layers[number]))
             width = min(found.shape[3], slab.capacity)
             tensor[:, :, :, :width].index_copy_(1, slots, found[:, :, :, :width])
+            tensor[:, :, :, width:].index_fill_(1, slots, 0)  # what others left there may be NaN
         new = both if group.tokens is None else both.index_select(0, group.tokens)
         tensor.view(-1, tensor.shape[-1]).index_copy_(0, group.append, new.reshape(-1, tensor.shape[-1]))
 

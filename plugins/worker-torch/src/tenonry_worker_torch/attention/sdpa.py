@@ -10,21 +10,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 from torch.nn import functional
 
 from tenonry_worker_torch.attention.base import AttentionBackend, AttentionBatch, LayerCache, LayerSpec
 from tenonry_worker_torch.attention.math import causal_mask, masked_attention, softcapped_attention
-from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan
+from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.attention.storage import zeros
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from numpy.typing import NDArray
-
     from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.attention.sdpa_plan import DecodeGroup
     from tenonry_worker_torch.attention.segments import Segment
@@ -39,27 +34,36 @@ class SdpaBackend(AttentionBackend):
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks, self.block_size = num_blocks, block_size
-        return {layer.name: self._allocate_layer(layer) for layer in self.layers}
+        self._pools: list[torch.Tensor] = []  # [layers, blocks, heads, slots, size], of layers of one shape
+        alike: dict[tuple[int, int, int], list[LayerSpec]] = {}
+        for layer in self.layers:
+            alike.setdefault((layer.num_kv_heads, layer.key_size, layer.value_size), []).append(layer)
+        return {name: cache for layers in alike.values() for name, cache in self._allocate_alike(layers).items()}
 
-    def _allocate_layer(self, layer: LayerSpec) -> LayerCache:
-        heads, size = layer.num_kv_heads, layer.key_size
-        blocks, slots = self.num_blocks, self.block_size
-        if layer.key_size == layer.value_size:
-            both = zeros((blocks, 2 * heads, slots, size), self.dtype, self.device)
-            return LayerCache(*both.chunk(2, 1), both)
-        key, value = (
-            zeros((blocks, heads, slots, size), self.dtype, self.device) for size in (layer.key_size, layer.value_size)
-        )
-        return LayerCache(key, value)
+    def _allocate_alike(self, layers: list[LayerSpec]) -> dict[str, LayerCache]:
+        heads, key_size, value_size = layers[0].num_kv_heads, layers[0].key_size, layers[0].value_size
+        if key_size == value_size:
+            pool = self._pool(len(layers), 2 * heads, key_size)
+            return {layer.name: LayerCache(*both.chunk(2, 1), both) for layer, both in zip(layers, pool, strict=True)}
+        keys, values = self._pool(len(layers), heads, key_size), self._pool(len(layers), heads, value_size)
+        return {layer.name: LayerCache(*pair) for layer, *pair in zip(layers, keys, values, strict=True)}
+
+    def _pool(self, num_layers: int, heads: int, size: int) -> torch.Tensor:
+        self._pools.append(zeros((num_layers, self.num_blocks, heads, self.block_size, size), self.dtype, self.device))
+        return self._pools[-1]
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
+        self.clear_entered(batch)
         return SdpaPlan(batch, self.block_size)
 
-    def scrub(self, row: int, blocks: NDArray[np.int32], caches: Sequence[LayerCache]) -> None:
-        for cache in caches:
-            for tensor in (cache.key, cache.value) if cache.both is None else (cache.both,):
-                for block in blocks.tolist():  # in place, so that nothing another thread writes meanwhile is undone
-                    tensor[block].nan_to_num_(0.0, 0.0, 0.0)
+    def clear_entered(self, batch: AttentionBatch) -> None:
+        """Zero, in all layers, the blocks that rows begin in this step and do not fill: they are read as a whole."""
+        if batch.full_plan is None:  # otherwise this is the same step's last layer
+            blocks = entered_blocks(batch, self.block_size)
+            if len(blocks):
+                index = batch.put("entered", blocks)
+                for pool in self._pools:
+                    pool.index_fill_(1, index, 0)
 
     def forward(
         self,

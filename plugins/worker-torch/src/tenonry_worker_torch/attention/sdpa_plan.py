@@ -115,6 +115,13 @@ class SdpaPlan:
         return DecodeGroup(begin, end, index, batch.put(f"{label}_mask", mask).to(dtype))
 
 
+def entered_blocks(batch: AttentionBatch, block_size: int) -> NDArray[np.int64]:
+    """The last blocks of rows that write their first slots in this step, and not yet their last ones: i64[N]."""
+    begun = batch.seq_lens % block_size
+    entered = ((begun > 0) & (begun <= batch.num_tokens)).nonzero()[0]
+    return batch.block_table[batch.row[entered], batch.seq_lens[entered] // block_size].astype(np.int64)
+
+
 def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
     """The rows `order`, sorted where lengths differ enough to matter; rows that decode in step stay in order."""
     lengths = seq_lens[order]

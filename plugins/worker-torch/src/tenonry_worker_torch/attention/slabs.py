@@ -103,12 +103,6 @@ class Slabs:
                 self._slabs[int(number)].owner[self._slot[mine]] = NOWHERE
         self._slab[rows] = NOWHERE
 
-    def scrub(self, row: int) -> None:
-        """Zero what is not finite in a row's slot: even a masked key would pass NaN on."""
-        if row < len(self._slab) and self._slab[row] != NOWHERE:
-            for tensor in self._slabs[int(self._slab[row])].tensors:
-                tensor[:, self._slot[row]].nan_to_num_(0.0, 0.0, 0.0)
-
     def _place_in(self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]) -> Placement | None:
         """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
         slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))

@@ -61,6 +61,7 @@ class PackedRun:
         """Let go of the small cache."""
         for layer in self.layers.values():
             layer.kv_cache = []
+        self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
 
     def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
