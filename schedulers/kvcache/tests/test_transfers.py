@@ -221,6 +221,24 @@ class TestLoadOverSteps:
         assert home.blocks.num_free == home.blocks.num_total
         assert not home.blocks.waits
 
+    def test_blocks_of_two_transfers_of_one_request_come_back_after_the_last(self, home, shelf):
+        """A load that it no longer waited for, and a save at its end: whose word comes first cannot be told."""
+        request = home.request(LONG)
+        row, _ = home.enter(request)
+        home.blocks.connector_metadata()
+        home.rows.num_computed[row] = 0
+        home.leave(row, finished=False)
+        shelf.extra, shelf.keeps = 0, True
+        row, _ = home.enter(request)
+        home.compute(row, 20)
+        home.leave(row)
+        assert home.blocks.num_free == home.blocks.num_total - 2 - 5
+        assert home.blocks.transfers([request.handle], []) == ([], [])
+        assert home.blocks.num_free == home.blocks.num_total - 2 - 5
+        assert home.blocks.transfers([], [request.handle]) == ([], [])
+        assert home.blocks.num_free == home.blocks.num_total
+        assert not home.blocks.waits
+
 
 class TestTheEnd:
     def test_blocks_are_kept_until_they_were_sent(self, home, shelf):

@@ -94,7 +94,11 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """After a step: take blocks out, or start to."""
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
-        """Handles whose transfer ended since the last call: (done, failed)."""
+        """Handles whose transfer ended since the last call: (done, failed).
+
+        Every transfer ends one way or the other. Blocks of one that does not are never used again, and a request waits
+        for a load only as long as the scheduler likes (300 s by default).
+        """
         return (), ()
 
     def shutdown(self) -> None:

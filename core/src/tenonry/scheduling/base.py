@@ -81,7 +81,7 @@ class BaseScheduler(Scheduler):
         return step.build()
 
     def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
-        if result.transfers_done or result.transfers_failed:
+        if self.blocks.waits or result.transfers_done or result.transfers_failed:
             self._end_transfers(result)
         return self._results.read(output, result)
 

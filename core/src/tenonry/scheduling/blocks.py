@@ -81,7 +81,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
-        """KV transfers of these handles ended."""
+        """KV transfers of these handles ended. Asked with every result while it `waits`, so that it may give one up."""
 
     @abstractmethod
     def connector_metadata(self) -> Any:

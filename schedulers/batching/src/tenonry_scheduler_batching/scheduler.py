@@ -16,7 +16,7 @@ from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.plugin_manager import resolve_owned
 from tenonry.request import Request
 from tenonry.scheduling import BaseScheduler, StepBuilder
-from tenonry_kvcache import KVCacheManager
+from tenonry_kvcache import TRANSFER_TIMEOUT_S, KVCacheManager
 from tenonry_scheduler_batching.policy import AdmissionState, bind_policy
 
 MAX_PASSED = 64  # waiting requests whose KV is on its way that a step looks past
@@ -34,6 +34,12 @@ class BatchingOptions(PluginOptions):
     prefix_cache_seed: str | None = Field(
         None, min_length=1, description="Makes block hashes equal in all processes; by default each draws its own seed."
     )
+    kv_transfer_timeout: float = Field(
+        TRANSFER_TIMEOUT_S,
+        gt=0,
+        description="Seconds after which a KV load that has not ended counts as failed and its request computes its "
+        "prompt itself; the load's blocks, and those of a save, stay aside until the KV connector says that it ended.",
+    )
 
 
 class BatchingScheduler(BaseScheduler):
@@ -47,7 +53,8 @@ class BatchingScheduler(BaseScheduler):
         resolve = context.resolve or _resolve
         self.policy = bind_policy(choice.name, resolve("scheduling_policy", choice.name), choice.options)
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
-        super().__init__(context, KVCacheManager(context, options.prefix_cache_seed))
+        blocks = KVCacheManager(context, options.prefix_cache_seed, options.kv_transfer_timeout)
+        super().__init__(context, blocks)
         self._max_prefill = options.long_prefill_token_threshold if self.chunked_prefill else None
         self._watermark = int(options.watermark * self.blocks.num_total)
 

@@ -22,6 +22,7 @@ from tenonry_kvcache.pool import BlockIds, BlockPool
 from tenonry_kvcache.prefix import NOTHING, PrefixCache
 from tenonry_kvcache.transfers import Transfers
 
+TRANSFER_TIMEOUT_S = 300.0
 NO_BLOCKS = NewBlocks(NO_ROWS, NO_ROWS, NO_ROWS)
 
 
@@ -30,16 +31,19 @@ class KVCacheManager(BlockManager):
 
     table i32[S, max_blocks]: block ids in order; count i32[S]: how many; capacity i32[S]: tokens they hold.
 
-    `seed` makes digests the same in every process that uses it; by default each process draws its own.
+    `seed` makes digests the same in every process that uses it; by default each process draws its own. A KV load that
+    has not ended after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`.
     """
 
-    def __init__(self, context: SchedulerContext, seed: str | None = None) -> None:
+    def __init__(
+        self, context: SchedulerContext, seed: str | None = None, transfer_timeout: float = TRANSFER_TIMEOUT_S
+    ) -> None:
         size, self._num_groups = context.kv_cache.block_size, len(context.kv_cache.groups)
         num_rows, width = context.config.max_num_seqs, -(-context.max_model_len // size)
         self._size = size
         self._pool = BlockPool(context.kv_cache.num_blocks)
         self._prefix = PrefixCache(num_rows, size, self._pool, BlockHasher(size, seed))
-        self._transfers = Transfers(context.kv_connector, context.max_concurrent_steps)
+        self._transfers = Transfers(context.kv_connector, context.max_concurrent_steps, context.clock, transfer_timeout)
         # The state of a recurrent layer is not a function of one block: nothing can be shared.
         recurrent = any(group.kind == "recurrent" for group in context.kv_cache.groups)
         self._caching = context.config.enable_prefix_caching and not recurrent
@@ -162,7 +166,7 @@ class KVCacheManager(BlockManager):
             wanted, parameters = self._transfers.finished(request, blocks[:full])
             keep |= wanted
         if keep:
-            self._transfers.kept[request.handle] = blocks
+            self._transfers.keep(request.handle, blocks)
         elif len(blocks):
             self._pool.release(blocks)
         self._count[row] = self._capacity[row] = 0
@@ -181,17 +185,18 @@ class KVCacheManager(BlockManager):
             self._end_transfer(handle, result, worked=True)
         for handle in failed:
             self._end_transfer(handle, result, worked=False)
+        result.lost.extend(row for row in self._transfers.overdue() if row not in result.lost)
         return result
 
     def _end_transfer(self, handle: int, result: Transferred, *, worked: bool) -> None:
         books = self._transfers
         if handle in books.loading:
-            row, before, after = books.loading.pop(handle)
-            result.arrived.append((row, after if worked else before))
+            load = books.loading.pop(handle)
+            result.arrived.append((load.row, load.after if worked else load.before))
             if not worked:
                 books.fail(handle)
         elif handle in books.kept:
-            self._pool.release(books.kept.pop(handle))
+            self._pool.release(books.give_back(handle))
         elif not worked:
             result.lost.extend(row for row in self._disown(handle) if row not in result.lost)
 
@@ -206,8 +211,8 @@ class KVCacheManager(BlockManager):
         suspect[blocks] = True
         hits = self._prefix.hits
         lost = [row for row in hits.nonzero()[0].tolist() if suspect[self._table[row, : hits[row]]].any()]
-        for waiting, (row, _, _) in self._transfers.loading.items():
-            if row in lost:
+        for waiting, other in self._transfers.loading.items():
+            if other.row in lost:
                 self._transfers.fail(waiting)  # a second load could not be told from the one under way
         if loader < 0:
             return lost

@@ -3,13 +3,20 @@
 A load is *promised* by `KVConnector.match`; the connector is told the blocks only when the step is built, so that a row
 which does not start after all leaves no trace. A load that takes several steps makes its row wait. One that happens
 before its step is trusted until the result of that very step names it as failed.
+
+Nobody waits for ever. A load that has not ended in time counts as failed, and its request computes its prompt itself.
+But whatever a transfer was given may be read or written until the connector says that it ended: those blocks are kept,
+for a save that never ends, too. They would come back with other contents under their old names, or be overwritten in
+the hands of somebody else. They only cease to keep an engine without requests from going to rest.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
+from itertools import takewhile
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -17,18 +24,31 @@ from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
+logger = logging.getLogger("tenonry.kvcache")
+
+
+class Load(NamedTuple):
+    """A load that a row waits for: its computed tokens before and after, and when it will have taken too long."""
+
+    row: int
+    before: int
+    after: int
+    due: float
+
 
 class Transfers:
     """Books by handle and by row. `connector` may be None: then nothing is ever promised.
 
-    `loading`: handle → (row, tokens before the load, tokens after it) of rows that wait; `kept`: handle → blocks of an
-    ended request that are still read or written. `depth`: steps whose results may be out at once.
+    `loading`: handle → load, of rows that wait, oldest first; `kept`: handle → (transfers that have not ended, blocks
+    that they may still read or write). `depth`: steps whose results may be out at once. `timeout`: seconds of `clock`
+    that are waited for a transfer.
     """
 
-    def __init__(self, connector: KVConnector | None, depth: int) -> None:
-        self._connector, self._depth = connector, depth
-        self.loading: dict[int, tuple[int, int, int]] = {}
-        self.kept: dict[int, BlockIds] = {}
+    def __init__(self, connector: KVConnector | None, depth: int, clock: Callable[[], float], timeout: float) -> None:
+        self._connector, self._depth, self._clock, self._timeout = connector, depth, clock, timeout
+        self.loading: dict[int, Load] = {}
+        self.kept: dict[int, tuple[int, BlockIds]] = {}
+        self._kept_until = 0.0  # from then on nobody waits for kept blocks
         self._promised: dict[int, tuple[Request, int]] = {}  # row → (request, tokens to load)
         self._loaded: dict[int, tuple[int, int]] = {}  # handle → (step whose result may disown the load, row or −1)
         self._cached: deque[tuple[int, BlockIds]] = deque()  # (step, blocks that entered the prefix cache then)
@@ -38,7 +58,7 @@ class Transfers:
     @property
     def wait(self) -> bool:
         """A transfer is on the way that some row or block waits for."""
-        return bool(self.loading or self.kept)
+        return bool(self.loading) or (bool(self.kept) and self._clock() < self._kept_until)
 
     def match(self, request: Request, num_computed: int, limit: int) -> tuple[int | None, bool]:
         """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait)."""
@@ -51,7 +71,8 @@ class Transfers:
         """`row` has blocks for `extra` tokens to load beyond `num_computed`."""
         self._promised[row] = (request, extra)
         if wait:
-            self.loading[request.handle] = (row, num_computed, num_computed + extra)
+            self._kept_until = due = self._clock() + self._timeout
+            self.loading[request.handle] = Load(row, num_computed, num_computed + extra, due)
         else:
             self._loaded[request.handle] = (self._step, row)
 
@@ -68,6 +89,32 @@ class Transfers:
             self._loaded[request.handle] = (step, -1)  # others may have read what it loaded
         return self.loading.pop(request.handle, None) is not None and told
 
+    def overdue(self) -> list[int]:
+        """Rows whose load has taken too long; it counts as failed. They are to be left, and their blocks kept."""
+        now = self._clock()
+        late = list(takewhile(lambda entry: entry[1].due <= now, self.loading.items()))
+        for handle, _ in late:
+            self.fail(handle)
+        if late:
+            logger.warning(
+                "%d loads of KV have not ended within %g s; their requests are computed here, and their blocks stay "
+                "aside until the KV connector says that the loads ended", len(late), self._timeout,
+            )  # fmt: skip
+        return [load.row for _, load in late]
+
+    def keep(self, handle: int, blocks: BlockIds) -> None:
+        """A transfer of this handle may still read or write these blocks."""
+        count, others = self.kept.get(handle, (0, blocks[:0]))
+        self.kept[handle] = count + 1, np.concatenate([others, blocks])
+
+    def give_back(self, handle: int) -> BlockIds:
+        """A transfer ended: blocks that nobody needs any more. With two of one handle, none before the last."""
+        count, blocks = self.kept.pop(handle)
+        if count == 1:
+            return blocks
+        self.kept[handle] = count - 1, blocks
+        return blocks[:0]
+
     def disown(self, handle: int) -> tuple[int, BlockIds] | None:
         """A load failed that its step relied on: (row or −1, blocks whose cached contents may come from it).
 
@@ -83,7 +130,10 @@ class Transfers:
         """Whether a request's blocks must be kept for a while, and what its client is told. `blocks`: full ones."""
         if self._connector is None:
             return False, None
-        return self._connector.finished(request, blocks.tolist())
+        wanted, parameters = self._connector.finished(request, blocks.tolist())
+        if wanted:
+            self._kept_until = self._clock() + self._timeout
+        return wanted, parameters
 
     def fail(self, handle: int) -> None:
         """A load of this request failed; the connector is not asked again."""
