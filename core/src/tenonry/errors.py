@@ -6,6 +6,8 @@ type instead.
 
 from __future__ import annotations
 
+import traceback
+
 
 class TenonryError(Exception):
     """Base of all errors raised on purpose by the kernel and the first-party plugins."""
@@ -28,7 +30,7 @@ class PluginIncompatible(PluginError):
 
 
 class PluginFault(PluginError):
-    """A plugin raised while the kernel called it. `__cause__` is the original exception.
+    """A plugin raised while the kernel called it. `__cause__` is the original exception; its file and line are told.
 
     Attributes name the culprit: `plugin`, `distribution`, `version`, `call`.
     """
@@ -36,7 +38,8 @@ class PluginFault(PluginError):
     def __init__(self, plugin: str, distribution: str, version: str, call: str, cause: BaseException) -> None:
         self.plugin, self.distribution, self.version, self.call = plugin, distribution, version, call
         origin = f"{distribution} {version}" if distribution else "no distribution"
-        super().__init__(f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}")
+        place = "".join(f" ({at.filename}:{at.lineno})" for at in traceback.extract_tb(cause.__traceback__)[-1:])
+        super().__init__(f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{place}")
         self.__cause__ = cause
 
 

@@ -127,11 +127,11 @@ def file_module_name(source: str) -> str:
     return f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def _import_text(name: str, source: str, path: str) -> ModuleType:
+def _import_text(name: str, entry: PlanEntry) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
-    loader = _TextLoader(source, path)
-    spec = ModuleSpec(name, loader, origin=path)
+    loader = _TextLoader(entry.source, entry.path)
+    spec = ModuleSpec(name, loader, origin=entry.path)
     spec.has_location = True
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
@@ -147,11 +147,7 @@ def import_target(entry: PlanEntry) -> Any:
     """Import "module:Class", or a whole module, of an entry. Raises PluginError that names the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
     try:
-        module = (
-            _import_text(module_name, entry.source, entry.path)
-            if entry.source
-            else importlib.import_module(module_name)
-        )
+        module = _import_text(module_name, entry) if entry.source else importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error
     found: Any = module
