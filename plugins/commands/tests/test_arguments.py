@@ -170,7 +170,13 @@ class TestOptions:
         monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[a, b]")
         assert config(*words).stat_loggers == expected
 
-    @pytest.mark.parametrize("text", ["b.x=1", "x=1"])
+    def test_a_stat_logger_of_a_file_or_module_has_dots_in_its_name(self):
+        words = ["--stat-logger", "./a.py:A", "--stat-logger", "a.b:C", "--stat-logger", "a"]
+        texts = ["./a.py:A.x=1", "a.b:C.y=2", "a.b=3"]
+        made = config(*words, *(word for text in texts for word in ("--stat-logger-option", text)))
+        assert [logger.options for logger in made.stat_loggers] == [{"x": 1}, {"y": 2}, {"b": 3}]
+
+    @pytest.mark.parametrize("text", ["b.x=1", "x=1", "a=1", "a.=1"])
     def test_options_of_an_unknown_stat_logger_are_refused(self, text):
-        with pytest.raises(ConfigError, match=r"no --stat-logger is called '[bx]'"):
+        with pytest.raises(ConfigError, match=r"write NAME\.key=value; NAME is a --stat-logger: a"):
             config("--stat-logger", "a", "--stat-logger-option", text)

@@ -123,10 +123,11 @@ def _loggers_with_options(chosen: Sequence[PluginChoice], texts: Iterable[str]) 
     flag = "--stat-logger-option"
     options: dict[str, dict[str, Any]] = {logger.name: {} for logger in chosen}
     for key, value in parse_options(texts, flag).items():
-        name, _, option = key.partition(".")
-        if name not in options or not option:
-            raise ConfigError(f"{flag} {key}: no --stat-logger is called '{name}'; write NAME.key=value")
-        options[name][option] = value
+        name = max((one for one in options if key[:-1].startswith(f"{one}.")), key=len, default=None)
+        if name is None:
+            names = ", ".join(options) or "none is chosen"
+            raise ConfigError(f"{flag} {key}: write NAME.key=value; NAME is a --stat-logger: {names}")
+        options[name][key[len(name) + 1 :]] = value
     return tuple(_joined(logger, options[logger.name]) for logger in chosen)
 
 
