@@ -60,7 +60,7 @@ def test_versions_are_those_of_the_plan_and_those_found_here():
     [
         (SCHEDULER, "scheduler 's' (a:B, tenonry 0.1.0)"),
         (LOGGERS[0], "stat logger 'one' (one:L, no-such-dist 7)"),
-        (PlanEntry(kind="worker", name="w", target="t:W", path="/x/w.py"), "worker 'w' (t:W, /x/w.py)"),
+        (PlanEntry(kind="worker", name="./w.py:W", target="h:W", path="/x/w.py"), "worker './w.py:W' (/x/w.py)"),
         (PlanEntry(kind="worker", name="w", target="t:W"), "worker 'w' (t:W, no distribution)"),
     ],
 )

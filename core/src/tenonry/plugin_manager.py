@@ -87,11 +87,11 @@ class PluginManager:
         for name in names:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
-            entry = _installed_entry("hook_module", PluginChoice(name=name))
             try:
+                entry = _installed_entry("hook_module", PluginChoice(name=name))
                 module = import_target(entry)
             except PluginError as error:
-                raise PluginError(f"{error}; uninstall it or disable it with plugins.disable") from error
+                raise type(error)(f"{error}; uninstall it, or disable it: --disable-plugin {name}") from error
             self.register(module, name=name)
             self.hook_modules.append(entry.record())
 

@@ -36,8 +36,8 @@ class PlanEntry(PluginRecord, frozen=True, kw_only=True):
     options: dict[str, Any] = msgspec.field(default_factory=dict)
 
     def label(self) -> str:
-        origin = f"{self.distribution} {self.version}" if self.distribution else self.path or "no distribution"
-        return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.target}, {origin})"
+        origin = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
+        return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.path or f'{self.target}, {origin}'})"
 
     def record(self) -> PluginRecord:
         """What anybody may know: options can be secrets."""
@@ -154,8 +154,10 @@ def import_target(entry: PlanEntry) -> Any:
     for part in attribute.split(".") if colon else ():
         found = getattr(found, part, None)
         if found is None:
-            public = sorted(name for name, value in vars(module).items() if isinstance(value, type))
-            raise PluginError(f"{entry.label()}: module {module_name} has no '{attribute}'; its classes: {public}")
+            homes = {name: str(getattr(value, "__module__", "")) for name, value in vars(module).items()}
+            own = sorted(name for name, home in homes.items() if home.startswith(module_name))
+            where = entry.path or f"module {module_name}"
+            raise PluginError(f"{entry.label()}: {where} has no '{attribute}'; it defines {own}")
     return found
 
 
