@@ -67,7 +67,7 @@ class TestByName:
             ),
             ("stranger", PluginIncompatible, r"is not a subclass of tenonry\.interfaces\.stat_logger\.StatLogger"),
             ("function", PluginIncompatible, "is not a subclass of"),
-            ("gone", PluginError, r"module acme has no 'Gone'; it defines \['Future', 'Mine', .*'function'\]"),
+            ("gone", PluginError, r"has no 'Gone'; acme defines \[.*'Mine'.*'function'.*\]"),
             ("nowhere", PluginError, "cannot be imported: ModuleNotFoundError: No module named 'acme_nowhere'"),
         ],
     )
@@ -161,7 +161,7 @@ class TestQualifiedNames:
 
     @pytest.mark.parametrize("name", ["acme:", "acme:Mine.", "acme:.Mine"])
     def test_a_missing_class_is_refused(self, acme, name):
-        with pytest.raises(PluginError, match="module acme has no"):
+        with pytest.raises(PluginError, match="has no"):
             resolve(name)
 
 

@@ -154,10 +154,8 @@ def import_target(entry: PlanEntry) -> Any:
     for part in attribute.split(".") if colon else ():
         found = getattr(found, part, None)
         if found is None:
-            homes = {name: str(getattr(value, "__module__", "")) for name, value in vars(module).items()}
-            own = sorted(name for name, home in homes.items() if home.startswith(module_name))
-            where = entry.path or f"module {module_name}"
-            raise PluginError(f"{entry.label()}: {where} has no '{attribute}'; it defines {own}")
+            own = [name for name, one in vars(module).items() if module_name in str(getattr(one, "__module__", ""))]
+            raise PluginError(f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}")
     return found
 
 

@@ -149,6 +149,12 @@ class TestConnector:
 class TestFaults:
     """A part that fails stops the start, is named, and leaves nothing running."""
 
+    def test_a_worker_that_moves_no_blocks_is_refused_with_one(self):
+        """Else promised blocks would never come, and kept ones would never be given back."""
+        with pytest.raises(ConfigError, match=r"kv connector 'kernel_parts:.* worker 'kernel_parts:Still.* lacks it"):
+            make_core(**moody(connector={}), worker="kernel_parts:StillWorker")
+        assert CALLS == [], "nothing was started"
+
     @pytest.mark.parametrize("kind", ["executor", "scheduler", "connector"])
     def test_a_constructor_that_raises_names_its_plugin(self, kind):
         with pytest.raises(PluginFault, match="constructor failed on purpose") as caught:

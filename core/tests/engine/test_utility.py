@@ -200,7 +200,7 @@ class TestCapabilities:
         answered = call(core, method, *args)
         assert answered.failure == (
             f"Unsupported: worker 'tenonry_testkit.fakes:FakeWorker' does not support '{method}'; "
-            "it declares ['dummy_batch', 'profile']"
+            "it declares ['dummy_batch', 'kv_connector', 'profile']"
         )
         assert reset == []
 

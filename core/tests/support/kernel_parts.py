@@ -144,12 +144,20 @@ class WorkerOptions(FakeWorkerOptions):
     fail: str = ""
 
 
+class StillWorker(FakeWorker):
+    """Moves no KV blocks."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+
+
 @moody(("load", "initialize_cache", "execute_model", "shutdown"))
 class MoodyWorker(FakeWorker):
     """Also answers calls that a wire has trouble with."""
 
     Options = WorkerOptions
-    capabilities: ClassVar[frozenset[str]] = frozenset({"profile", "sleep", "lora", "save", "dummy_batch"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"profile", "sleep", "lora", "save", "dummy_batch", "kv_connector"}
+    )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         [
             "profile",

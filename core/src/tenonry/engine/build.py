@@ -9,6 +9,7 @@ from collections.abc import Callable
 
 from tenonry import __version__
 from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
@@ -56,6 +57,8 @@ class EngineParts:
     def _executor_context(self) -> ExecutorContext:
         worker = self.plan.get("worker")
         worker_class = worker.load()
+        if (connector := self.plan.find("kv_connector")) and "kv_connector" not in worker_class.capabilities:  # type: ignore[attr-defined]
+            raise ConfigError(f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it")
         return ExecutorContext(
             self.config,
             self.model,
@@ -65,7 +68,7 @@ class EngineParts:
             worker_options=worker.load_options(worker_class),
             engine_index=self.index,
             plan_text=self.plan.encode(),
-            kv_connector=self.plan.find("kv_connector"),
+            kv_connector=connector,
         )
 
     def _initialize_kv_cache(self) -> KVCacheConfig:
@@ -112,12 +115,11 @@ class EngineParts:
 
 def release(*parts: Executor | Scheduler | KVConnector | None) -> None:
     """Shut down what is there; one that fails keeps no other from it."""
-    for part in parts:
-        if part is not None:
-            try:
-                part.shutdown()
-            except Exception:
-                logger.exception("an error while shutting down %s", type(part).__name__)
+    for part in [one for one in parts if one is not None]:
+        try:
+            part.shutdown()
+        except Exception:
+            logger.exception("an error while shutting down %s", type(part).__name__)
 
 
 def longest_sequence(config: EngineConfig, model: ModelInfo) -> int:

@@ -88,16 +88,17 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """The worker's KV tensors exist."""
 
     def load(self, metadata: Any) -> None:
-        """Before a step: bring blocks in, or start to."""
+        """Before each step: bring blocks in, or start to. `metadata` is None when there is nothing to do."""
 
     def save(self, metadata: Any) -> None:
-        """After a step: take blocks out, or start to."""
+        """After each step: take blocks out, or start to. `metadata` as in `load`."""
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
-        """Handles whose transfer ended since the last call: (done, failed).
+        """Handles whose transfer ended since the last call: (done, failed). Asked in each step.
 
-        Every transfer ends one way or the other. Blocks of one that does not are never used again, and a request waits
-        for a load only as long as the scheduler likes (300 s by default).
+        A request whose `match` said "more than one step", or whose `finished` said True, waits until it is named here;
+        one that waits for a load does so only as long as the scheduler likes (300 s by default). Blocks of a transfer
+        that never ends are never used again.
         """
         return (), ()
 

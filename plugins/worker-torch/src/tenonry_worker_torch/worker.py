@@ -41,7 +41,7 @@ class TorchWorker(Worker):
     """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
 
     Options = TorchOptions
-    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch"})
+    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "kv_connector"})
     rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch"})
 
     def __init__(self, context: WorkerContext) -> None:

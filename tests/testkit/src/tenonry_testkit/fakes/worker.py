@@ -44,7 +44,7 @@ class FakeWorker(Worker):
     """
 
     Options = FakeWorkerOptions
-    capabilities = frozenset({"profile", "dummy_batch"})
+    capabilities = frozenset({"profile", "dummy_batch", "kv_connector"})
     rpc_methods = frozenset({"profile", "echo", "execute_dummy_batch", "count_steps"})
 
     def __init__(self, context: WorkerContext) -> None:
