@@ -387,6 +387,20 @@ class TestStall:
         core.step()
         assert caplog.text.count(text) == 1
 
+    def test_blocks_that_a_connector_never_gives_back_are_one(self, caplog):
+        """Every request has ended, and yet there is work: for ever, if the connector forgets to say that it is done."""
+        clock = VirtualClock()
+        core = make_core(
+            clock=clock, kv_connector="kernel_parts:MoodyConnector", scheduler="tenonry_testkit.worker:CachingScheduler"
+        )
+        core.kv_connector.finished = lambda *_: (True, None)  # type: ignore[union-attr,method-assign]
+        core.add_request(request(1, prompt=range(1, 40)))
+        for _ in range(40):
+            core.step()
+            clock.advance(1)
+        assert core.has_work()
+        assert "for 10 s; 0 requests run, 0 wait; a KV transfer may hang" in caplog.text
+
     def test_a_short_wait_is_none(self, caplog):
         self.stalled(VirtualClock(), STALL_S)
         assert "has scheduled nothing" not in caplog.text

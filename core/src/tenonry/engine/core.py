@@ -156,14 +156,14 @@ class EngineCore(EngineParts):
         return self._collect(), True
 
     def _note_stall(self) -> None:
-        """Nobody would see why nothing happens: say once that requests wait and the scheduler runs none."""
+        """Nobody would see why nothing happens: say once that there is work, and the scheduler does none."""
         now = self.clock()
-        if self._idle_since is None or not self._ask("has_unfinished_requests"):
+        if self._idle_since is None or not self._ask("has_requests"):
             self._idle_since = now
         elif now - self._idle_since > STALL_S:
             self._idle_since = math.inf
             logger.warning(
-                "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait",
+                "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait; a KV transfer may hang",
                 self.plan.get("scheduler").name, STALL_S, *self.request_counts(),
             )  # fmt: skip
 
