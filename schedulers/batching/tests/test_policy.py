@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from pydantic import Field
 
-from tenonry.errors import ConfigError, PluginError
+from tenonry.errors import ConfigError, PluginError, PluginFault, RequestError
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry_scheduler_batching import SchedulingPolicy
 from tenonry_scheduler_batching.policies import FcfsPolicy, PriorityPolicy
@@ -83,3 +83,39 @@ def test_options_are_validated_and_given():
 def test_a_wrong_policy_is_refused_by_name(target, options, error, message):
     with pytest.raises(error, match=message):
         bind_policy("mine", target, options)
+
+
+class Clumsy:
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def order(self, request):
+        raise self.error
+
+    def admit(self, request, state):
+        raise self.error
+
+    def victim(self, running):
+        raise self.error
+
+
+@pytest.mark.parametrize("question", ["order", "admit", "victim"])
+def test_what_it_raises_names_it_and_not_the_scheduler(question):
+    policy = bind_policy("mine.py:Mine", Clumsy(KeyError("tenant")), {})
+    arguments = {"order": [None], "admit": [None, None], "victim": [[]]}[question]
+    with pytest.raises(PluginFault, match=rf"plugin mine\.py:Mine \(no distribution\) failed in {question}: KeyError"):
+        getattr(policy, question)(*arguments)
+
+
+def test_what_its_constructor_raises_names_it():
+    class Broken(SchedulingPolicy):
+        def __init__(self, options=None):
+            raise ValueError("no such colour")
+
+    with pytest.raises(PluginFault, match=r"plugin mine .* failed in its constructor: ValueError: no such colour"):
+        bind_policy("mine", Broken, {})
+
+
+def test_it_may_refuse_a_request():
+    with pytest.raises(RequestError, match="not today"):
+        bind_policy("mine", Clumsy(RequestError("not today")), {}).order(None)

@@ -17,8 +17,9 @@ from typing import Any, ClassVar, NamedTuple
 
 from pydantic import BaseModel, ValidationError
 
-from tenonry.errors import ConfigError, PluginError
+from tenonry.errors import ConfigError, PluginError, PluginFault, TenonryError
 from tenonry.interfaces.plugin import NoOptions
+from tenonry.plugin_discovery import distribution_of_module
 from tenonry.request import Request
 
 QUESTIONS = ("order", "admit", "victim")
@@ -76,17 +77,36 @@ def bind_policy(name: str, target: Any, options: Mapping[str, Any]) -> Policy:
     """Make `target` (a class, an instance or a module) a policy. Raises PluginError or ConfigError that names it."""
     if not any(callable(getattr(target, question, None)) for question in QUESTIONS):
         raise PluginError(f"scheduling policy '{name}' has none of the methods {', '.join(QUESTIONS)}")
-    policy = _build(name, target, options) if isinstance(target, type) else target
+    home = str(getattr(target, "__module__", ""))
+    build = _blaming(name, home, "its constructor", _build)
+    policy = build(name, target, options) if isinstance(target, type) else target
     if options and not isinstance(target, type):
         raise ConfigError(f"scheduling policy '{name}' takes no options, but got {sorted(options)}")
     default = SchedulingPolicy()
-    admits = getattr(type(policy), "admit", None) is not SchedulingPolicy.admit
+    admits = getattr(type(policy), "admit", None) is not SchedulingPolicy.admit and hasattr(policy, "admit")
+    order, admit, victim = (
+        _blaming(name, home, question, getattr(policy, question, getattr(default, question))) for question in QUESTIONS
+    )
     return Policy(
-        getattr(policy, "order", default.order),
-        getattr(policy, "admit", None) if admits else None,
-        getattr(policy, "victim", default.victim),
+        order,
+        admit if admits else None,
+        victim,
         bool(getattr(policy, "starvation_free", True)),
     )
+
+
+def _blaming(name: str, home: str, call: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """The same function; what it raises by mistake names the policy, not the scheduler that asked."""
+
+    def ask(*args: Any) -> Any:
+        try:
+            return function(*args)
+        except TenonryError:
+            raise
+        except Exception as error:
+            raise PluginFault(name, *distribution_of_module(home), call, error) from error
+
+    return ask
 
 
 def _build(name: str, cls: type, options: Mapping[str, Any]) -> object:
