@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tenonry.errors import PluginFault
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext
 from tenonry.outputs import FinishReason
 from tenonry.request import RequestStatus
@@ -293,3 +294,18 @@ def test_without_a_connector_nothing_is_sent(house):
     assert home.leave(row) is None
     assert isinstance(home.blocks.table(row), tuple)
     assert np.array_equal(home.blocks.table(row)[0], np.empty(0, np.int32))
+
+
+@pytest.mark.parametrize("call", ["match", "allocated", "build_metadata", "finished"])
+def test_what_a_connector_raises_names_it_and_not_the_scheduler(home, shelf, call):
+    def clumsy(*_):
+        raise KeyError("block")
+
+    def live():
+        home.run(LONG[:9])
+        home.enter(home.request(LONG))
+        home.blocks.connector_metadata()
+
+    setattr(shelf, call, clumsy)
+    with pytest.raises(PluginFault, match=rf"plugin Shelf \(no distribution\) failed in {call}: KeyError: 'block' \("):
+        live()

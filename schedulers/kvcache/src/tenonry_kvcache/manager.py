@@ -43,7 +43,9 @@ class KVCacheManager(BlockManager):
         self._size = size
         self._pool = BlockPool(context.kv_cache.num_blocks)
         self._prefix = PrefixCache(num_rows, size, self._pool, BlockHasher(size, seed))
-        self._transfers = Transfers(context.kv_connector, context.max_concurrent_steps, context.clock, transfer_timeout)
+        name = context.config.kv_connector.name if context.config.kv_connector else ""
+        depth = context.max_concurrent_steps
+        self._transfers = Transfers(context.kv_connector, depth, context.clock, transfer_timeout, name)
         # The state of a recurrent layer is not a function of one block: nothing can be shared.
         recurrent = any(group.kind == "recurrent" for group in context.kv_cache.groups)
         self._caching = context.config.enable_prefix_caching and not recurrent

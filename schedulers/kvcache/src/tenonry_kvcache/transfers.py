@@ -20,7 +20,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from tenonry.errors import PluginFault, TenonryError
 from tenonry.interfaces.kv_connector import KVConnector
+from tenonry.plugin_discovery import distribution_of_module
 from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
@@ -41,11 +43,14 @@ class Transfers:
 
     `loading`: handle → load, of rows that wait, oldest first; `kept`: handle → (transfers that have not ended, blocks
     that they may still read or write). `depth`: steps whose results may be out at once. `timeout`: seconds of `clock`
-    that are waited for a transfer.
+    that are waited for a transfer. `name`: the connector's, as the user wrote it.
     """
 
-    def __init__(self, connector: KVConnector | None, depth: int, clock: Callable[[], float], timeout: float) -> None:
+    def __init__(
+        self, connector: KVConnector | None, depth: int, clock: Callable[[], float], timeout: float, name: str = ""
+    ) -> None:
         self._connector, self._depth, self._clock, self._timeout = connector, depth, clock, timeout
+        self._name = name or type(connector).__name__
         self.loading: dict[int, Load] = {}
         self.kept: dict[int, tuple[int, BlockIds]] = {}
         self._kept_until = 0.0  # from then on nobody waits for kept blocks
@@ -64,7 +69,7 @@ class Transfers:
         """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait)."""
         if self._connector is None or request.handle in self._failed:
             return 0, False
-        extra, takes_steps = self._connector.match(request, num_computed)
+        extra, takes_steps = self._ask("match", request, num_computed)
         return (None if extra is None else max(0, min(extra, limit - num_computed))), takes_steps
 
     def promise(self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool) -> None:
@@ -130,10 +135,10 @@ class Transfers:
         """Whether a request's blocks must be kept for a while, and what its client is told. `blocks`: full ones."""
         if self._connector is None:
             return False, None
-        wanted, parameters = self._connector.finished(request, blocks.tolist())
-        if wanted:
+        keep: tuple[bool, dict[str, Any] | None] = self._ask("finished", request, blocks.tolist())
+        if keep[0]:
             self._kept_until = self._clock() + self._timeout
-        return wanted, parameters
+        return keep
 
     def fail(self, handle: int) -> None:
         """A load of this request failed; the connector is not asked again."""
@@ -148,11 +153,21 @@ class Transfers:
         if self._connector is None:
             return None
         for row, (request, extra) in self._promised.items():
-            self._connector.allocated(request, block_ids(row), extra)
+            self._ask("allocated", request, block_ids(row), extra)
         self._promised.clear()
         known = self._step - self._depth  # the result of this step and of all before it has come
         self._loaded = {handle: load for handle, load in self._loaded.items() if load[0] > known}
         while self._cached and self._cached[0][0] <= known:
             self._cached.popleft()
         self._step += 1
-        return self._connector.build_metadata()
+        return self._ask("build_metadata")
+
+    def _ask(self, call: str, *args: Any) -> Any:
+        """Call the connector; what it raises by mistake names it, not the scheduler that is built on this library."""
+        try:
+            return getattr(self._connector, call)(*args)
+        except TenonryError:
+            raise
+        except Exception as error:
+            origin = distribution_of_module(type(self._connector).__module__)
+            raise PluginFault(self._name, *origin, call, error) from error
