@@ -135,3 +135,27 @@ class TestShow:
         )
         with pytest.raises(PluginError, match=r"stat logger 'bad' .*ZeroDivisionError"):
             tenonry(capsys, "show", "bad")
+
+
+class TestShowWhatIsNotInstalled:
+    def test_a_class_of_a_file(self, site, capsys, tmp_path):
+        """An author reads what users will, before there is a package."""
+        path = tmp_path / "mine.py"
+        path.write_text(STAT_LOGGER)
+        out = tenonry(capsys, "show", f"{path}:Mine")
+        assert out.startswith(f"stat_logger {path}:Mine\n")
+        assert f"  file          {path}\n" in out
+        assert "  about         Hears nothing in particular.\n" in out
+        assert "  option        level: How much. (default 1)\n" in out
+
+    def test_a_class_of_a_module(self, acme, capsys):
+        out = tenonry(capsys, "show", "acme_cli:Mine")
+        assert out.startswith("stat_logger acme_cli:Mine\n")
+        assert "  distribution  acme 2.5\n" in out
+
+    def test_what_no_interface_of_the_kernel_knows(self, acme, capsys):
+        assert tenonry(capsys, "show", "acme_cli:function").startswith("object acme_cli:function\n")
+
+    def test_a_file_that_is_not_there(self, site, capsys):
+        with pytest.raises(PluginError, match=r"'\./no\.py:Mine': file \./no\.py cannot be read"):
+            tenonry(capsys, "show", "./no.py:Mine")

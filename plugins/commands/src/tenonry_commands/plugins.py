@@ -10,14 +10,17 @@ from typing import Any
 
 import msgspec
 
+from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.interfaces.command import Command
 from tenonry.plugin_discovery import check_requirements, installed, not_found
-from tenonry.plugin_kinds import GROUPS
-from tenonry.plugin_plan import PlanEntry
+from tenonry.plugin_kinds import GROUPS, KINDS
+from tenonry.plugin_manager import qualified_entry
+from tenonry.plugin_plan import PlanEntry, import_target
 from tenonry.stats import PluginRecord
 
 INCOMPATIBLE = "incompatible"
+NO_KIND = "object"  # of a point that an owner opens: what it is for, only the owner knows
 
 
 class PluginsCommand(Command):
@@ -31,7 +34,9 @@ class PluginsCommand(Command):
         listing.add_argument("--kind", choices=sorted(GROUPS), help="Only this kind.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
         show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
-        show.add_argument("name", help="Its name, or kind/name where a name is used by several kinds.")
+        show.add_argument(
+            "name", help="Its name (kind/name where several kinds use it), module:Class or path.py:Class."
+        )
 
     def run(self, args: argparse.Namespace) -> int:
         if args.verb == "show":
@@ -77,6 +82,9 @@ def _table(found: list[tuple[PluginRecord, str]]) -> str:
 
 
 def _show(name: str) -> int:
+    if ":" in name:
+        sys.stdout.write(_describe(_named_by_class(name), "available") + "\n")
+        return 0
     kind, _, short = name.rpartition("/")
     if kind and kind not in GROUPS:
         raise PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}")
@@ -86,20 +94,33 @@ def _show(name: str) -> int:
     if not found:
         raise PluginNotFound(f"no plugin is called '{short}'; `tenonry plugins list` shows all names")
     for entry, state in found:
-        sys.stdout.write(_describe(entry, state) + "\n")
+        sys.stdout.write(_describe(PlanEntry(**msgspec.structs.asdict(entry)), state) + "\n")
     return 0
 
 
-def _describe(entry: PluginRecord, state: str) -> str:
+def _named_by_class(name: str) -> PlanEntry:
+    """The entry of `module:Class` or `path.py:Class`: its interface says which kind it is."""
+    entry = qualified_entry(NO_KIND, PluginChoice(name=name))
+    found = import_target(entry)
+    kinds = [kind.name for kind in KINDS.values() if inspect.isclass(found) and _implements(found, kind.name)]
+    return msgspec.structs.replace(entry, kind=kinds[0] if kinds else NO_KIND)
+
+
+def _implements(found: type, kind: str) -> bool:
+    interface, _ = KINDS[kind].load_interface()
+    return issubclass(found, interface)
+
+
+def _describe(entry: PlanEntry, state: str) -> str:
     lines = [
         f"{entry.kind} {entry.name}",
-        f"  class         {entry.target}",
-        f"  distribution  {entry.distribution} {entry.version}",
+        f"  file          {entry.path}" if entry.path else f"  class         {entry.target}",
+        *([f"  distribution  {entry.distribution} {entry.version}"] if entry.distribution else []),
         f"  state         {state}",
     ]
     if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
-    found = PlanEntry(**msgspec.structs.asdict(entry)).load()
+    found = entry.load()
     text = inspect.getdoc(found)
     if text:
         lines += ["  about         " + text.splitlines()[0]]
