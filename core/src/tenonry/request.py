@@ -28,7 +28,8 @@ class Request:
 
     `token_ids` i32[n] are the prompt and the output tokens known when the request last left a row (or arrived);
     `num_prompt_tokens` of them are prompt. `arrival` counts requests in order of arrival; `arrival_time` is the
-    engine's monotonic clock in seconds. `row` is −1 unless running.
+    engine's monotonic clock in seconds. `row` is −1 unless running. `max_total_tokens` is the length at which it ends
+    at the latest, prompt included. `source` is what the front end sent: sampling parameters, tags, cache salt, adapter.
     """
 
     __slots__ = (
