@@ -21,6 +21,7 @@ from tenonry_testkit.fakes.io_processor import ByteDetokenizer
 from tenonry_testkit.io_processor import IOProcessorContract
 from tenonry_testkit.kv_connector import KVConnectorContract
 from tenonry_testkit.outcomes import failing_tests
+from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.stat_logger import StatLoggerContract
 
 
@@ -214,3 +215,12 @@ def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
         "Suite", (base,), {kind: broken, "_tmp_path": tmp_path, "_built": [], "_count": 0, "phases": (Phase.generate,)}
     )
     assert broken.caught_by in failing_tests(suite, [broken.caught_by])
+
+
+def test_blocks_that_never_come_back_are_blamed_on_the_connector(tmp_path):
+    """Nothing of the scheduler is wrong when a connector keeps silent about its transfers."""
+    fields = {"kv_connector": KeepsForEver, "_tmp_path": tmp_path, "_built": [], "_count": 0}
+    suite = type("Suite", (TestMemory,), fields)()
+    with pytest.raises(RuleBroken, match="a KV connector names in poll"):
+        suite.test_a_reset_forgets()
+    suite._shut_down()

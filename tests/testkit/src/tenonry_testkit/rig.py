@@ -29,7 +29,7 @@ from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
 from tenonry_testkit.rig_checks import check_counts, check_end
-from tenonry_testkit.rules import GONE_IS_SENT, NO_NEWS_AFTER_THE_END, ONE_OUTCOME, expect
+from tenonry_testkit.rules import GONE_IS_SENT, NO_NEWS_AFTER_THE_END, ONE_OUTCOME, TRANSFERS_END, expect
 from tenonry_testkit.spec import Oracle, RigSpec, StepRunner, ready_fake_worker, travelled
 from tenonry_testkit.watch import StepWatch
 
@@ -263,6 +263,8 @@ class Rig:
                 self.clock.advance(1.0)
             patience -= 1
             rule, live = ONE_OUTCOME if self.ledger.num_live else GONE_IS_SENT, self.ledger.live
+            if self.connector is not None and not self.ledger.num_live:
+                rule = TRANSFERS_END
             expect(idle < PATIENCE_STEPS, rule, "{} steps without progress; left: {}", idle, live)
             expect(patience > 0, ONE_OUTCOME, "no end in sight: {}", live)
         self.check_end()
