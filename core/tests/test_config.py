@@ -240,6 +240,18 @@ class TestSources:
             monkeypatch.setenv("TENONRY_WORKER", "null")
         assert make_config({"config": file}).worker == PluginChoice(name="null")
 
+    @pytest.mark.parametrize("name", ["MAX_NUM_SEQ", "STAT_LOGGER", "MAX_MODEL_LENGTH"])
+    def test_a_variable_that_is_nearly_a_setting_is_refused(self, monkeypatch, name):
+        """Else a slip of the finger would mean the default, and nobody would know."""
+        monkeypatch.setenv(f"TENONRY_{name}", "3")
+        with pytest.raises(ConfigError, match=rf"TENONRY_{name} is no setting; did you mean TENONRY_{name[:9]}\w+\?"):
+            environment_values()
+
+    @pytest.mark.parametrize("name", ["TENONRY_API_KEY", "TENONRY_TESTKIT_EFFORT", "MAX_NUM_SEQ", "TENONRY"])
+    def test_variables_of_others_are_left_alone(self, monkeypatch, name):
+        monkeypatch.setenv(name, "3")
+        assert environment_values() == {}
+
     def test_a_variable_that_is_no_yaml_is_named(self, monkeypatch):
         monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[console")
         with pytest.raises(ConfigError, match=r"TENONRY_STAT_LOGGERS='\[console' is not valid YAML"):

@@ -253,15 +253,17 @@ def read_yaml(text: str | bytes, source: str) -> Any:
 
 def environment_values() -> dict[str, Any]:
     """Fields that `TENONRY_<FIELD>` sets. Texts are taken as they are, the rest is YAML: true, 3 and [a, b] mean what
-    they look like. An empty variable counts as unset. Raises ConfigError.
+    they look like. An empty variable counts as unset. Raises ConfigError, also for a name that is nearly one of ours.
     """
     found: dict[str, Any] = {}
-    for name, field in EngineConfig.model_fields.items():
-        variable = ENV_PREFIX + name.upper()
-        text = os.environ.get(variable)
-        if text:
-            is_text = plain_type(field.annotation) is str
-            found[name] = text if is_text else read_yaml(text, f"{variable}={text!r}")
+    names = {ENV_PREFIX + name.upper(): name for name in EngineConfig.model_fields}
+    for variable in [one for one in os.environ if one.startswith(ENV_PREFIX)]:
+        near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
+        if near and near[0] != variable:
+            raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
+        if near and (text := os.environ[variable]):
+            is_text = plain_type(EngineConfig.model_fields[names[variable]].annotation) is str
+            found[names[variable]] = text if is_text else read_yaml(text, f"{variable}={text!r}")
     return found
 
 

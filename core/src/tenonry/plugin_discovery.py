@@ -74,11 +74,9 @@ def not_found(kind: str, name: str) -> PluginNotFound:
     entries = installed(kind)
     listing = ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries) or "none"
     text = f"no {kind.replace('_', ' ')} is called '{name}'; installed: {listing}"
-    near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)
-    if near:
+    if near := difflib.get_close_matches(name, [entry.name for entry in entries], n=1):
         text += f"; did you mean '{near[0]}'?"
-    package = FIRST_PARTY.get((kind, name))
-    if package:
+    if package := FIRST_PARTY.get((kind, name)):
         text += f"; it comes with: pip install {package}"
     elif not near:
         text += "; give an installed name, module:Class or path.py:Class"
