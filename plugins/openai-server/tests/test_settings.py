@@ -82,6 +82,14 @@ def test_flags_environment_and_file_in_this_order(tmp_path, monkeypatch):
     assert (config.model, server.port, server.api_key) == ("mine", 3, ("k",))
 
 
+def test_a_variable_that_is_nearly_a_setting_is_refused(monkeypatch):
+    """A slip of the finger would open the server to everybody."""
+    monkeypatch.setenv("TENONRY_API_KEYS", "secret")
+    with pytest.raises(ConfigError, match=r"TENONRY_API_KEYS is no setting; did you mean TENONRY_API_KEY\?") as caught:
+        parse("demo")
+    assert "secret" not in str(caught.value)
+
+
 def test_the_environment_wins_over_the_file_for_hook_modules_too(tmp_path, monkeypatch):
     file = tmp_path / "settings.yaml"
     file.write_text("plugins: {disable: [of-the-file]}\n")

@@ -6,6 +6,7 @@ The YAML file of `--config` holds the engine's and the server's settings side by
 from __future__ import annotations
 
 import argparse
+import difflib
 import os
 from typing import Any, Literal, get_args, get_origin
 
@@ -136,6 +137,7 @@ def make_server_config(values: dict[str, Any]) -> ServerConfig:
 
 def _environment() -> dict[str, Any]:
     found: dict[str, Any] = {}
+    _refuse_misspelt()
     for name, field in ServerConfig.model_fields.items():
         text = os.environ.get(ENV_PREFIX + name.upper())
         if text:
@@ -143,6 +145,15 @@ def _environment() -> dict[str, Any]:
             parts = [part.strip() for part in text.split(",") if part.strip()]
             found[name] = (parts or [""]) if many else text  # a blank key is refused: it must not mean 'no keys'
     return found
+
+
+def _refuse_misspelt() -> None:
+    """A variable that is nearly a setting is a slip of the finger, and `API_KYE` would open the server to everybody."""
+    own = [ENV_PREFIX + name.upper() for name in ServerConfig.model_fields]
+    known = {*own, *(ENV_PREFIX + name.upper() for name in EngineConfig.model_fields)}
+    for variable in [name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known]:
+        if near := difflib.get_close_matches(variable, own, n=1, cutoff=0.85):
+            raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
 
 
 def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineConfig:
