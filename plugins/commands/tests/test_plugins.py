@@ -159,3 +159,19 @@ class TestShowWhatIsNotInstalled:
     def test_a_file_that_is_not_there(self, site, capsys):
         with pytest.raises(PluginError, match=r"'\./no\.py:Mine': file \./no\.py cannot be read"):
             tenonry(capsys, "show", "./no.py:Mine")
+
+    def test_a_heavy_module_is_told(self, site, capsys, tmp_path, monkeypatch):
+        """The front end imports what it checks, and `tenonry serve` waits for it."""
+        site.distribution(
+            "heavy", modules={"heavy_library": "", "heavy_plugin": "import heavy_library\n" + STAT_LOGGER}
+        )
+        monkeypatch.setattr("tenonry_commands.plugins.HEAVY", ("heavy_library",))
+        out = tenonry(capsys, "show", "heavy_plugin:Mine")
+        assert (
+            "  warning       its module imports heavy_library; do that in its methods: the front end imports it" in out
+        )
+        assert "warning" not in tenonry(capsys, "show", "heavy_plugin:Mine"), "it is there already"
+
+    def test_the_words_of_an_interface_are_not_those_of_a_plugin(self, site, capsys):
+        site.distribution("silent", modules={"silent": STAT_LOGGER.replace("Hears nothing in particular.", "")})
+        assert "about" not in tenonry(capsys, "show", "silent:Mine")

@@ -20,6 +20,7 @@ from tenonry.plugin_plan import PlanEntry, import_target
 from tenonry.stats import PluginRecord
 
 INCOMPATIBLE = "incompatible"
+HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")
 NO_KIND = "object"  # of a point that an owner opens: what it is for, only the owner knows
 
 
@@ -83,7 +84,8 @@ def _table(found: list[tuple[PluginRecord, str]]) -> str:
 
 def _show(name: str) -> int:
     if ":" in name:
-        sys.stdout.write(_describe(_named_by_class(name), "available") + "\n")
+        known = set(sys.modules)
+        sys.stdout.write(_describe(_named_by_class(name), "available", known) + "\n")
         return 0
     kind, _, short = name.rpartition("/")
     if kind and kind not in GROUPS:
@@ -93,8 +95,9 @@ def _show(name: str) -> int:
         raise not_found(kind, short)
     if not found:
         raise PluginNotFound(f"no plugin is called '{short}'; `tenonry plugins list` shows all names")
-    for entry, state in found:
-        sys.stdout.write(_describe(PlanEntry(**msgspec.structs.asdict(entry)), state) + "\n")
+    for record, state in found:
+        entry = PlanEntry(**msgspec.structs.asdict(record))
+        sys.stdout.write(_describe(entry, state, set(sys.modules)) + "\n")
     return 0
 
 
@@ -111,7 +114,8 @@ def _implements(found: type, kind: str) -> bool:
     return issubclass(found, interface)
 
 
-def _describe(entry: PlanEntry, state: str) -> str:
+def _describe(entry: PlanEntry, state: str, known: set[str]) -> str:
+    """Everything about one; `known` are the modules that were imported before it."""
     lines = [
         f"{entry.kind} {entry.name}",
         f"  file          {entry.path}" if entry.path else f"  class         {entry.target}",
@@ -121,7 +125,13 @@ def _describe(entry: PlanEntry, state: str) -> str:
     if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
     found = entry.load()
-    text = inspect.getdoc(found)
+    heavy = [name for name in HEAVY if name in sys.modules and name not in known]
+    if heavy and entry.kind in KINDS:
+        names = " and ".join(heavy)
+        lines += [
+            f"  warning       its module imports {names}; do that in its methods: the front end imports it to check it"
+        ]
+    text = inspect.cleandoc(found.__doc__ or "")  # its own: an interface says nothing about one plugin
     if text:
         lines += ["  about         " + text.splitlines()[0]]
     fields: dict[str, Any] = getattr(getattr(found, "Options", None), "model_fields", {})
