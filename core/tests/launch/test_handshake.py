@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import logging
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,6 +18,7 @@ from tenonry.errors import LaunchError, ModelError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
+from tenonry.launch.nodes import NODE_IDENTITY
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -69,7 +71,7 @@ class FrontEnd:
 
     def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        address = run.address("handshake")
+        self.address = address = run.address("handshake")
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
         self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
@@ -182,6 +184,28 @@ class TestWhatGoesWrong:
 
         with pytest.raises(LaunchError, match="no weights in /x"):
             one.shake.run(Dying().finished, 5.0)
+
+    @pytest.mark.parametrize(
+        ("timeout", "ended", "text"),
+        [(0.05, {}, r"not ready after 0 s: engine 0 \(new\)"), (30.0, {"engine_0": 3}, "engine 0: exit code 3")],
+        ids=["the deadline", "an exit"],
+    )
+    def test_reports_of_many_nodes_put_off_nothing(self, front_end, timeout, ended, text):
+        """HS-13, Q13: each node reports every second, so with many of them there is always a message."""
+        one, reports, most = front_end(), itertools.count(1), 50_000
+
+        class Nodes:
+            def receive(self, *_: Any) -> None:
+                if next(reports) < most:
+                    node.send(b"")
+
+        nodes: Any = Nodes()
+        node = make_socket(one.context, zmq.DEALER, one.address, bind=False, identity=NODE_IDENTITY)
+        one.shake = Handshake(one.socket, one.engines, METADATA, PLAN, nodes)
+        nodes.receive()
+        one.fails(text, timeout, **ended)
+        node.close()
+        assert next(reports) < most
 
     def test_an_unknown_identity(self, front_end):
         """HS-14."""

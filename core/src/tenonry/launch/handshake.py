@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 import logging
+import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from tenonry.supervise import describe_exit
 logger = logging.getLogger(__name__)
 POLL_MS = 100
 REPORT_EVERY_S = 10.0
+LAST_WORDS_S = 1.0
 
 
 class CoreEngineState(enum.Enum):
@@ -66,7 +68,7 @@ class Handshake:
     ) -> None:
         self._nodes = nodes  # hears what nodes say of their engines meanwhile
         self._engines = {engine.identity: engine for engine in engines}
-        self._socket, self._metadata = socket, metadata
+        self._socket, self._metadata, self._give_up = socket, metadata, math.inf
         self._versions, self._plugins = plan.versions(), plan.of_engines()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
@@ -74,27 +76,27 @@ class Handshake:
         """Until all are READY; returns what they said. Raises when a message is out of order, `timeout` seconds pass,
         or a process ended: `finished()` maps the names of those to their exit codes.
         """
-        deadline = time.monotonic() + timeout
-        report = time.monotonic() + REPORT_EVERY_S
+        deadline, report = time.monotonic() + timeout, time.monotonic() + REPORT_EVERY_S
         while pending := [engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY]:
-            if self._socket.poll(POLL_MS):
-                self._receive()
-                continue
-            self._check_children(finished)
             now = time.monotonic()
+            self._check_children(finished, now)
             names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
             if now > deadline:
                 raise LaunchError(f"not ready after {timeout:.0f} s: {names}; raise --start-timeout if loading is slow")
             if now > report:
                 report = now + REPORT_EVERY_S
                 logger.info("waiting for %s", names)
+            if self._socket.poll(POLL_MS):
+                self._receive()
         return [engine.facts for engine in self._engines.values() if engine.facts is not None]
 
-    def _check_children(self, finished: Callable[[], Mapping[str, int]]) -> None:
-        ended = finished()
-        if ended and not self._socket.poll(POLL_MS):  # a last message of the dead one says more than its exit code
-            exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
-            raise LaunchError(f"an engine ended before it was ready ({exits}); its own log lines say why")
+    def _check_children(self, finished: Callable[[], Mapping[str, int]], now: float) -> None:
+        if ended := finished():
+            self._give_up = min(self._give_up, now + LAST_WORDS_S)
+            # A last message of the dead one says more than its exit code.
+            if now > self._give_up or not self._socket.poll(POLL_MS):
+                exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
+                raise LaunchError(f"a process ended before it was ready ({exits}); its own log lines say why")
 
     def _receive(self) -> None:
         identity, *body = self._socket.recv_multipart()
