@@ -14,6 +14,7 @@ from kernel_served import Served, served_config
 
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError, RequestError
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import RequestType
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
@@ -357,6 +358,19 @@ class TestLockstep:
         eventually(lambda: served.engine.errored)
         with pytest.raises(EngineDeadError, match="SIGKILL"):
             served.run(many(served, 1))
+
+    def test_a_coordinator_that_ends_while_they_start_ends_the_start(self, serve, monkeypatch):
+        """HS-13: nobody could wake them, or tell them when to pause."""
+        start = EngineFleet._start_coordinator
+
+        def doomed(fleet: EngineFleet) -> Any:
+            ready = start(fleet)
+            os.kill(fleet.pids()["coordinator"], signal.SIGKILL)
+            return ready
+
+        monkeypatch.setattr(EngineFleet, "_start_coordinator", doomed)
+        with pytest.raises(LaunchError, match=r"a process ended before it was ready \(coordinator: signal SIGKILL\)"):
+            serve(model="fake-lockstep", data_parallel_size=2)
 
     def test_their_number_is_fixed(self, serve):
         served = serve(model="fake-lockstep", data_parallel_size=2)
