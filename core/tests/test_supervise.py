@@ -230,7 +230,7 @@ class TestStop:
                     raise subprocess.TimeoutExpired("x", timeout)
 
         monkeypatch.setattr(supervise, "_tree", lambda pid: [])
-        stop_children([Child(f"{i}", Process(), -1) for i in range(4)], timeout=5.0)  # type: ignore[arg-type]
+        stop_children([Child(f"{i}", Process(), -1) for i in range(4)])  # type: ignore[arg-type]
         assert [wait for wait in waits if wait is not None] == [5.0, 2.0, 0.0, 0.0]
 
     def test_it_may_be_called_again_and_after_everybody_ended(self, supervisor):

@@ -140,6 +140,22 @@ class TestScale:
         served.run(served.engine.scale(3))
         assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1", "engine 2"]
 
+    def test_who_joins_learns_how_many_they_are(self, serve):
+        """HS-8: the handshake says so, whatever the configuration was at the start."""
+        served = serve()
+        served.run(served.engine.scale(3))
+        assert served.run(served.engine.collective_rpc("data_parallel_size")) == [1, 3, 3]
+
+    def test_engines_that_cannot_start_change_nothing(self, serve):
+        """PM-7."""
+        served = serve(worker="kernel_parts:FirstEngineWorker")
+        before = served.engine.engine_pids
+        with pytest.raises(LaunchError, match=r"engine [12] could not start: no weights for this one"):
+            served.run(served.engine.scale(3))
+        assert served.engine.engine_pids == before
+        assert served.engine.info.engine_indexes == (0,)
+        assert served.run(many(served, 4)) == expected(4)
+
     def test_the_same_size_changes_nothing(self, serve):
         served = serve()
         before = served.engine.engine_pids

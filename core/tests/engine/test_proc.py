@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import sys
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
 import numpy as np
+import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -67,6 +70,13 @@ def tokens_of(source: EngineCoreRequest) -> list[int]:
     return TokenModel(512).complete(ids, params, max_model_len=64, stop_ids=source.stop_token_ids).token_ids
 
 
+def test_the_types_of_messages_are_bytes_that_every_front_end_knows():
+    """IO-2: whoever changes one raises PROTOCOL_VERSION."""
+    assert [(kind.name, kind.value) for kind in RequestType] == [
+        ("ADD", b"\0"), ("ABORT", b"\1"), ("START_DP_WAVE", b"\2"), ("UTILITY", b"\3"), ("EXECUTOR_FAILED", b"\4"),
+    ]  # fmt: skip
+
+
 class TestRequests:
     def test_tokens_come_to_the_client_that_asked(self, engine):
         """IO-4, IO-5."""
@@ -111,6 +121,31 @@ class TestRequests:
     def test_a_call_whose_result_cannot_be_sent_is_answered(self, engine, method):
         with pytest.raises(RuntimeError, match=r"\w+Error: "):
             engine.call("collective_rpc", method)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+def test_an_engine_without_work_sleeps(start):
+    """IO-8."""
+    process, seen = psutil.Process(start().child.pid), []
+    for _ in range(30):
+        seen.append(process.status())
+        time.sleep(0.01)
+    assert seen.count(psutil.STATUS_SLEEPING) > 20
+
+
+@pytest.mark.parametrize("token", [6, 7])
+def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
+    """IO-13: orderly, or by a fault."""
+    farewell = tmp_path / "farewell"
+    options = {"fail_step_token": 7, "farewell": str(farewell)}
+    peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": options})
+    assert not farewell.exists()
+    peer.add(request(1, [token], max_tokens=1))
+    if token == 6:
+        peer.until_finished(1)
+        peer.child.process.send_signal(STOP_SIGNAL)
+    eventually(lambda: peer.child.exit_code == (1 if token == 7 else 0))
+    assert farewell.read_text("utf-8") == "released"
 
 
 class TestGarbage:
@@ -261,6 +296,16 @@ class TestSignals:
         finished = {f.handle: f for outputs in [*inbox_outputs, *rest(peer)] for f in outputs.finished}
         assert finished[1].reason is FinishReason.LENGTH
 
+    def test_what_comes_during_the_last_step_is_answered_too(self, start):
+        peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 1.0}})
+        peer.add(request(1, max_tokens=2))
+        peer.receive()  # the second step runs from now on
+        peer.child.process.send_signal(STOP_SIGNAL)
+        peer.add(request(2))
+        finished = peer.until_finished(1, 2).finished
+        assert (finished[1].reason, finished[2].error) == (FinishReason.LENGTH, "the engine is shutting down")
+        eventually(lambda: peer.child.exit_code == 0)
+
     def test_the_second_one_aborts(self, start):
         peer = start(worker=SLOW)
         peer.add(request(1, max_tokens=60))
@@ -359,8 +404,6 @@ def rest(peer: Peer) -> list[Any]:
 
 
 def test_the_identity_and_the_process_title(start):
-    import psutil
-
     peer = start()
     assert IDENTITY == b"\x03\x00"
     assert " ".join(psutil.Process(peer.child.pid).cmdline()).startswith("tenonry: engine 3")

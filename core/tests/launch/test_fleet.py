@@ -1,12 +1,57 @@
-"""What the owner of several engines checks; their lives are in `client/test_data_parallel.py` (EC-5, HS-16)."""
+"""What the owner of several engines checks and hands out; their lives are in `client/test_data_parallel.py` (EC-5,
+HS-16, PM-6, PM-7).
+"""
 
 from __future__ import annotations
 
-import pytest
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
 
-from tenonry.errors import ConfigError
-from tenonry.launch.fleet import check_alike
-from tenonry.messages import EngineFacts
+import pytest
+from kernel_engine import fake_config
+
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.launch.fleet import EngineFleet, check_alike
+from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.plugin_manager import PluginManager
+from tenonry_testkit.fakes.model import FakeModelHooks
+
+FleetOf = Callable[..., EngineFleet]
+
+
+@pytest.fixture
+def fleet() -> Iterator[FleetOf]:
+    """Owners of engines of fakes; nothing is started yet."""
+    with contextlib.ExitStack() as ends:
+
+        def make(**values: Any) -> EngineFleet:
+            config, manager = fake_config(**values), PluginManager(discover=False)
+            manager.register(FakeModelHooks())
+            plan = manager.plan(config, launcher=True)
+            made = EngineFleet(config, manager.resolve_model(config), plan, lambda index, reason: None)
+            ends.callback(made.shutdown)
+            return made
+
+        yield make
+
+
+@pytest.mark.parametrize(("rank", "ranks"), [(None, [0, 1]), (1, [0, 0])], ids=["all here", "one per server"])
+def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
+    """PM-6: its launcher chooses its devices by it."""
+    made = fleet(data_parallel_size=2, data_parallel_rank=rank)
+    specs = [made._spec(index, "ipc:///nowhere") for index in (0, 1)]
+    assert [spec.engine_index for spec in specs] == [0, 1]
+    assert [spec.local_rank for spec in specs] == ranks
+
+
+def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
+    """PM-7."""
+    made = fleet(data_parallel_size=2, worker="kernel_parts:FirstEngineWorker")
+    with pytest.raises(LaunchError, match=r"engine 1 could not start: no weights for this one"):
+        made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+    assert made.pids() == {}
+    assert made.engines == {}
 
 
 def facts(index: int, **values: int) -> EngineFacts:

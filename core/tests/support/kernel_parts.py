@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
 
-from tenonry.errors import RequestError
+from tenonry.errors import ModelError, RequestError
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
@@ -141,7 +142,10 @@ class LosingExecutor(InstantExecutor):
 
 
 class WorkerOptions(FakeWorkerOptions):
+    """`farewell`: a file to write when it is released."""
+
     fail: str = ""
+    farewell: str = ""
 
 
 class StillWorker(FakeWorker):
@@ -162,6 +166,7 @@ class MoodyWorker(FakeWorker):
         [
             "profile",
             "count_steps",
+            "data_parallel_size",
             "echo",
             "too_large",
             "unknown_type",
@@ -186,6 +191,14 @@ class MoodyWorker(FakeWorker):
         self.fail = context.options.fail
         self.asleep = 0
         self.loras: list[str] = []
+
+    def shutdown(self) -> None:
+        if self.context.options.farewell:  # type: ignore[attr-defined]
+            Path(self.context.options.farewell).write_text("released", "utf-8")  # type: ignore[attr-defined]
+        super().shutdown()
+
+    def data_parallel_size(self) -> int:
+        return self.context.config.data_parallel_size
 
     def too_large(self) -> int:
         return 2**70
@@ -234,6 +247,15 @@ class MoodyWorker(FakeWorker):
     def execute_dummy_batch(self) -> None:
         CALLS.append("dummy")
         super().execute_dummy_batch()
+
+
+class FirstEngineWorker(FakeWorker):
+    """Loads in engine 0, and in no other."""
+
+    def load(self) -> None:
+        if self.context.engine_index:
+            raise ModelError("no weights for this one")
+        super().load()
 
 
 class CountingWorker(FakeWorker):
