@@ -1,6 +1,7 @@
 """Everything that crosses between a front end and an engine. Typed msgspec structs; both processes.
 
-A frame is `[type, handle, body, buffer …]` towards the engine and `[body, buffer …]` back. `PROTOCOL_VERSION` is
+A message to the engine is `[type, body, buffer …]`, with the handle in front of the body of ADD, and `[body, buffer …]`
+comes back. `PROTOCOL_VERSION` is
 checked in the handshake; `epoch` counts restarts of an engine, so that late frames of a dead one are recognised.
 """
 

@@ -216,6 +216,13 @@ class TestGarbage:
             assert finished[0].handle == source.handle
             assert f"belongs to client {other}, not to 0" in str(finished[0].error)
 
+    def test_a_client_ends_no_request_of_another(self, engine):
+        """An abort is not answered: whoever waits for the request would do so for ever."""
+        theirs = request(next(HANDLES), client=1, max_tokens=30)
+        engine.add(theirs, client=1)
+        engine.abort(theirs.handle)
+        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(theirs)
+
     def test_a_handle_that_is_none_or_in_use_is_refused(self, engine):
         engine.add(request(0))
         assert "handle 0 is in use, or is none" in str(engine.until_finished(0).finished[0].error)

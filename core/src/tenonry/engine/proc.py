@@ -102,16 +102,11 @@ class EngineHandshake:
     def hello(self) -> HandshakeMetadata:
         """Say who we are; returns where to connect. Raises LaunchError without an answer."""
         plan = PluginPlan.decode(self._spec.plan_text)
-        self._send(
-            HelloMessage(
-                local=self._spec.local,
-                node=socket.gethostname(),
-                versions=plan.versions_here(),
-                plugins=plan.of_engines(),
-            )
-        )
+        node, versions, plugins = socket.gethostname(), plan.versions_here(), plan.of_engines()
+        self._send(HelloMessage(local=self._spec.local, node=node, versions=versions, plugins=plugins))
         if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
-            raise LaunchError(f"no answer from the front end within {HANDSHAKE_TIMEOUT_MINS} minutes")
+            missed = f"{self._spec.handshake_address} within {HANDSHAKE_TIMEOUT_MINS} minutes"
+            raise LaunchError(f"no answer from the front end at {missed}; start it, and compare address, port and keys")
         return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)
 
     def ready(self, facts: EngineFacts) -> None:
@@ -225,7 +220,8 @@ class EngineLoop:
             if kind is RequestType.ADD:
                 self._add(client, frames)
             elif kind is RequestType.ABORT:
-                self.core.abort_requests(self._abort_decoder.decode(frames[1:]))
+                handles = self._abort_decoder.decode(frames[1:])
+                self.core.abort_requests([handle for handle in handles if handle >> CLIENT_SHIFT == client])
             elif kind is RequestType.UTILITY:
                 call = self._call_decoder.decode(frames[1:])
                 self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
