@@ -345,7 +345,7 @@ class TestLockstep:
         )  # fmt: skip
 
         async def main() -> list[int]:
-            with pytest.raises(EngineGenerateError, match="does not support adapters"):
+            with pytest.raises(EngineGenerateError, match="does not support 'lora'"):
                 await collect(served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none")
             async with asyncio.timeout(10):
                 await asyncio.sleep(0.2)

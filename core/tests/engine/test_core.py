@@ -121,7 +121,11 @@ class TestAddRequest:
             ({"tags": {"k": "v" * 1000}}, "tag 'k'"),
             ({"structured_output": {"json": "{}"}}, "structured output is not available"),
             ({"pooling_params": {}}, "pooling is not available"),
-            ({"adapter": "style"}, "adapter 'style'.*does not support"),
+            (
+                {"adapter": "style"},
+                "adapter='style': worker '.*FakeWorker' does not support 'lora'",
+            ),
+            ({"features": {"image": [1]}}, "features={'image': .*}: worker '.*' does not support 'features'"),
             ({"max_tokens": 2, "output_token_ids": [1, 2]}, "nothing is left to generate"),
             ({"data_parallel_rank": 3}, "data_parallel_rank=3"),
         ],

@@ -35,7 +35,8 @@ def _log_failure(reason: str) -> None:
 
 
 class EngineCore(EngineParts):
-    """One engine. `step()` moves everything; all other methods return at once.
+    """One engine. `step()` moves everything; all other methods return at once, but for those that say that they want no
+    step in flight.
 
     `on_failure(reason)` is called, from any thread, when the executor loses a rank.
     """
@@ -100,9 +101,10 @@ class EngineCore(EngineParts):
             raise RequestError(
                 f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}", "data_parallel_rank"
             )
-        if source.adapter is not None and "lora" not in self.executor.capabilities:
-            worker = self.plan.get("worker").name
-            raise RequestError(f"adapter '{source.adapter}': worker '{worker}' does not support adapters", "adapter")
+        for field, capability in (("adapter", "lora"), ("features", "features")):
+            if (value := getattr(source, field)) is not None and capability not in self.executor.capabilities:
+                worker = self.plan.get("worker").name
+                raise RequestError(f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'", field)
         if source.kv_transfer_params and self.kv_connector is None:
             logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
 
