@@ -23,7 +23,9 @@ from kernel_plugins import raising_hooks
 from kernel_roles import is_gone
 from kernel_served import QUICK, Served, served_config
 
+from tenonry.client import engines
 from tenonry.client.async_llm import AsyncLLM
+from tenonry.client.core_client import CoreClient
 from tenonry.client.gate import Gate
 from tenonry.errors import (
     ConfigError,
@@ -406,6 +408,14 @@ class TestStart:
         """Q13."""
         with pytest.raises(LaunchError, match=r"not ready after 0 s: engine 0 \(.*\); raise --start-timeout"):
             self.start(start_timeout=0.05)
+        assert psutil.Process().children() == []
+
+    def test_an_engine_that_never_connects_is_stopped(self, fake_model_site, monkeypatch):
+        """Q13: it is ready, and yet nothing can be sent to it."""
+        monkeypatch.setattr(engines, "CONNECT_TIMEOUT_S", 0.05)
+        monkeypatch.setattr(CoreClient, "unheard", lambda _: {0})
+        with pytest.raises(LaunchError, match=r"engines \[0\] are ready but did not connect their sockets"):
+            self.start()
         assert psutil.Process().children() == []
 
     def test_a_hook_that_refuses_the_running_engine_stops_it(self, tmp_path, fake_model_site):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-import re
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -11,6 +11,7 @@ from kernel_engine import FAKES, fake_config, make_core
 from kernel_parts import CALLS, MoodyConnector
 
 from tenonry import __version__
+from tenonry.engine import build
 from tenonry.engine.build import longest_sequence
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
@@ -71,15 +72,18 @@ class TestCache:
         with pytest.raises(ConfigError, match="1 ranks reported KV groups, 2 reported memory"):
             make_core(**moody(executor={"ranks": 2}))
 
-    def test_the_decided_cache_reaches_scheduler_limits_and_log(self, caplog):
+    def test_the_decided_cache_reaches_scheduler_limits_and_log(self, caplog, monkeypatch):
+        """EC-10, too: how many steps may be in flight."""
+        monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=iter([10.0, 12.5]).__next__))
+        executor = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 3}}
         with caplog.at_level(logging.INFO, logger="tenonry"):
-            core = make_core(num_gpu_blocks_override=8, block_size=4, max_model_len=None)
+            core = make_core(executor=executor, num_gpu_blocks_override=8, block_size=4, max_model_len=None)
         assert (core.kv_cache.num_blocks, core.kv_cache.block_size, core.limits.max_model_len) == (8, 4, 32)
         assert core.scheduler.context.kv_cache is core.kv_cache
         assert core.scheduler.context.max_model_len == 32
-        assert re.search(
-            r"KV cache: 8 blocks of 4 tokens, longest sequence 32; caches and warm-up took \d", caplog.text
-        )
+        assert (
+            "KV cache: 8 blocks of 4 tokens, longest sequence 32, steps in flight 3; caches and warm-up took 2.50 s"
+        ) in caplog.text
 
     def test_a_cache_below_the_models_length_is_said(self, caplog):
         make_core(num_gpu_blocks_override=8, block_size=4, max_model_len=None)

@@ -79,8 +79,9 @@ class EngineParts:
         )
         executor.initialize(kv_cache)
         logger.info(
-            "KV cache: %d blocks of %d tokens, longest sequence %d; caches and warm-up took %.2f s",
-            kv_cache.num_blocks, kv_cache.block_size, kv_cache.max_model_len, time.monotonic() - started,
+            "KV cache: %d blocks of %d tokens, longest sequence %d, steps in flight %d; caches and warm-up took %.2f s",
+            kv_cache.num_blocks, kv_cache.block_size, kv_cache.max_model_len, executor.max_concurrent_batches,
+            time.monotonic() - started,
         )  # fmt: skip
         if kv_cache.max_model_len < model.max_model_len and config.max_model_len is None:
             logger.warning(
