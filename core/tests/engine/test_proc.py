@@ -352,12 +352,13 @@ class TestSignals:
 class TestDeath:
     """IO-11, IO-12: every client hears that the engine dies, and why."""
 
-    def test_of_an_exception_in_a_step(self, start):
+    def test_of_an_exception_in_a_step(self, start, capfd):
         peer = start(clients=2, worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
         peer.add(request(1, [7]))
         for client in (0, 1):
             assert "plugin kernel_parts:MoodyWorker" in peer.until_dead(client=client)
         eventually(lambda: peer.child.exit_code == 1)
+        assert "engine 3 died" in capfd.readouterr().err
 
     def test_of_an_executor_that_lost_a_rank_while_the_engine_was_idle(self, start):
         peer = start(clients=2, executor="kernel_parts:LosingExecutor")

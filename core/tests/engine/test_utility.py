@@ -187,6 +187,14 @@ class TestCapabilities:
         result(core, "execute_dummy_batch")
         assert CALLS == ["save /p *.st 5", "save {'k': 1}", "dummy"]
 
+    def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
+        """What they refer to may be gone when it wakes up."""
+        order: list[str] = []
+        monkeypatch.setattr(core.scheduler, "reset_prefix_cache", lambda _: order.append("reset"))
+        monkeypatch.setattr(core.executor.worker, "sleep", lambda level: order.append(f"sleep {level}"))
+        result(core, "sleep", 2)
+        assert order == ["reset", "sleep 2"]
+
     @pytest.mark.parametrize(
         ("method", "args"),
         [("sleep", [1]), ("wake_up", []), ("add_lora", ["a", "/a"]), ("remove_lora", ["a"]), ("list_loras", []),

@@ -351,14 +351,17 @@ class TestRealEngine:
         assert (ready.num_gpu_blocks, ready.block_size, ready.max_model_len) == (8, 4, 20)
         assert ready.resolved == {"fake": "tokens"}
 
-    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer):
-        """HS-9: no READY; HS-13: the exit code is not 0."""
+    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer, capfd):
+        """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log tells it from a death."""
         one = peer(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights in /x"}})
         one.launch()
         one.hear()
         one.answer()
         assert one.hear() == FailedMessage(local=True, error="no weights in /x")
         eventually(lambda: one.child.exit_code == 1)
+        said = capfd.readouterr().err
+        assert "engine 3 could not be built" in said
+        assert "died" not in said
 
     def test_what_it_was_told_is_applied(self, peer):
         """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
