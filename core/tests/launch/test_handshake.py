@@ -40,6 +40,7 @@ ADDRESSES = EngineZmqAddresses(
 )  # fmt: skip
 METADATA = HandshakeMetadata(addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4)
 VERSIONS = {"acme": "2.0"}
+COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 FACTS = EngineFacts(index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"})
 READY = ReadyMessage(local=True, facts=FACTS)
 
@@ -212,14 +213,14 @@ class TestWhatGoesWrong:
         """HS-14."""
         one = front_end()
         one.say(hello(), index=9)
-        one.fails("a message from unknown engine 9 in the handshake")
+        one.fails(f"engine 9 is none of those that start; {COMPARE}")
 
     @pytest.mark.parametrize(("expected", "found"), [("local", "remote"), ("remote", "local")])
     def test_the_wrong_side(self, front_end, expected, found):
         """HS-14."""
         one = front_end(CoreEngine(0, local=expected == "local"))
         one.say(hello(local=found == "local"))
-        one.fails(f"engine 0 should be {expected}, but says it is {found}")
+        one.fails(f"engine 0 should be {expected}, but says it is {found}; {COMPARE}")
 
     @pytest.mark.parametrize(
         ("messages", "text"),

@@ -31,6 +31,7 @@ logger = logging.getLogger(__name__)
 POLL_MS = 100
 REPORT_EVERY_S = 10.0
 LAST_WORDS_S = 1.0
+COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 
 
 class CoreEngineState(enum.Enum):
@@ -107,14 +108,14 @@ class Handshake:
             return
         engine = self._engines.get(identity)
         if engine is None:
-            raise LaunchError(f"a message from unknown engine {engine_index_of(identity)} in the handshake")
+            raise LaunchError(f"engine {engine_index_of(identity)} is none of those that start; {COMPARE}")
         try:
             message = self._decoder.decode(body[0] if body else b"")
         except msgspec.DecodeError as error:
             raise LaunchError(f"engine {engine.index} sent what is no handshake message: {error}") from None
+        side, other = ("local", "remote") if engine.local else ("remote", "local")
         if message.local != engine.local:
-            expected, found = ("local", "remote") if engine.local else ("remote", "local")
-            raise LaunchError(f"engine {engine.index} should be {expected}, but says it is {found}")
+            raise LaunchError(f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}")
         if isinstance(message, FailedMessage):
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
         if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
@@ -127,7 +128,6 @@ class Handshake:
         elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
             engine.facts, engine.state = message.facts, CoreEngineState.READY
         else:
-            side = "local" if engine.local else "remote"
             kind = type(message).__name__.removesuffix("Message").upper()
             raise LaunchError(f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}")
 
