@@ -198,6 +198,18 @@ class TestSockets:
         with pytest.raises(zmq.ZMQError, match="Host unreachable"):
             router.send_multipart([engine_identity(9), b"x"])
 
+    def test_who_comes_back_is_heard_though_nobody_has_noticed_that_it_was_gone(self, make, run):
+        address = run.address("x")
+        router = make(zmq.ROUTER, address, bind=True)
+        for word in (b"first", b"second"):  # the other end of a broken connection may look alive for minutes
+            dealer = make(zmq.DEALER, address, bind=False, identity=engine_identity(3))
+            dealer.send(word)
+            assert router.poll(3000)
+            assert router.recv_multipart() == [engine_identity(3), word]
+        router.send_multipart([engine_identity(3), b"answer"])
+        assert dealer.poll(3000)
+        assert dealer.recv() == b"answer"
+
     def test_there_are_no_high_water_marks(self, make, run):
         """A busy front end must not block a step."""
         address = run.address("x")

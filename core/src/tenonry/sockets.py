@@ -152,7 +152,7 @@ def make_socket(
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:
-        socket.setsockopt(zmq.ROUTER_MANDATORY, 1)
+        socket.router_mandatory = socket.router_handover = True  # who comes back need not wait for its own end
     if curve is not None and is_tcp:
         _secure(socket, curve, server=bind)
     try:

@@ -162,6 +162,17 @@ class TestScale:
         served.run(served.engine.scale_elastic_ep(1))
         assert served.engine.engine_pids == before
 
+    def test_one_that_died_comes_back_with_its_number_and_another_epoch(self, serve):
+        """So that late frames of its predecessor are known for what they are."""
+        served = serve(data_parallel_size=2)
+        client = served.engine._client
+        before = {index: link.epoch for index, link in client.engines.items()}
+        os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
+        eventually(lambda: client.engines[1].dead)
+        served.run(served.engine.scale(2))
+        assert {index: link.epoch for index, link in client.engines.items()} == {0: before[0], 1: before[1] + 1}
+        assert served.run(many(served, 4, data_parallel_rank=1)) == expected(4)
+
     def test_an_engine_that_does_not_drain_stays(self, serve):
         served = serve(data_parallel_size=2)
 
@@ -187,9 +198,11 @@ class TestScale:
                 collect(served.engine, [3], params(max_tokens=300), "long", data_parallel_rank=1)
             )
             await asyncio.sleep(0.1)
+            scale = asyncio.ensure_future(served.engine.scale(1))
+            await asyncio.sleep(0.05)  # engine 1 finishes what it has
             os.kill(served.engine.engine_pids["engine 0"], signal.SIGKILL)
             with pytest.raises(LaunchError, match=r"were to stay died; engines \[1\] stay instead"):
-                await served.engine.scale(1)
+                await scale
             assert await job == tokens([3], params(max_tokens=300))
             return await collect(served.engine, [4], params(), "after")
 

@@ -115,6 +115,8 @@ class OwnedEngines(Engines):
 
         Raises ConfigError, LaunchError, or TimeoutError if those that leave still have requests after `drain_timeout`.
         """
+        while any(link.dead for link in self.client.engines.values()):  # noqa: ASYNC110 - until its requests have failed
+            await asyncio.sleep(POLL_S)
         running = sorted(self.client.engines)
         if not 1 <= size <= MAX_ENGINES:
             raise ConfigError(f"{size} engines: at least 1 and at most {MAX_ENGINES} are possible")

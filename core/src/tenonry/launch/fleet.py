@@ -191,8 +191,8 @@ class EngineFleet:
     def lost(self, index: int, reason: str) -> None:
         """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""
         with self._lock:
-            known = {*self.engines, self.COORDINATOR} if self.engines else ()  # while they start, `_ended` looks
-            if self._closing or index in self.dead or index not in known:
+            # While the first ones start there are none yet, and `_ended` looks.
+            if self._closing or not self.engines or index not in {*self.engines, self.COORDINATOR} - {*self.dead}:
                 return
             self.dead[index] = reason
         self.engines.pop(index, None)
