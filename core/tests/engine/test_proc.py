@@ -133,6 +133,17 @@ def test_an_engine_without_work_sleeps(start):
     assert seen.count(psutil.STATUS_SLEEPING) > 20
 
 
+def test_an_engine_whose_requests_all_wait_does_not_spin(start):
+    """It may be for KV that a transfer brings; a look now and then is enough."""
+    peer = start(scheduler={"name": "kernel_parts:MoodyScheduler", "options": {"idle": True}})
+    peer.add(request(1))
+    assert peer.call("request_counts") == [0, 1]
+    process = psutil.Process(peer.child.pid)
+    before = process.num_ctx_switches().voluntary
+    time.sleep(0.5)
+    assert process.num_ctx_switches().voluntary > before + 20
+
+
 @pytest.mark.parametrize("token", [6, 7])
 def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
     """IO-13: orderly, or by a fault."""

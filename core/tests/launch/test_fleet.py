@@ -5,6 +5,8 @@ HS-16, PM-6, PM-7).
 from __future__ import annotations
 
 import contextlib
+import os
+import signal
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,6 +18,7 @@ from tenonry.launch.fleet import EngineFleet, check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin_manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
+from tenonry_testkit.roles import eventually
 
 FleetOf = Callable[..., EngineFleet]
 
@@ -25,11 +28,11 @@ def fleet() -> Iterator[FleetOf]:
     """Owners of engines of fakes; nothing is started yet."""
     with contextlib.ExitStack() as ends:
 
-        def make(**values: Any) -> EngineFleet:
+        def make(on_death: Any = print, **values: Any) -> EngineFleet:
             config, manager = fake_config(**values), PluginManager(discover=False)
             manager.register(FakeModelHooks())
             plan = manager.plan(config, launcher=True)
-            made = EngineFleet(config, manager.resolve_model(config), plan, lambda index, reason: None)
+            made = EngineFleet(config, manager.resolve_model(config), plan, on_death)
             ends.callback(made.shutdown)
             return made
 
@@ -58,6 +61,30 @@ def facts(index: int, **values: int) -> EngineFacts:
     return EngineFacts(
         **{"index": index, "epoch": 1, "num_gpu_blocks": 10, "block_size": 16, "max_model_len": 64, **values}
     )
+
+
+def test_engines_that_differ_are_stopped_again(fleet):
+    """EC-5: see `check_alike`."""
+    made = fleet(data_parallel_size=2, worker="kernel_parts:UnlikeWorker", max_model_len=32)
+    with pytest.raises(ConfigError, match="engine 0 has block_size 16, engine 1 has 32; give --block-size 16 to all"):
+        made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+    assert made.pids() == {}
+
+
+def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
+    """When it ended nobody took it for an engine yet."""
+    heard: list[tuple[int, str]] = []
+    made = fleet(lambda *news: heard.append(news), data_parallel_size=2)
+
+    def too_late(_: Any) -> None:
+        os.kill(made.pids()["engine 1"], signal.SIGKILL)
+        eventually(lambda: made.finished() == {"engine 1": -signal.SIGKILL})
+
+    monkeypatch.setattr("tenonry.launch.fleet.check_alike", too_late)
+    made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
+    assert [index for index, _ in heard] == [1]
+    assert "SIGKILL" in made.dead[1]
+    assert list(made.engines) == [0]
 
 
 def test_engines_may_have_different_numbers_of_blocks():

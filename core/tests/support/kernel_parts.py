@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 
 from tenonry.errors import ModelError, RequestError
@@ -14,7 +15,7 @@ from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
-from tenonry.kv_cache import KVCacheConfig, MemoryReport
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.scheduling import StepBuilder
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, ReferenceScheduler
@@ -256,6 +257,14 @@ class FirstEngineWorker(FakeWorker):
         if self.context.engine_index:
             raise ModelError("no weights for this one")
         super().load()
+
+
+class UnlikeWorker(FakeWorker):
+    """Can do other blocks in each engine."""
+
+    def kv_cache_groups(self) -> list[KVCacheGroup]:
+        sizes = (16 << self.context.engine_index,)
+        return [msgspec.structs.replace(group, block_sizes=sizes) for group in super().kv_cache_groups()]
 
 
 class CountingWorker(FakeWorker):
