@@ -28,11 +28,11 @@ def fleet() -> Iterator[FleetOf]:
     """Owners of engines of fakes; nothing is started yet."""
     with contextlib.ExitStack() as ends:
 
-        def make(on_death: Any = print, **values: Any) -> EngineFleet:
+        def make(on_death: Any = print, *, coordinated: bool = False, **values: Any) -> EngineFleet:
             config, manager = fake_config(**values), PluginManager(discover=False)
             manager.register(FakeModelHooks())
             plan = manager.plan(config, launcher=True)
-            made = EngineFleet(config, manager.resolve_model(config), plan, on_death)
+            made = EngineFleet(config, manager.resolve_model(config), plan, on_death, coordinated=coordinated)
             ends.callback(made.shutdown)
             return made
 
@@ -85,6 +85,16 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
     assert [index for index, _ in heard] == [1]
     assert "SIGKILL" in made.dead[1]
     assert list(made.engines) == [0]
+
+
+def test_engines_join_also_after_the_end_of_the_coordinator(fleet):
+    """Whoever runs serves without it, and so do they."""
+    made = fleet(coordinated=True)
+    made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
+    os.kill(made.pids()["coordinator"], signal.SIGKILL)
+    eventually(lambda: EngineFleet.COORDINATOR in made.dead)
+    made.start([1], EngineZmqAddresses(inputs=[], outputs=[]))
+    assert sorted(made.pids()) == ["engine 0", "engine 1"]
 
 
 def test_engines_may_have_different_numbers_of_blocks():

@@ -121,7 +121,7 @@ class EngineFleet:
     def _run_handshake(
         self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
-        if self.coordinator is not None:
+        if self.coordinator is not None and self.COORDINATOR not in self.dead:
             addresses = msgspec.structs.replace(self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs)
         size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
         metadata = HandshakeMetadata(
