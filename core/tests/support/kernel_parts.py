@@ -259,6 +259,12 @@ class FirstEngineWorker(FakeWorker):
         super().load()
 
 
+class SoloWorker(FakeWorker):
+    """Cannot step together with others."""
+
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+
+
 class UnlikeWorker(FakeWorker):
     """Can do other blocks in each engine."""
 

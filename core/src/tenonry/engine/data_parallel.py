@@ -25,6 +25,7 @@ from tenonry.messages import (
     WaveSync,
     WaveVerdict,
 )
+from tenonry.plugin_plan import PluginPlan
 from tenonry.sockets import make_socket
 
 REPORT_EVERY_S = 0.05
@@ -36,24 +37,24 @@ class DataParallelLoop(EngineLoop):
     """Adds the coordinator's sockets to the loop."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
-        super().__init__(context, spec, metadata)
+        # Whatever stands in the way is found before a model is loaded.
         addresses, curve = metadata.addresses, curve_of(spec)
         self._lockstep = bool(metadata.parallel_config.get("lockstep"))
-        if self._lockstep and "dummy_batch" not in self.core.executor.capabilities:
-            worker = self.core.plan.get("worker").name
-            raise ConfigError(f"the engines of this model step together, and worker '{worker}' has no dummy steps")
-        self._sync_steps = self.config.data_parallel_sync_steps
-        self._wave, self._is_running, self._step, self._passes = 0, False, 0, 0  # nothing starts a wave but lockstep
-        self._last_counts, self._report_due = (0, 0), 0.0
-        self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
+        worker = PluginPlan.decode(spec.plan_text).get("worker")
+        if self._lockstep and "dummy_batch" not in worker.load().capabilities:  # type: ignore[attr-defined]
+            raise ConfigError(f"the engines of this model step together, and worker '{worker.name}' has no dummy steps")
         self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
         self._orders.subscribe(b"")
         self._reports = make_socket(
             context, zmq.PUSH, addresses.coordinator_output or "", bind=False, curve=curve, keep="connected"
         )
-        self._ports.listen(self._orders)
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
             raise LaunchError("the coordinator cannot be reached")
+        super().__init__(context, spec, metadata)
+        self._wave, self._is_running, self._step, self._passes = 0, False, 0, 0  # nothing starts a wave but lockstep
+        self._last_counts, self._report_due = (0, 0), 0.0
+        self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
+        self._ports.listen(self._orders)
         self._report(EngineLoad(self._index))
 
     def _turn(self) -> bool:
@@ -97,7 +98,7 @@ class DataParallelLoop(EngineLoop):
         if before == self._passes:  # a turn may merely collect a result, or take leave of rows
             self.core.call_workers("execute_dummy_batch")
         self._step += 1
-        if self._step % self._sync_steps == 0:
+        if self._step % self.config.data_parallel_sync_steps == 0:
             self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
             if not self._has_anybody_work():
                 self._wave, self._is_running, self._step = self._wave + 1, False, 0
