@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import json
 import os
 from typing import Any, Literal, get_args, get_origin
 
@@ -17,7 +18,9 @@ from tenonry.errors import ConfigError
 from tenonry.plugin_discovery import installed
 from tenonry_commands import arguments
 from tenonry_commands.arguments import config_from_arguments
+from tenonry_openai_server.familiar_flags import add_familiar_flags, translate
 
+ALIASES = {"api_server_count": ("-asc",)}
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
 TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
 
@@ -63,6 +66,13 @@ class ServerConfig(BaseModel):
         is_number = cls.model_fields[info.field_name or ""].annotation is int
         return human_int(value) if is_number and isinstance(value, str) else value
 
+    @field_validator("allowed_origins", mode="before")
+    @classmethod
+    def _read_origins(cls, values: Any) -> Any:
+        """An entry may be a JSON list, as vLLM wants it: no origin looks like one."""
+        is_list = isinstance(values, list | tuple)
+        return tuple(origin for value in values for origin in _json_list(value)) if is_list else values
+
     @field_validator("api_key")
     @classmethod
     def _check_keys(cls, keys: tuple[str, ...]) -> tuple[str, ...]:
@@ -104,18 +114,29 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
             keywords |= {"type": arguments.human_int if field.annotation is int else float, "metavar": "N"}
         else:
             keywords["metavar"] = name.upper()
-        group.add_argument("--" + name.replace("_", "-"), **keywords)
+        group.add_argument("--" + name.replace("_", "-"), *ALIASES.get(name, ()), **keywords)
+    add_familiar_flags(parser)
 
 
 def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
     """The two configurations that flags, environment and `--config` describe. Raises ConfigError."""
     given = vars(args)
-    from_file = load_yaml(given["config"]) if given.get("config") else {}
+    from_file = translate(load_yaml(given["config"])) if given.get("config") else {}
     own = {name: from_file.pop(name) for name in ServerConfig.model_fields if name in from_file}
     own |= _environment()
     own |= {name: given[name] for name in ServerConfig.model_fields if given.get(name) is not None}
     config, server = _engine_config(given, from_file), make_server_config(own)
     return _traced(config, server.otlp_traces_endpoint), server
+
+
+def _json_list(value: Any) -> list[Any]:
+    if not (isinstance(value, str) and value.startswith("[")):
+        return [value]
+    try:
+        found: list[Any] = json.loads(value)
+    except json.JSONDecodeError:
+        raise ValueError("is neither an origin, such as https://example.org, nor a JSON list of origins") from None
+    return found
 
 
 def make_server_config(values: dict[str, Any]) -> ServerConfig:
