@@ -135,6 +135,10 @@ def test_model_without_chat_template_says_so(api):
         ("modalities", ["text", "audio"], "text only"),
         ("chat_template", "{{ messages }}", "--chat-template"),
         ("use_beam_search", True, "beam search"),
+        ("structured_output", {"json": {}}, "structured output"),
+        ("logits_processors", ["m:f"], "--worker-option"),
+        ("documents", [{"text": "x"}], "messages"),
+        ("echo", True, "/v1/completions"),
     ],
 )
 def test_field_that_cannot_be_honoured_is_refused(field, value, word, api):

@@ -77,6 +77,12 @@ def test_every_sampling_field_reaches_the_engine(api):
     assert call.fields["add_special_tokens"] is False
 
 
+def test_length_has_the_name_of_chats_too(api):
+    api.complete(max_tokens=9, max_completion_tokens=4)
+    api.complete(max_completion_tokens=3, max_tokens=None)
+    assert [call.params.max_tokens for call in api.engine.calls] == [4, 3]
+
+
 def test_models_defaults_stand_where_the_request_says_nothing(api):
     defaults = {"temperature": 0.6, "top_k": 20, "max_tokens": 3, "unknown": 1}
     api.engine.model = type(api.engine.model)(

@@ -43,6 +43,7 @@ class CompletionRequest(SamplingBody):
 
     prompt: Prompts
     max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="16 by default; 0 only with echo.")
+    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS, description="The same, as chats call it.")
     best_of: int | None = Field(None, ge=1, le=MAX_N)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -54,7 +55,7 @@ class CompletionRequest(SamplingBody):
             raise ValueError(f"best_of={self.best_of} differs from n={n}; choosing the best of more is not supported")
         if len(self.prompt) * n > MAX_COMPLETIONS:
             raise ValueError(f"{len(self.prompt)} prompts × n={n} is above {MAX_COMPLETIONS} completions")
-        if self.max_tokens == 0 and not self.echo:
+        if self.max_tokens == 0 and (not self.echo or self.max_completion_tokens):
             raise ValueError("max_tokens=0 asks for nothing; give at least 1, or echo the prompt")
         return self
 

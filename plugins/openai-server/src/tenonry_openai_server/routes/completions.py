@@ -66,7 +66,8 @@ async def completions(request: Request) -> Response:
 
 def sampling_params(engine: AsyncLLM, body: CompletionRequest) -> SamplingParams:
     """The body's sampling parameters over the model's. Raises RequestError."""
-    max_tokens = DEFAULT_MAX_TOKENS if body.max_tokens is None else max(body.max_tokens, 1)
+    asked = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = DEFAULT_MAX_TOKENS if asked is None else max(asked, 1)
     params = body.sampling_params(
         engine.model.default_sampling,
         max_tokens=max_tokens,
