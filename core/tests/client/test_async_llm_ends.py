@@ -34,6 +34,7 @@ from tenonry.errors import (
     ModelError,
     PluginFault,
     PluginNotFound,
+    RequestError,
     TenonryError,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
@@ -484,9 +485,11 @@ class TestStatLoggers:
     def test_rejections_and_sleep_are_told(self, serve, monkeypatch):
         heard = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(observers={"mine": heard})
-        monkeypatch.setattr(Gate, "capacity", 0)
 
         async def main() -> None:
+            with pytest.raises(RequestError):
+                await collect(served.engine, [], params(), "r")
+            monkeypatch.setattr(Gate, "capacity", 0)
             with pytest.raises(TenonryError):
                 await collect(served.engine, [1], params(), "r")
             await served.engine.drain(0)
@@ -497,7 +500,7 @@ class TestStatLoggers:
 
         served.run(main())
         served.engine.shutdown()
-        assert heard.rejections == ["queue_full", "draining"]
+        assert heard.rejections == ["invalid", "queue_full", "draining"]
         assert heard.sleeps == [(True, 2), (False, 0)]
 
     def test_those_of_the_configuration_are_built_by_name(self, serve):

@@ -73,11 +73,7 @@ class FrontEnd:
 
     # ------------------------------------------------------------------ requests
     async def generate(
-        self,
-        prompt: Any,
-        sampling_params: SamplingParams,
-        request_id: str,
-        **fields: Any,
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **fields: Any
     ) -> AsyncIterator[RequestOutput]:
         """Yield outputs as they come, until the last, whose `finished` is true.
 

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
-from tenonry.errors import DrainingError, QueueFullError
+from tenonry.errors import DrainingError, QueueFullError, RequestError
 
 
 class Gate:
@@ -37,7 +37,10 @@ class Gate:
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
-        """Room for `count` completions until they are with the output processor. Raises QueueFullError."""
+        """Room for `count` completions until they are with the output processor. Raises QueueFullError.
+
+        Stat loggers hear of those that are refused here, and of those that turn out to be invalid on their way in.
+        """
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
             raise DrainingError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
@@ -51,6 +54,9 @@ class Gate:
         self.held += count
         try:
             yield
+        except RequestError:
+            self._stats.submit("record_rejection", "invalid")
+            raise
         finally:
             self.held -= count
 
