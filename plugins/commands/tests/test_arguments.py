@@ -97,6 +97,15 @@ class TestFlags:
         assert config_from_arguments(parser().parse_args(["--model", "x"])).model == "x"
         assert config_from_arguments(parser(model_positional=False).parse_args(["--model", "x"])).model == "x"
 
+    def test_a_variable_names_the_file_and_the_flag_wins(self, tmp_path, monkeypatch):
+        for name, seed in (("a", 3), ("b", 4)):
+            (tmp_path / name).write_text(f"seed: {seed}")
+        monkeypatch.setenv(f"{ENV_PREFIX}CONFIG", str(tmp_path / "a"))
+        assert config().seed == 3
+        assert config("--config", str(tmp_path / "b")).seed == 4
+        monkeypatch.setenv(f"{ENV_PREFIX}CONFIG", "")
+        assert config().seed == 0
+
     def test_overrides_win(self):
         assert config("--seed", "1", seed=2).seed == 2
 

@@ -90,6 +90,14 @@ def test_a_variable_that_is_nearly_a_setting_is_refused(monkeypatch):
     assert "secret" not in str(caught.value)
 
 
+def test_a_variable_names_the_file(tmp_path, monkeypatch):
+    path = tmp_path / "c.yaml"
+    path.write_text("max_num_seqs: 7\nport: 81\n")
+    monkeypatch.setenv("TENONRY_CONFIG", str(path))
+    config, settings = parse("demo")
+    assert (config.max_num_seqs, settings.port) == (7, 81)
+
+
 def test_the_environment_wins_over_the_file_for_hook_modules_too(tmp_path, monkeypatch):
     file = tmp_path / "settings.yaml"
     file.write_text("plugins: {disable: [of-the-file]}\n")

@@ -6,6 +6,7 @@ Used by every verb that starts an engine. Flags keep the names that users of vLL
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
@@ -47,7 +48,9 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     if model_positional:
         parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="Folder, hub id or registered name.")
     parser.add_argument("--model", help="The same as MODEL.")
-    parser.add_argument("--config", metavar="FILE", help="YAML file of settings; flags win over it.")
+    variable = f"{ENV_PREFIX}CONFIG"
+    note = f"YAML file of settings; flags and other variables win over it. [env: {variable}]"
+    parser.add_argument("--config", metavar="FILE", default=os.environ.get(variable), help=note)
     engine = parser.add_argument_group("engine")
     groups = {title: parser.add_argument_group(title) for title in GROUPS}
     owner = {name: groups[title] for title, names in GROUPS.items() for name in names}
@@ -66,7 +69,6 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
 
 def _add_field(group: Any, name: str) -> None:
     field = FIELDS[name]
-    flag = "--" + name.replace("_", "-")
     kind = plain_type(field.annotation)
     note = f"{field.description} [default: {_default_text(field.default)}; env: {ENV_PREFIX}{name.upper()}]"
     keywords: dict[str, Any] = {"help": note.replace("%", "%%")}
@@ -83,7 +85,7 @@ def _add_field(group: Any, name: str) -> None:
         keywords["metavar"] = "N" if kind is int else "X"
     else:
         keywords["metavar"] = name.upper()
-    group.add_argument(flag, *ALIASES.get(name, ()), **keywords)
+    group.add_argument("--" + name.replace("_", "-"), *ALIASES.get(name, ()), **keywords)
 
 
 def _default_text(default: Any) -> str:
@@ -93,9 +95,7 @@ def _default_text(default: Any) -> str:
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
     """The EngineConfig that the parsed flags, the environment and `--config` describe. Raises ConfigError."""
     given = vars(args)
-    values: dict[str, Any] = {
-        name: given[name] for name in FIELDS if given.get(name) is not None and name not in SKIPPED
-    }
+    values: dict[str, Any] = {name: given[name] for name in set(FIELDS) - SKIPPED if given.get(name) is not None}
     values["model"] = given.get("model_tag") or given.get("model")
     values["config"] = given.get("config")
     policy = {"allow": given.get("allow_plugin"), "disable": given.get("disable_plugin") or ()}
