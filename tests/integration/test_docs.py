@@ -223,6 +223,33 @@ def test_every_documented_command_runs(page, reader, monkeypatch):
     assert reader.follow(page) > 0
 
 
+FENCED = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+
+
+def test_no_command_is_shown_that_is_not_run():
+    hidden = [
+        f"{page.relative_to(ROOT)}: {line}"
+        for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+        for language, text in FENCED.findall(page.read_text())
+        for line in text.splitlines()
+        if re.match(r"(env .*)?(python3? |tenonry [a-z]+ |curl )", line) and (language != "sh" or page not in PAGES)
+    ]
+    assert hidden == []
+
+
+def test_commands_on_the_pages_of_distributions_are_understood():
+    """Verbs and flags exist; what they do is tested where they live."""
+    count = 0
+    for page in [*ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]:
+        for _, text in FENCED.findall(page.read_text()):
+            for line in text.replace("\\\n", " ").splitlines():
+                if line.startswith("tenonry "):
+                    words = shlex.split(line.split("  #")[0])
+                    make_parser(words[1])[0].parse_args(words[2:])
+                    count += 1
+    assert count > 20
+
+
 def test_reference_pages_are_up_to_date():
     spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference" / "generate.py")
     assert spec is not None
