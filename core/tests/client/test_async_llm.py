@@ -350,8 +350,30 @@ class TestPause:
             task = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=50), "r"))
             await counts_are(served, [1, 0])
             await served.engine.pause_generation(wait_for_inflight_requests=True, clear_cache=False)
+            assert served.engine.num_unfinished_requests == 0
             assert await task == tokens([1], params(max_tokens=50))
             await served.engine.resume_generation()
+
+        served.run(main())
+
+    def test_caches_are_cleared_unless_that_is_not_wanted(self, served, monkeypatch):
+        asked, call = [], served.engine._client.call
+
+        def noted(method: str, *args: Any) -> Any:
+            asked.append((method, *args, served.engine.num_unfinished_requests))
+            return call(method, *args)
+
+        monkeypatch.setattr(served.engine._client, "call", noted)
+
+        async def main() -> None:
+            await begin(served)
+            await served.engine.pause_generation(clear_cache=False)
+            assert asked == []
+            await served.engine.pause_generation()
+            assert asked == [("reset_prefix_cache", False, False, 0), ("reset_mm_cache", 0)]
+            await served.engine.resume_generation()
+            await served.engine.reset_prefix_cache(True, reset_connector=True)
+            assert asked[2:] == [("reset_prefix_cache", True, True, 0)]
 
         served.run(main())
 
