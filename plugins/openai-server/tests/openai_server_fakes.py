@@ -89,6 +89,7 @@ class FakeEngine:
         self.gate.set()
         self.endless = False
         self.step_s = 0.0
+        self.stop_reason: int | str | None = None
         self.dead = False
         self.is_draining = False
         self.was_shut_down = False
@@ -164,6 +165,7 @@ class FakeEngine:
                 chars,
                 list(new),
                 reason,
+                self.stop_reason if reason == "stop" else None,
                 logprobs=[_logprobs(t, params.logprobs) for t in new] if params.logprobs is not None else None,
             )
             for i in range(params.n)

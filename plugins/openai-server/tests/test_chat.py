@@ -114,6 +114,9 @@ def test_prompt_ids_and_logprobs_of_a_chat_stand_at_the_top(api):
     assert answer["prompt_token_ids"] == [ord(c) for c in "user: hi\nassistant:"]
     assert answer["prompt_logprobs"][0] is None
     assert answer["choices"][0]["token_ids"] == [72]
+    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "prompt_logprobs": 0, "n": 2}
+    chunks = [json.loads(event) for event in api.stream("/v1/chat/completions", body)[:-1]]
+    assert [chunk["prompt_logprobs"] for chunk in chunks if "prompt_logprobs" in chunk] == [answer["prompt_logprobs"]]
 
 
 def test_model_without_chat_template_says_so(api):

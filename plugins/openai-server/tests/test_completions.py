@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import json
+import math
 import threading
 from typing import Any
 
+import msgspec
 import pytest
 from openai_server_fakes import ANSWER
 
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
+from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
+from tenonry_openai_server.protocol.logprobs import TokenTexts, completion_logprobs, prompt_logprobs
 from tenonry_openai_server.protocol.whole import completion_response
 from tenonry_openai_server.routes import calls
 
@@ -105,6 +109,18 @@ def test_stream_ends_with_done_and_says_the_same(api):
     assert api.engine.calls[0].params.output_kind is OutputKind.DELTA
 
 
+@pytest.mark.parametrize("reason", [None, 7, "llo"])
+def test_what_stopped_an_answer_stands_beside_it(reason, api):
+    api.engine.stop_reason = reason
+    assert api.complete(max_tokens=30)["choices"][0]["stop_reason"] == reason
+    assert api.chat(max_tokens=30)["choices"][0]["stop_reason"] == reason
+    for path, body in (
+        ("/v1/completions", {"prompt": "ab", "max_tokens": 30}),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}),
+    ):
+        assert json.loads(api.stream(path, body)[-2])["choices"][0]["stop_reason"] == reason
+
+
 def test_stream_carries_usage_when_asked(api):
     body = {"prompt": "ab", "max_tokens": 4, "stream_options": {"include_usage": True}}
     *chunks, last = [json.loads(event) for event in api.stream("/v1/completions", body)[:-1]]
@@ -145,6 +161,14 @@ def test_logprobs_have_the_shape_of_completions(api):
         assert [entry for part in parts for entry in part[name]] == whole
 
 
+def test_a_token_that_can_never_come_has_a_number(api):
+    """JSON has no infinity."""
+    never = {5: Logprob(-math.inf, 3, "x")}
+    (value,) = completion_logprobs([5], [never], TokenTexts(None)).token_logprobs
+    assert value == -9999.0
+    assert json.loads(msgspec.json.encode(prompt_logprobs([never], TokenTexts(None))))[0]["5"]["logprob"] == -9999.0
+
+
 def test_echo_puts_the_prompt_in_front(api):
     assert api.complete(echo=True, max_tokens=2)["choices"][0]["text"] == "abHe"
     assert joined(api.stream("/v1/completions", {"prompt": "ab", "echo": True, "max_tokens": 2})) == "abHe"
@@ -182,6 +206,8 @@ def test_truncate_keeps_the_last_tokens(api):
         {"prompt_token_ids": [101, 102]},
         {"prompt_token_ids": [2, 3]},
     ]
+    api.complete(prompt=list(range(2, 202)), truncate_prompt_tokens=-1, max_tokens=30)
+    assert api.engine.calls[-1].prompt == {"prompt_token_ids": list(range(132, 202))}  # and 30 make 100
     response = api.post("/v1/completions", {"prompt": "a", "truncate_prompt_tokens": 1000})
     assert response.status_code == 400
     assert "at most 100" in response.json()["error"]["message"]
@@ -213,6 +239,7 @@ def test_failures_have_their_status_and_say_nothing_secret(error, status, code, 
         response = api.post("/v1/completions", body)
         assert response.status_code == status
         assert response.json()["error"]["code"] == code
+        assert response.json()["error"]["type"] == ("rate_limit_error" if status == 429 else "server_error")
         assert response.headers.get("retry-after") == retry
         assert not {"0x7", "secret", "pid"} & set(response.text.split())
         assert "0x7fff" not in response.text
