@@ -40,9 +40,11 @@ class TestReading:
     def test_index_takes_start_and_stop_as_a_list_does(self, bounds):
         assert ConstantList(ITEMS).index(*bounds) == ITEMS.index(*bounds)
 
-    def test_index_of_a_missing_value_raises_as_a_list_does(self):
-        with pytest.raises(ValueError, match="7"):
-            ConstantList(ITEMS).index(7)
+    @pytest.mark.parametrize("bounds", [(7,), (9, 0, 3), (3, 1)])
+    def test_index_of_a_missing_value_raises_as_a_list_does(self, bounds):
+        for items in (ITEMS, ConstantList(ITEMS)):
+            with pytest.raises(ValueError, match="is not in list"):
+                items.index(*bounds)
 
     def test_repr_names_the_class(self):
         assert repr(ConstantList([1, 2])) == "ConstantList([1, 2])"

@@ -242,6 +242,10 @@ class TestLife:
             assert ids(llm.generate([[1]], GREEDY)) == [tokens([1], GREEDY)]
             assert llm.info.max_model_len == 64
 
+    def test_a_context_that_the_model_was_not_made_for_is_refused(self, make):
+        with pytest.raises(ConfigError, match=r"max_model_len=1000000 is above the \d+ tokens that the model fake "):
+            make(max_model_len=1_000_000)
+
     def test_settings_and_a_configuration_exclude_each_other(self):
         for arguments in ({"model": "x"}, {"seed": 1}):
             with pytest.raises(ConfigError, match="either config= or single settings"):

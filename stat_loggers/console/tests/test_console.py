@@ -110,7 +110,8 @@ class TestLine:
         bench = Bench()
         state = SchedulerStats(num_running=1, prefix_cache_queries=10, prefix_cache_hits=5, num_preemptions=1)
         bench.feed(scheduler=state, num_generation_tokens=50)
-        assert "prefix cache hits 50.0 %, preempted 1" in bench.tick()[0]
+        bench.feed(scheduler=state)
+        assert "prefix cache hits 50.0 %, preempted 2" in bench.tick()[0]
         bench.feed(scheduler=SchedulerStats(num_running=1), num_generation_tokens=5)
         assert bench.tick() == ["prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"]
 
