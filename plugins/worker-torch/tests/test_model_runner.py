@@ -9,6 +9,7 @@ from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
+from tenonry_worker_torch import profiling
 
 
 @pytest.fixture(scope="module")
@@ -39,6 +40,20 @@ def test_random_tokens_do_not_depend_on_batching_chunking_or_preemption(llama):
     for way in ({}, {"budget": 7}, {"depth": 3}, {"budget": 9, "depth": 2, "preempt_every": 4}):
         assert [one.output for one in serve(llama, sampled_requests(), **way)] == wanted
     assert len({token for tokens in wanted for token in tokens}) > 20
+
+
+def test_the_parts_of_a_step_are_named_for_profilers(llama, monkeypatch):
+    """PR-1."""
+    monkeypatch.setenv(profiling.TORCH_VARIABLE, "1")
+    profiling._kind_of_scope.cache_clear()
+    try:
+        with torch.autograd.profiler.profile() as seen:
+            serve(llama, [request(1, worker_tools.prompts()[0], max_tokens=3)])
+    finally:
+        profiling._kind_of_scope.cache_clear()
+    counts = {event.key: event.count for event in seen.key_averages() if event.key.startswith("tenonry: ")}
+    assert counts["tenonry: forward"] == counts["tenonry: sample"] == 3
+    assert counts["tenonry: step"] >= 3
 
 
 def test_logprobs_are_the_models_own(llama):

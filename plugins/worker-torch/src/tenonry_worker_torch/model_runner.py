@@ -12,6 +12,7 @@ from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batc
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.history import History
 from tenonry_worker_torch.kv_binding import bind_kv_cache
+from tenonry_worker_torch.profiling import scoped
 from tenonry_worker_torch.results import DeviceFuture, PromptPart, StepResult
 from tenonry_worker_torch.sampler.logprobs import prompt_logprobs_of
 from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
@@ -56,6 +57,7 @@ class ModelRunner:
         context = ProcessorContext(max_num_seqs, model.vocab_size, self.device, self.history.tokens)
         self.sampler = Sampler(context, seed, processors)
 
+    @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """One step. On the CPU the answer is there on return; on another device it comes as a future."""
         result = self._run(output)
@@ -92,6 +94,7 @@ class ModelRunner:
 
     # ------------------------------------------------------------------ the forward pass
 
+    @scoped("tenonry: forward")
     def _forward(self, inputs: StepInputs, given: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]) -> torch.Tensor:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
         backend, forward = self.model.backend, self.model.forward
@@ -106,6 +109,7 @@ class ModelRunner:
         positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
         return forward(given, positions, keep, plans)
 
+    @scoped("tenonry: sample")
     def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
         rows = inputs.row[inputs.samples]
         length = inputs.seq_lens[inputs.samples]

@@ -8,18 +8,34 @@ import importlib
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from tenonry.errors import ConfigError
 
 TORCH_VARIABLE = "TENONRY_CUSTOM_SCOPES_FOR_PROFILING"
 NVTX_VARIABLE = "TENONRY_NVTX_SCOPES_FOR_PROFILING"
 _OFF = {"", "0", "false", "no", "off"}
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 def record_function_or_nullcontext(name: str) -> AbstractContextManager[Any]:
     """A scope called `name`; which kind is decided on the first call. Raises ConfigError if its library is missing."""
     return _kind_of_scope()(name)
+
+
+def scoped(name: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Each call of the decorated function is a scope called `name`."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        @functools.wraps(function)
+        def call(*args: P.args, **kwargs: P.kwargs) -> R:
+            with record_function_or_nullcontext(name):
+                return function(*args, **kwargs)
+
+        return call
+
+    return decorate
 
 
 @functools.cache
