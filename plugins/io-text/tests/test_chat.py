@@ -318,6 +318,7 @@ class TestSandbox:
             "{{ ''.__class__.__mro__ }}",
             "{{ messages[0].content.format.__globals__ }}",
             "{{ dict.__class__ }}",
+            "{{ dict.fromkeys }}",
             "{{ raise_exception.__globals__ }}",
             "{{ range(10000000) | list }}",
             "{% set ns = namespace(__class__=1) %}{{ ns }}",

@@ -150,6 +150,9 @@ class TestText:
         assert detokenizer.stop_reason == "sat"
         shown = processor.make_detokenizer([1], SamplingParams(stop="sat", include_stop_str_in_output=True))
         assert shown.push(ids) == "the cat sat"
+        late = processor.make_detokenizer([1], SamplingParams(stop="the", min_tokens=2))
+        assert late.push([*ids, *ids]).startswith("the cat sat")
+        assert late.stop_reason == "the"
         assert processor.make_detokenizer([1], SamplingParams(detokenize=False)) is None
         raw = processor.make_detokenizer(ids, SamplingParams(skip_special_tokens=False))
         assert raw.push([2]) == "</s>"
