@@ -137,6 +137,16 @@ def test_start_that_fails_says_why_and_ends_with_1(start):
     assert "Traceback" not in process.output
 
 
+def test_requests_are_logged_but_probes_that_are_content_are_not(start):
+    server = start().ready()
+    for path in ("/health", "/ready", "/nowhere", "/version"):
+        server.get(path)
+    server.wait_for(r"GET /version HTTP/1.1\" 200")
+    assert 'GET /nowhere HTTP/1.1" 404' in server.output
+    assert "GET /health" not in server.output
+    assert "GET /ready" not in server.output
+
+
 def test_banner_names_url_and_plugins(start):
     process = start().ready()
     assert f"ready at {process.url} · fake · plugins: scheduler fake 1.0" in process.output

@@ -213,6 +213,10 @@ def test_bad_setting_is_named(words, message):
         parse(*words)
 
 
+def test_null_means_the_default():
+    assert make_server_config({"port": None, "api_key": None}) == ServerConfig()
+
+
 def test_bad_key_is_not_repeated():
     with pytest.raises(ConfigError) as error:
         make_server_config({"api_key": ["secret", 5]})

@@ -173,7 +173,9 @@ def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"ssl_certfile={settings.ssl_certfile}: {error}") from None
+        files = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")}
+        named = ", ".join(f"{name}={file}" for name, file in files.items() if file)
+        raise ConfigError(f"{named}: {error}") from None
     return HTTPServer(config)
 
 
