@@ -19,6 +19,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_commands.chat import ChatCommand
 from tenonry_commands.generate import DEFAULT_MODEL, GenerateCommand, default_model
 from tenonry_commands.sampling_arguments import FLAGS, add_sampling_arguments, sampling_from_arguments
+from tenonry_testkit.fakes.io_processor import ByteIOProcessor
 from tenonry_testkit.plugins import TmpPlugins
 
 pytestmark = pytest.mark.usefixtures("fake_model_site")
@@ -106,6 +107,19 @@ class TestChat:
     def test_answers_each_line_and_ends_with_an_empty_one(self, monkeypatch, capsys):
         assert self.talk(monkeypatch, "hi\nho\n\nnever read\n", "--system", "be kind") == 0
         assert capsys.readouterr().out.count("\n") >= 2
+
+    def test_each_line_is_asked_with_all_that_was_said(self, monkeypatch, capsys):
+        chats, render = [], ByteIOProcessor.render_chat
+
+        def noted(self: Any, messages: Any, **options: Any) -> Any:
+            chats.append([(message["role"], message["content"]) for message in messages])
+            return render(self, messages, **options)
+
+        monkeypatch.setattr(ByteIOProcessor, "render_chat", noted)
+        assert self.talk(monkeypatch, "hi\nho\n", "--system", "be kind") == 0
+        first, _, _ = capsys.readouterr().out.partition("\n")
+        start = [("system", "be kind"), ("user", "hi")]
+        assert chats == [start, [*start, ("assistant", first), ("user", "ho")]]
 
     def test_ends_with_the_input(self, monkeypatch, capsys):
         assert self.talk(monkeypatch, "") == 0
