@@ -108,6 +108,13 @@ class TestPlugins:
             name="a:B", options={"x": 1}
         )
 
+    @pytest.mark.parametrize("sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": "2"}])
+    def test_several_ranks_need_several_processes_unless_an_executor_is_named(self, sizes):
+        assert EngineConfig(model="m").executor.name == "uni"
+        assert EngineConfig(model="m", tensor_parallel_size=1).executor.name == "uni"
+        assert EngineConfig(model="m", **sizes).executor.name == "mp"
+        assert EngineConfig(model="m", executor="ray", **sizes).executor.name == "ray"
+
     @pytest.mark.parametrize("field", ["io_processor", "kv_connector"])
     @pytest.mark.parametrize("nothing", ["none", None])
     def test_what_may_be_absent_can_be_left_out(self, field, nothing):
