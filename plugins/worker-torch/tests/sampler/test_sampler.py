@@ -247,6 +247,34 @@ def test_the_distribution_is_the_wanted_one():
     assert ((counts - expected) ** 2 / expected).sum() < 43.8  # 0.1 % of fair samplers would fail; this one is fixed
 
 
+def test_every_logit_is_changed_as_the_plain_sampler_changes_it():
+    """Above and below zero, seen in the prompt, once and twice in the output, and by all rules together."""
+    wishes = [
+        {"presence_penalty": 0.7}, {"frequency_penalty": -0.4},
+        {"repetition_penalty": 1.3}, {"repetition_penalty": 0.6},
+        {"presence_penalty": -1.5, "frequency_penalty": 0.4, "repetition_penalty": 1.3},
+        {"logit_bias": {2: 3.0, 9: -3.0}, "presence_penalty": 0.7}, {"min_tokens": 9, "frequency_penalty": 0.4},
+        {"allowed_token_ids": [2, 3, 5, 7, 11], "repetition_penalty": 1.3},
+    ]  # fmt: skip
+    bench = Bench()
+    logits = torch.linspace(-3, 3, VOCAB).flip(0).roll(7).repeat(len(wishes), 1)
+    for row, wish in enumerate(wishes):
+        bench.enter(row, SamplingParams(**wish), prompt=(2, 30, 11), output=(3, 30, 3, 25), stop=(5, 6), bad=[(25, 8)])
+    changed = bench.sampler._processed(logits, bench.step(range(len(wishes))), is_shared=True)
+    for row in range(len(wishes)):
+        np.testing.assert_allclose(changed[row], processed(logits[row], *bench.rows[row]), atol=1e-5)
+
+
+@pytest.mark.parametrize("value", [math.inf, math.nan])
+def test_a_row_without_a_largest_number_fails_alone(value):
+    bench = Bench()
+    for row in range(2):
+        bench.enter(row, SamplingParams(temperature=1.0, seed=1))
+    logits = torch.zeros(2, VOCAB)
+    logits[1, 4] = value
+    assert bench.sample(logits, [0, 1]).failure.tolist() == [0, RowFailure.NUMERICAL]
+
+
 def test_penalties_count_what_was_sampled_since_the_row_entered():
     bench = Bench()
     bench.enter(0, SamplingParams(temperature=0.0, frequency_penalty=1.0, repetition_penalty=1.1), output=(7,))
