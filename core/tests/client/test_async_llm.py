@@ -263,7 +263,7 @@ class TestRefusals:
                 [1],
                 {"data_parallel_rank": 5},
                 RequestError,
-                "data_parallel_rank=5: there is no such engine; there are 0",
+                "data_parallel_rank=5: there is no such engine; the ranks here are 0",
             ),
             ([1], {"priority": "high"}, EngineGenerateError, "a frame cannot be decoded: Expected `int`, got `str`"),
         ],

@@ -45,7 +45,7 @@ class TestTwoEngines:
     def test_a_pinned_request_goes_where_it_says(self, serve):
         served = serve(data_parallel_size=2)
         assert served.run(many(served, 8, data_parallel_rank=1)) == expected(8)
-        with pytest.raises(RequestError, match="data_parallel_rank=2: there is no such engine; there are 0, 1"):
+        with pytest.raises(RequestError, match="rank=2: there is no such engine; the ranks here are 0, 1"):
             served.run(many(served, 1, data_parallel_rank=2))
 
     def test_blocks_are_summed(self, serve):

@@ -168,7 +168,7 @@ class CoreClient:
         if rank in self.engines and self.engines[rank].dead:
             raise EngineDeadError(f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}")
         if rank is not None and rank not in able:
-            what = f"data_parallel_rank={rank}: there is no such engine; there are {', '.join(map(str, able))}"
+            what = f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}"
             raise RequestError(what, "data_parallel_rank")
         if not able:
             raise EngineDeadError("no engine takes requests: those that ran died, or leave")
