@@ -38,7 +38,7 @@ class Codec(Protocol):
 
 
 class FastCodec:
-    """Over a `tokenizers.Tokenizer`."""
+    """Over a `tokenizers.Tokenizer`; by batches of one, in which the library lets other threads run meanwhile."""
 
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
@@ -49,15 +49,17 @@ class FastCodec:
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
-            ids: list[int] = self.tokenizer.encode(text, add_special_tokens=add_special_tokens).ids
+            (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
         except TypeError:  # what the library says of a string that has no UTF-8 form
             raise _not_unicode(text) from None
+        ids: list[int] = encoding.ids
         return ids
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool) -> str:
         ids = [int(token_id) for token_id in token_ids]
+        text: str
         try:
-            text: str = self.tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+            (text,) = self.tokenizer.decode_batch([ids], skip_special_tokens=skip_special_tokens)
         except OverflowError:
             raise _not_an_id(ids) from None
         return text
