@@ -191,4 +191,9 @@ class TestHandles:
     ids=lambda value: str(value)[:12],
 )  # fmt: skip
 def test_only_texts_are_long(prompt, is_long):
-    assert is_long_text(prompt) is is_long
+    assert is_long_text(prompt, SamplingParams()) is is_long
+
+
+@pytest.mark.parametrize(("words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)])
+def test_bad_words_are_tokenised_too(words, is_long):
+    assert is_long_text([1], SamplingParams(bad_words=words)) is is_long

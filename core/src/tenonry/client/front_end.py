@@ -109,7 +109,7 @@ class FrontEnd:
         self.listen()
         with self._gate.holding(params.n):
             process = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            processed, requests = await asyncio.to_thread(process) if is_long_text(prompt) else process()
+            processed, requests = await asyncio.to_thread(process) if is_long_text(prompt, params) else process()
             await self._gate.wait()
         self._client.check_alive()
         stream = self._outputs.add(processed, requests)

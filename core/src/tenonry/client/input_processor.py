@@ -114,7 +114,7 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
     return ids.astype(np.int32)
 
 
-def is_long_text(prompt: Any) -> bool:
-    """True for prompts that take long enough to tokenise to be worth a thread."""
+def is_long_text(prompt: Any, params: SamplingParams) -> bool:
+    """True where prompt and bad words take long enough to tokenise to be worth a thread."""
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return isinstance(text, str) and len(text) > LONG_TEXT_CHARS
+    return sum(map(len, (text if isinstance(text, str) else "", *(params.bad_words or ())))) > LONG_TEXT_CHARS
