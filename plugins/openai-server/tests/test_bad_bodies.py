@@ -170,6 +170,43 @@ def test_huge_field_is_refused_in_few_words(field, value, api):
     assert len(response.text) < 3000
 
 
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/v1/completions", {"prompt": ["a"] * 32, "n": 128, "allowed_token_ids": [5] * 10_000}),
+        ("/v1/completions", {"prompt": ["a"] * 1024, "bad_words": ["x" * 100] * 256}),
+        ("/v1/chat/completions", {"n": 128, "stop": ["x" * 1000] * 64}),
+    ],
+)
+def test_large_settings_are_not_multiplied(path, body, api):
+    """Reliability, fault 23: every completion takes a copy of the settings to an engine, where others wait."""
+    response = api.post(path, {"messages": [{"role": "user", "content": "x"}], **body})
+    assert response.status_code == 400
+    assert is_openais(response)
+    assert "completions with" in response.json()["error"]["message"]
+    assert not api.engine.calls
+
+
+def test_large_settings_of_one_completion_are_taken(api):
+    assert api.complete(allowed_token_ids=list(range(200_000)), bad_words=["x" * 100] * 256)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        {"role": "user", "content": [{"type": "text", "text": "x"}] * 100},
+        {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}] * 100},
+    ],
+)
+def test_messages_do_not_multiply_their_parts(message, api):
+    """Reliability, fault 20: 16 MB of parts of a few bytes each occupied the event loop for seconds."""
+    response = api.post("/v1/chat/completions", {"messages": [message] * 41})
+    assert response.status_code == 400
+    assert is_openais(response)
+    assert "more than 4096 parts" in response.json()["error"]["message"]
+    assert api.post("/v1/chat/completions", {"messages": [message] * 40, "add_special_tokens": True}).status_code != 500
+
+
 def test_many_bad_token_ids_are_one_error(api):
     response = api.post("/detokenize", {"tokens": ["x"] * 1_000_000})
     assert response.status_code == 400

@@ -54,6 +54,7 @@ REFUSED = {
     "web_search_options": "this server does not search the web",
     "chat_template": "a request cannot bring a chat template; the operator sets it with --chat-template",
 }
+MAX_COPIED_BYTES = 4 << 20  # every completion takes a copy of the settings to its engine
 MAX_FIELD_BYTES = 128 << 10
 LARGER_FIELDS: dict[str, int] = {
     "allowed_token_ids": 4 << 20,
@@ -83,6 +84,11 @@ class Body(BaseModel):
 
     model: str | None = Field(None, max_length=1024)
 
+    @property
+    def num_completions(self) -> int:
+        """How many completions it asks for, each with the same settings."""
+        return 0
+
 
 BodyType = TypeVar("BodyType", bound=Body)
 
@@ -99,9 +105,20 @@ def parse_body(model: type[BodyType], raw: bytes) -> BodyType:
     except RecursionError:
         raise bad_request("the body is not valid JSON: it is nested too deeply", code="invalid_json") from None
     try:
-        return model.model_validate(values)
+        body = model.model_validate(values)
     except ValidationError as error:
         raise explain(error, fields) from None
+    _check_copies(body, sum(memoryview(fields[name]).nbytes for name in values if name not in model.decoders))
+    return body
+
+
+def _check_copies(body: Body, settings_bytes: int) -> None:
+    """Raises APIError where the settings of all completions together would occupy an engine for long."""
+    if body.num_completions * settings_bytes > MAX_COPIED_BYTES:
+        raise bad_request(
+            f"{body.num_completions} completions with {settings_bytes} bytes of settings each are above "
+            f"{MAX_COPIED_BYTES} bytes; ask for fewer completions at once, or send shorter lists with them"
+        )
 
 
 def _decode(model: type[Body], fields: dict[str, msgspec.Raw]) -> dict[str, Any]:

@@ -12,6 +12,7 @@ from pydantic import (
     SkipValidation,
     TypeAdapter,
     ValidationError,
+    ValidationInfo,
     WithJsonSchema,
     model_validator,
 )
@@ -30,6 +31,7 @@ from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars
 
 MAX_MESSAGES = 4096
 MAX_COMPLETIONS = 4096  # prompts × n of one request
+MAX_PARTS = 4096  # of the content of all messages of a chat, and tool calls
 
 Prompts = Annotated[list[Prompt], SkipValidation, WithJsonSchema(PROMPTS_SCHEMA)]  # decoded and checked already
 Ids = Annotated[list[int], SkipValidation, WithJsonSchema(IDS_SCHEMA)]
@@ -48,16 +50,26 @@ class CompletionRequest(SamplingBody):
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
 
+    @property
+    def num_completions(self) -> int:
+        return len(self.prompt) * (self.n or 1)
+
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
         n = self.n or 1
         if self.best_of is not None and self.best_of != n:
             raise ValueError(f"best_of={self.best_of} differs from n={n}; choosing the best of more is not supported")
-        if len(self.prompt) * n > MAX_COMPLETIONS:
+        if self.num_completions > MAX_COMPLETIONS:
             raise ValueError(f"{len(self.prompt)} prompts × n={n} is above {MAX_COMPLETIONS} completions")
         if self.max_tokens == 0 and (not self.echo or self.max_completion_tokens):
             raise ValueError("max_tokens=0 asks for nothing; give at least 1, or echo the prompt")
         return self
+
+
+def _spend(info: ValidationInfo) -> None:
+    """Count a part or a tool call; the context of a validation is an iterator over what may still come."""
+    if info.context is not None and next(info.context, None) is None:
+        raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
 
 
 class Part(BaseModel):
@@ -69,7 +81,8 @@ class Part(BaseModel):
     text: str | None = None
 
     @model_validator(mode="after")
-    def _check(self) -> Part:
+    def _check(self, info: ValidationInfo) -> Part:
+        _spend(info)
         if self.type not in {"text", "input_text"}:
             raise ValueError(f"holds a part of type '{self.type}'; this server reads parts of type 'text' only")
         if self.text is None:
@@ -94,6 +107,11 @@ class ToolCall(BaseModel):
     id: str | None = Field(None, max_length=256)
     type: str = Field("function", max_length=64)
     function: Function
+
+    @model_validator(mode="after")
+    def _check(self, info: ValidationInfo) -> ToolCall:
+        _spend(info)
+        return self
 
 
 Parts = Annotated[list[Part], Field(min_length=1, max_length=MAX_MESSAGES, fail_fast=True)]
@@ -140,7 +158,7 @@ _messages: TypeAdapter[list[Message]] = TypeAdapter(Messages)
 def decode_messages(raw: msgspec.Raw) -> list[Message]:
     """The messages of a chat, straight from JSON. Raises APIError."""
     try:
-        return _messages.validate_json(bytes(raw), strict=True)
+        return _messages.validate_json(bytes(raw), strict=True, context=iter(range(MAX_PARTS)))
     except ValidationError as error:
         raise explain(error, {"messages": raw}, "messages") from None
 

@@ -98,6 +98,10 @@ class SamplingBody(Body):
     return_tokens_as_token_ids: bool | None = None
     kv_transfer_params: Scalars = None
 
+    @property
+    def num_completions(self) -> int:
+        return self.n or 1
+
     def sampling_params(
         self, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, detokenize: bool
     ) -> SamplingParams:
