@@ -13,6 +13,12 @@ from openai_server_fakes import ANSWER
 
 from tenonry.errors import EngineGenerateError
 
+STREAM = (
+    b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n"
+    b"Content-Type: application/json\r\nContent-Length: 46\r\n\r\n"
+    b'{"prompt":"x","stream":true,"max_tokens":1000}'
+)
+
 
 @pytest.fixture
 def connect():
@@ -166,6 +172,33 @@ def test_fifty_megabytes_are_refused_and_the_connection_survives(live, connect):
         raw.send(chunk)
     raw.send(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
     assert raw.answer()[0] == 200
+
+
+@pytest.mark.parametrize("late", [b"x", b"x" * 10])
+def test_body_after_its_answer_does_not_keep_the_connection(late, make_live, connect):
+    """Idle connections are closed; one that brought a body late, or a part of it, stayed for ever."""
+    raw = connect(make_live(keep_alive_timeout=1))
+    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(b"unknown_url")
+    assert not raw.send(late).until(b"another answer").startswith(b"HTTP")
+
+
+def test_late_body_leaves_the_next_request_its_time(make_live, connect):
+    live = make_live(keep_alive_timeout=1)
+    raw = connect(live)
+    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(b"unknown_url")
+    live.call(lambda: setattr(live.engine, "step_s", 1.5 / len(ANSWER)))
+    raw.send(b"x" * 10 + STREAM)
+    assert b"[DONE]" in raw.until(b"[DONE]")
+
+
+def test_client_that_leaves_several_requests_behind_is_noticed(live, connect, eventually):
+    """Disconnect: the request that runs is aborted, whatever was pipelined after it."""
+    live.call(lambda: setattr(live.engine, "endless", True))
+    raw = connect(live)
+    raw.send(STREAM + STREAM).until(b"data: ")
+    raw.sock.close()
+    eventually(lambda: list(live.engine.ended.values()) == ["aborted"])
+    eventually(lambda: not live.state.active)
 
 
 def test_expect_continue_is_answered_with_413_before_any_body(live, connect):

@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+from collections import deque
 from collections.abc import Iterator
 from typing import Any, ClassVar
 
@@ -35,14 +36,19 @@ class BoundedProtocol(HttpToolsProtocol):
     _raw_bytes = 0
     _discarded = 0
     _ignoring = False
+    _in_message = False
     _head_timer: asyncio.TimerHandle | None = None  # there while a head is awaited
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        self._unanswered: deque[RequestResponseCycle] = deque()
         super().connection_made(transport)
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
+        for cycle in self._unanswered:  # the base class tells only the last of several
+            cycle.disconnected = True
+            cycle.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -55,8 +61,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if awaited and self._head_timer is not None and self._raw_bytes > self.max_header_bytes:
             self._answer(self._too_large())
 
+    def _unset_keepalive_if_required(self) -> None:
+        """The rest of a body, after its answer, does not prolong the life of a connection."""
+        if not (self._in_message and self.cycle is not None and self.cycle.response_complete):
+            super()._unset_keepalive_if_required()
+
     def on_message_begin(self) -> None:
+        super()._unset_keepalive_if_required()
         super().on_message_begin()
+        self._in_message = True
         self._head_bytes = 0
         self._arm()
 
@@ -72,6 +85,15 @@ class BoundedProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._disarm()
         super().on_headers_complete()
+        self._unanswered.append(self.cycle)
+
+    def on_message_complete(self) -> None:
+        self._in_message = False
+        super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        self._unanswered.popleft()
+        super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
         if self.cycle.response_complete:  # the request was refused; the rest of it is read and thrown away
@@ -99,8 +121,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
     @property
     def _is_responding(self) -> bool:
-        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
-        return cycle is not None and cycle.response_started and not cycle.response_complete
+        return bool(self._unanswered) and self._unanswered[0].response_started
 
     def _answer(self, error: APIError) -> None:
         self._disarm()
