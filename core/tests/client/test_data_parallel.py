@@ -16,6 +16,7 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, La
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import RequestType
+from tenonry.stats import SchedulerStats
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
@@ -88,6 +89,9 @@ class TestDeath:
         ended = [one for record in logger.records if record.iteration for one in record.iteration.finished]
         errors = sorted(one.request_id for one in ended if one.finish_reason == "error")
         assert errors == ["r1", "r3", "r5", "r7"]
+        seen = [record.scheduler for record in logger.records if record.engine_index == 1 and record.scheduler]
+        assert any(one.num_running for one in seen)
+        assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
 
     def test_the_last_one_ends_everything(self, serve):
         served = serve(data_parallel_size=2)

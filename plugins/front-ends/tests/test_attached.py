@@ -18,7 +18,7 @@ from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupp
 from tenonry.messages import EngineCoreOutputs
 from tenonry.model_info import ModelInfo
 from tenonry.plugin_plan import PlanEntry, PluginPlan
-from tenonry.stats import IterationStats, StatRecord
+from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_front_ends import attached
 from tenonry_front_ends.attached import AttachedEngines, StatForwarder
 from tenonry_front_ends.channel import ControlLink, ControlRouter
@@ -190,6 +190,9 @@ class TestHub:
                     one for record in shared.heard.records if record.iteration for one in record.iteration.finished
                 ]
                 assert [one.finish_reason for one in finished if one.request_id == "lost"] == ["error", "error"]
+                seen = [one.scheduler for one in shared.heard.records if one.engine_index == 1 and one.scheduler]
+                assert any(one.num_running for one in seen)
+                assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
                 assert shared.hub.dead is None
                 os.kill(ends[0].engine_pids["engine 0"], signal.SIGKILL)
             await until(lambda: all(end.errored for end in ends))

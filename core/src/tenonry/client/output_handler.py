@@ -16,6 +16,7 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.stat_manager import StatManager
 from tenonry.errors import EngineDeadError
 from tenonry.messages import EngineCoreOutputs
+from tenonry.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
 CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
@@ -80,19 +81,19 @@ class OutputHandler:
 
     def _bury(self, index: int, reason: str) -> None:
         aborts: list[int] = []
-        if not self.stopped:
-            with contextlib.suppress(Exception):
-                while (outputs := self._client.receive()) is not None:
-                    self._outputs.absorb(outputs)
-                aborts = self._outputs.flush()
+        with contextlib.suppress(Exception):
+            while not self.stopped and (outputs := self._client.receive()) is not None:
+                self._outputs.absorb(outputs)
+            aborts = self._outputs.flush()
         lost = self._client.remove_engine(index, reason)
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
         else:
             others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
             self._client.abort_requests([*aborts, *others])
-        # Nothing that comes from this engine will bring the numbers of its requests.
-        self._stats.observe(EngineCoreOutputs(engine_index=index), self._outputs.take_iteration(index))
+        # Nothing that comes from this engine will bring the numbers of its requests, or say that it runs none.
+        last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
+        self._stats.observe(last, self._outputs.take_iteration(index))
 
     def stop(self, error: Exception) -> None:
         """Listen no more; every open request ends with `error`. Idempotent, from any thread.

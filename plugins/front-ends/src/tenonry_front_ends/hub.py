@@ -18,8 +18,9 @@ from typing import Any
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.messages import EngineCoreOutputs
 from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo
+from tenonry.stats import EngineInfo, SchedulerStats
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
     AskMetrics,
@@ -129,6 +130,7 @@ class Hub:
             logger.error("the engine died: %s", reason)
             self._client.engine_died(index, reason)
             self._client.remove_engine(index, reason)
+            self._stats.observe(EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats()))  # no work left
             self._tell(EngineDied(index, reason))
             self._on_engine_died(reason)
 
