@@ -14,9 +14,9 @@ from openai_server_fakes import ANSWER
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
+from tenonry_openai_server import helper_thread
+from tenonry_openai_server.protocol import chunks, whole
 from tenonry_openai_server.protocol.logprobs import TokenTexts, completion_logprobs, prompt_logprobs
-from tenonry_openai_server.protocol.whole import completion_response
-from tenonry_openai_server.routes import calls
 
 
 def joined(events: list[str], index: int = 0) -> str:
@@ -157,8 +157,8 @@ def test_logprobs_have_the_shape_of_completions(api):
     }
     events = api.stream("/v1/completions", {"prompt": "ab", "max_tokens": 2, "logprobs": 2})
     parts = [json.loads(event)["choices"][0]["logprobs"] for event in events[:-1]]
-    for name, whole in choice["logprobs"].items():
-        assert [entry for part in parts for entry in part[name]] == whole
+    for name, entries in choice["logprobs"].items():
+        assert [entry for part in parts for entry in part[name]] == entries
 
 
 def test_a_token_that_can_never_come_has_a_number(api):
@@ -271,17 +271,22 @@ def test_model_must_be_served(make_api):
     assert "one, two" in response.json()["error"]["message"]
 
 
+@pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("inline", "is_elsewhere"), [(20_000, False), (100, True)])
-def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline, is_elsewhere):
+def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline, is_elsewhere, stream):
     """They take seconds, in which nobody else would be served."""
     writers = []
 
-    def write(*args: Any) -> Any:
-        writers.append(threading.current_thread().name)
-        return completion_response(*args)
+    def write(*args: Any, **keywords: Any) -> Any:
+        writers.append(threading.current_thread().name.startswith("asyncio_"))
+        return completion_logprobs(*args, **keywords)
 
-    monkeypatch.setattr(calls, "INLINE_CHARS", inline)
-    monkeypatch.setattr("tenonry_openai_server.routes.completions.completion_response", write)
-    (choice,) = api.complete(prompt="abc", max_tokens=8, logprobs=2)["choices"]
-    assert len(choice["logprobs"]["tokens"]) == 8
-    assert [name.startswith("asyncio_") for name in writers] == [is_elsewhere]
+    monkeypatch.setattr(helper_thread, "INLINE_CHARS", inline)
+    monkeypatch.setattr(chunks if stream else whole, "completion_logprobs", write)
+    body = {"prompt": "x" * 60, "max_tokens": 8, "logprobs": 2, "echo": True}
+    if stream:
+        found = [json.loads(event)["choices"][0] for event in api.stream("/v1/completions", body)[:-1]]
+    else:
+        found = api.complete(**body)["choices"]
+    assert sum(len(choice["logprobs"]["tokens"]) for choice in found) == 60 + 1 + 8
+    assert writers[0] is is_elsewhere  # a stream's first chunk brings the prompt's

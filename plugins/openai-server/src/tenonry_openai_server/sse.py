@@ -18,6 +18,7 @@ from starlette.types import Receive, Scope, Send
 from tenonry.outputs import RequestOutput
 from tenonry_openai_server.errors import as_api_error
 from tenonry_openai_server.guard import RAW_SEND, REQUEST_ID
+from tenonry_openai_server.helper_thread import logprobs_size, off_loop
 from tenonry_openai_server.protocol.chunks import DONE, ChunkWriter
 from tenonry_openai_server.watch import Disconnected, DisconnectWatch
 
@@ -60,12 +61,13 @@ class EventStream(Response):
     async def _pump(self, first: RequestOutput, scope: Scope, watch: DisconnectWatch) -> None:
         send: Send = scope[RAW_SEND]
         write: Callable[[RequestOutput], bytes] = self.write
+        may_be_long = self.write.wishes.include_logprobs
         try:
-            data = write(first)
+            data = await self._write(first)
             if data:
                 await send({"type": "http.response.body", "body": data, "more_body": True})
             async for output in self.outputs:
-                data = write(output)
+                data = await self._write(output) if may_be_long else write(output)
                 if data:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             data = self.write.close()
@@ -74,6 +76,10 @@ class EventStream(Response):
             return
         watch.stop()
         await send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def _write(self, output: RequestOutput) -> bytes:
+        """The events of an output that may bring many log-probabilities."""
+        return await off_loop(logprobs_size([output]), lambda: self.write(output))
 
     async def _fail(self, scope: Scope, error: Exception, watch: DisconnectWatch) -> None:
         """The event that official clients raise as an error, then the end of the stream."""

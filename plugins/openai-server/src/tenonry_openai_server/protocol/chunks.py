@@ -45,6 +45,11 @@ class Wishes:
         """Nothing but text, once a completion has begun."""
         return self.logprobs is None and not self.token_ids and not self.continuous_usage
 
+    @property
+    def include_logprobs(self) -> bool:
+        """Lists that may be long, in any chunk."""
+        return self.logprobs is not None or self.prompt_logprobs
+
 
 class _Prompt:
     """What is known of one prompt: the index of its first completion, and its tokens."""

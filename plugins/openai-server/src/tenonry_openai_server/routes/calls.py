@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import re
 import time
 import uuid
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import msgspec
@@ -15,10 +14,11 @@ from starlette.responses import Response
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.outputs import Logprob, RequestOutput
+from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.auth import TENANT
 from tenonry_openai_server.errors import APIError, bad_request
+from tenonry_openai_server.helper_thread import INLINE_CHARS, logprobs_size, off_loop
 from tenonry_openai_server.protocol.chunks import Wishes
 from tenonry_openai_server.protocol.parse import Body, parse_body
 from tenonry_openai_server.protocol.requests import ChatRequest, CompletionRequest
@@ -29,11 +29,8 @@ from tenonry_openai_server.watch import Disconnected
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
-ENTRY_CHARS = 8  # one log-probability takes as long as so many characters of text
-INLINE_CHARS = 20_000  # longer texts are tokenised and rendered on a helper thread
 _TRACE = re.compile(r"[\x21-\x7e ]{1,512}")
 BodyType = TypeVar("BodyType", bound=Body)
-Result = TypeVar("Result")
 
 
 def server_state(request: Request) -> ServerState:
@@ -146,24 +143,10 @@ def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
     return engine.io_processor
 
 
-async def off_loop(size: int, function: Callable[[], Result]) -> Result:
-    """Call `function` here, or on a helper thread if the text it works on is long."""
-    if size <= INLINE_CHARS:
-        return function()
-    return await asyncio.to_thread(function)
-
-
 async def respond(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
     """What `make` makes of the outputs, as JSON. Lists of log-probabilities may take seconds to write."""
-    lists = [completion.logprobs for output in outputs for completion in output.outputs]
-    size = sum(map(_entries, [*lists, *(output.prompt_logprobs for output in outputs)])) * ENTRY_CHARS
-    body = await off_loop(size, lambda: msgspec.json.encode(make()))
+    body = await off_loop(logprobs_size(outputs), lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")
-
-
-def _entries(positions: Sequence[Mapping[int, Logprob] | None] | None) -> int:
-    """Log-probabilities in a list, as many at each position as at the last."""
-    return len(positions) * len(positions[-1] or ()) if positions else 0
 
 
 async def truncated(engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None, *, special: bool) -> Any:

@@ -8,6 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenonry_openai_server.helper_thread import off_loop
 from tenonry_openai_server.merge import last_output
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.chunks import ChatChunks
@@ -19,7 +20,6 @@ from tenonry_openai_server.routes.calls import (
     Call,
     check_transfer,
     need_text,
-    off_loop,
     read_body,
     respond,
     server_state,
