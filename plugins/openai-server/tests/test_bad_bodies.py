@@ -10,6 +10,8 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import HealthCheck, given, settings
 
+from tenonry_openai_server.protocol import parse
+
 FIELDS = [
     "model", "prompt", "messages", "n", "best_of", "temperature", "top_p", "top_k", "min_p", "seed", "max_tokens",
     "max_completion_tokens", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
@@ -205,6 +207,17 @@ def test_messages_do_not_multiply_their_parts(message, api):
     assert is_openais(response)
     assert "more than 4096 parts" in response.json()["error"]["message"]
     assert api.post("/v1/chat/completions", {"messages": [message] * 40, "add_special_tokens": True}).status_code != 500
+
+
+def test_fields_of_a_large_body_that_mean_nothing_are_never_listed(api, monkeypatch):
+    """Reliability, fault 20: a million fields with names of their own occupied the event loop for a second."""
+    body = {"prompt": "a", **{f"x{i}": i for i in range(100_000)}}
+    monkeypatch.setattr(parse, "_list_fields", None)
+    assert api.post("/v1/completions", body).status_code == 200
+    assert api.post("/v1/completions", {**body, "suffix": "b"}).json()["error"]["code"] == "unsupported"
+    assert api.post("/v1/completions", {**body, "n": 0}).json()["error"]["param"] == "n"
+    del body["prompt"]
+    assert "prompt: is missing" in api.post("/v1/completions", body).text
 
 
 def test_many_bad_token_ids_are_one_error(api):

@@ -1,8 +1,8 @@
 """Bytes of a body to a checked request model, or a 400 that names the field, the value and the bound. Front end.
 
 A body is cut into its top-level fields first, without making objects of them: names and sizes decide there, so that
-millions of tiny lists in a field that nobody reads, or that holds a few numbers, are never built. A model brings its
-own decoders for the fields that may be large.
+millions of fields, or of tiny lists in a field that nobody reads or that holds a few numbers, are never built. A model
+brings its own decoders for the fields that may be large.
 
 Unknown fields are ignored, as OpenAI's clients expect of a server older than they are, and named once in the log. A
 field that is known to change the answer, and that this server cannot honour, is refused: ignoring it would lie.
@@ -10,11 +10,13 @@ field that is known to change the answer, and that this server cannot honour, is
 
 from __future__ import annotations
 
+import functools
 import logging
 from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar
 
 import msgspec
+from msgspec import UNSET
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from tenonry_openai_server.errors import APIError, bad_request
@@ -71,8 +73,9 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
+MAX_LISTED_BYTES = 1 << 20  # of a body whose fields are listed whatever their names, at a microsecond each
 _unknown_names: set[str] = set()
-_cut = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
+_list_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
 
 class Body(BaseModel):
@@ -96,7 +99,7 @@ BodyType = TypeVar("BodyType", bound=Body)
 def parse_body(model: type[BodyType], raw: bytes) -> BodyType:
     """Read and check a JSON body. Raises APIError 400."""
     try:
-        fields = _cut(raw)
+        fields = _cut(model, raw)
         values = _decode(model, fields)
     except msgspec.ValidationError:
         raise bad_request("the body must be a JSON object") from None
@@ -119,6 +122,22 @@ def _check_copies(body: Body, settings_bytes: int) -> None:
             f"{body.num_completions} completions with {settings_bytes} bytes of settings each are above "
             f"{MAX_COPIED_BYTES} bytes; ask for fewer completions at once, or send shorter lists with them"
         )
+
+
+def _cut(model: type[Body], raw: bytes) -> dict[str, msgspec.Raw]:
+    """The top-level fields of a body; those of a large one only if their names mean something."""
+    if len(raw) <= MAX_LISTED_BYTES:
+        return _list_fields(raw)
+    cut = _known_fields(model).decode(raw)
+    return {name: value for name, value in msgspec.structs.asdict(cut).items() if value is not UNSET}
+
+
+@functools.cache
+def _known_fields(model: type[Body]) -> msgspec.json.Decoder[msgspec.Struct]:
+    names = sorted({*model.model_fields, *REFUSED})
+    return msgspec.json.Decoder(
+        msgspec.defstruct("Fields", [(name, msgspec.Raw | msgspec.UnsetType, UNSET) for name in names])
+    )
 
 
 def _decode(model: type[Body], fields: dict[str, msgspec.Raw]) -> dict[str, Any]:
