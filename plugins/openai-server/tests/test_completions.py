@@ -15,6 +15,7 @@ from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, 
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
 from tenonry_openai_server import helper_thread
+from tenonry_openai_server.errors import NOTHING_LEFT
 from tenonry_openai_server.protocol import chunks, whole
 from tenonry_openai_server.protocol.logprobs import TokenTexts, completion_logprobs, prompt_logprobs
 
@@ -229,6 +230,7 @@ def test_without_tokenizer_only_ids_are_served(make_api):
         (QueueFullError("5000 requests run or wait", 2.2), 429, "queue_full", "3"),
         (DrainingError("the server is shutting down and accepts no new requests", 5.0), 503, "draining", "5"),
         (EngineDeadError("engine 0 (pid 12) died"), 503, "engine_dead", "5"),
+        (EngineGenerateError(f"request 5 failed: {NOTHING_LEFT}"), 400, "no_token_left", None),
         (EngineGenerateError("kernel failed at 0x7fffdeadbeef"), 500, "generation_failed", None),
         (RuntimeError("secret at 0x7fffdeadbeef"), 500, "internal_error", None),
     ],
@@ -239,7 +241,8 @@ def test_failures_have_their_status_and_say_nothing_secret(error, status, code, 
         response = api.post("/v1/completions", body)
         assert response.status_code == status
         assert response.json()["error"]["code"] == code
-        assert response.json()["error"]["type"] == ("rate_limit_error" if status == 429 else "server_error")
+        kinds = {400: "invalid_request_error", 429: "rate_limit_error"}
+        assert response.json()["error"]["type"] == kinds.get(status, "server_error")
         assert response.headers.get("retry-after") == retry
         assert not {"0x7", "secret", "pid"} & set(response.text.split())
         assert "0x7fff" not in response.text

@@ -24,9 +24,11 @@ from tenonry.errors import (
     RequestError,
     Unsupported,
 )
+from tenonry.step import RowFailure
 
 logger = logging.getLogger("tenonry.server")
 
+NOTHING_LEFT = RowFailure.TEXT[RowFailure.SAMPLING]
 MAX_MESSAGE_CHARS = 2000
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
@@ -95,6 +97,8 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
         return bad_request(str(error), error.param, error.code)
     if isinstance(error, QueueFullError):
         return _from_queue(error)
+    if isinstance(error, EngineGenerateError) and NOTHING_LEFT in str(error):
+        return bad_request(f"{NOTHING_LEFT}; allow more of them", code="no_token_left")
     if isinstance(error, Unsupported):
         return bad_request(str(error), code="unsupported")
     if isinstance(error, EngineDeadError):
