@@ -158,6 +158,13 @@ def test_openapi_document_names_every_route_and_resolves(api):
     temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 100)
     assert "http" not in text.replace("https://json-schema.org", "")
+    media = {path: set(route["responses"]["200"]["content"]) for path, (route,) in _routes(document)}
+    assert "text/plain" in media["/metrics"]
+    assert "text/event-stream" in media["/v1/completions"]
+
+
+def _routes(document):
+    return [(path, list(methods.values())) for path, methods in document["paths"].items()]
 
 
 def test_broken_route_answers_in_openais_shape_without_its_text(api, monkeypatch, caplog):

@@ -18,15 +18,18 @@ _responses: dict[str, type[msgspec.Struct]] = {"ErrorBody": ErrorBody}
 
 
 def describe(
-    summary: str, request: type[BaseModel] | None, response: type[msgspec.Struct] | None, *, stream: bool = False
+    summary: str, request: type[BaseModel] | None, response: type[msgspec.Struct] | None, *, text: str = ""
 ) -> dict[str, Any]:
-    """Keyword arguments of a route decorator: the route parses and renders by itself, so it says what it takes."""
+    """Keyword arguments of a route decorator: the route parses and renders by itself, so it says what it takes.
+
+    `text`: the media type of an answer that is no JSON.
+    """
     content: dict[str, Any] = {}
     if response is not None:
         _responses[response.__name__] = response
         content["application/json"] = {"schema": {"$ref": REF + response.__name__}}
-    if stream:
-        content["text/event-stream"] = {"schema": {"type": "string"}}
+    if text:
+        content[text] = {"schema": {"type": "string"}}
     error = {"description": "Error", "content": {"application/json": {"schema": {"$ref": REF + "ErrorBody"}}}}
     extra: dict[str, Any] = {"responses": {"200": {"description": "Success", "content": content}, "default": error}}
     if request is not None:

@@ -36,7 +36,9 @@ router = APIRouter()
 MESSAGE_CHARS = 64  # a message takes a template as long as so many characters, whatever it says
 
 
-@router.post("/v1/chat/completions", **describe("Answer in a chat", ChatRequest, ChatResponse, stream=True))
+@router.post(
+    "/v1/chat/completions", **describe("Answer in a chat", ChatRequest, ChatResponse, text="text/event-stream")
+)
 async def chat_completions(request: Request) -> Response:
     """Continue a chat with the assistant's answer."""
     state = server_state(request)

@@ -37,7 +37,9 @@ router = APIRouter()
 DEFAULT_MAX_TOKENS = 16
 
 
-@router.post("/v1/completions", **describe("Complete a prompt", CompletionRequest, CompletionResponse, stream=True))
+@router.post(
+    "/v1/completions", **describe("Complete a prompt", CompletionRequest, CompletionResponse, text="text/event-stream")
+)
 async def completions(request: Request) -> Response:
     """Continue one prompt, or several at once."""
     state = server_state(request)

@@ -53,7 +53,7 @@ async def version(_: Request) -> Response:
     return answer(VersionResponse(__version__))
 
 
-@router.get("/metrics", **describe("Prometheus metrics", None, None))
+@router.get("/metrics", **describe("Prometheus metrics", None, None, text="text/plain"))
 async def metrics(request: Request) -> Response:
     """The exposition of the first stat logger that can render one: the numbers of all API servers and engines."""
     rendered = await server_state(request).engine.render_metrics()
