@@ -392,6 +392,20 @@ class TestStart:
         assert psutil.Process().children() == []
 
     @pytest.mark.parametrize(
+        ("values", "is_plain"),
+        [
+            ({"num_gpu_blocks_override": 1, "block_size": 4}, True),
+            ({"scheduler": {"name": "kernel_parts:MoodyScheduler", "options": {"fail": "constructor"}}}, False),
+        ],
+    )
+    def test_only_a_failure_that_says_too_little_is_traced(self, fake_model_site, capfd, values, is_plain):
+        with pytest.raises(LaunchError):
+            self.start(**values)
+        log = capfd.readouterr().err
+        assert "engine 0 could not be built" in log
+        assert ("Traceback" not in log) is is_plain
+
+    @pytest.mark.parametrize(
         ("values", "text"),
         [
             ({"worker": {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}}, "no weights"),
@@ -407,7 +421,7 @@ class TestStart:
 
     def test_an_engine_that_takes_too_long_is_stopped(self, fake_model_site):
         """Q13."""
-        with pytest.raises(LaunchError, match=r"not ready after 0 s: engine 0 \(.*\); raise --start-timeout"):
+        with pytest.raises(LaunchError, match=r"not ready after 0.05 s: engine 0 \(.*\); raise --start-timeout"):
             self.start(start_timeout=0.05)
         assert psutil.Process().children() == []
 

@@ -152,7 +152,7 @@ class TestWhatGoesWrong:
     def test_nobody_answers(self, front_end):
         """Q13: there is an overall deadline."""
         front_end(CoreEngine(0), CoreEngine(1)).fails(
-            r"not ready after 0 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout", timeout=0.05
+            r"not ready after 0.05 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout", timeout=0.05
         )
 
     def test_it_says_hello_and_no_more(self, front_end):
@@ -189,7 +189,7 @@ class TestWhatGoesWrong:
 
     @pytest.mark.parametrize(
         ("timeout", "ended", "text"),
-        [(0.05, {}, r"not ready after 0 s: engine 0 \(new\)"), (30.0, {"engine_0": 3}, "engine 0: exit code 3")],
+        [(0.05, {}, r"not ready after 0.05 s: engine 0 \(new\)"), (30.0, {"engine_0": 3}, "engine 0: exit code 3")],
         ids=["the deadline", "an exit"],
     )
     def test_reports_of_many_nodes_put_off_nothing(self, front_end, timeout, ended, text):

@@ -22,7 +22,7 @@ from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore, News
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
-from tenonry.errors import LaunchError, TenonryError, WireError
+from tenonry.errors import ConfigError, LaunchError, TenonryError, WireError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     STOP_SIGNAL,
@@ -62,7 +62,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
         metadata = handshake.hello()
         loop = make_loop(context, spec, metadata)
     except Exception as error:
-        logger.exception("engine %d could not be built", spec.engine_index)
+        logger.exception("engine %d could not be built", spec.engine_index, exc_info=not isinstance(error, ConfigError))
         handshake.failed(error)
         context.destroy()
         return 1

@@ -83,7 +83,7 @@ class Handshake:
             self._check_children(finished, now)
             names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
             if now > deadline:
-                raise LaunchError(f"not ready after {timeout:.0f} s: {names}; raise --start-timeout if loading is slow")
+                raise LaunchError(f"not ready after {timeout:g} s: {names}; raise --start-timeout if loading is slow")
             if now > report:
                 report = now + REPORT_EVERY_S
                 logger.info("waiting for %s", names)
