@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry.engine.coordinator import CoordinatorState
+from tenonry.engine.coordinator import Coordinator, CoordinatorState
 from tenonry.messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
+
+
+@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x91\xa2\xdbx", b"\x91" * 100_000, b"\x93\xa4load\x01\x02"])
+def test_garbage_is_dropped(frame, tmp_path, caplog):
+    """Fault 21: whoever finds the socket cannot end the process, and with it all engines in lockstep."""
+    coordinator = Coordinator(f"ipc://{tmp_path}/c", None, lockstep=True)
+    try:
+        coordinator._receive(frame)
+        assert "dropped a report" in caplog.text
+        assert not coordinator.state.changed
+    finally:
+        coordinator.close()
 
 
 def joined(count: int) -> CoordinatorState:

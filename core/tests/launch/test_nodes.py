@@ -55,3 +55,12 @@ def test_the_last_words_of_a_node_that_is_gone_count(context):
     assert watch.receive(door, [NODE_IDENTITY + b"away", msgspec.msgpack.encode(report)]) == report
     assert deaths == {4: "engine 4 ended with signal SIGKILL on node away"}
     door.close()
+
+
+@pytest.mark.parametrize("body", [b"", b"\xc1", b"\x93\xa2\xdbx\x90\x80", b"\x91" * 100_000])
+def test_garbage_is_dropped(body, context, caplog):
+    """Fault 21: the thread that watches the nodes goes on."""
+    door = context.socket(zmq.ROUTER)
+    assert NodeWatch(lambda *_: None).receive(door, [NODE_IDENTITY + b"x", body]) is None
+    assert "dropped a report of a node" in caplog.text
+    door.close()

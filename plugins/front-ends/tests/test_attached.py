@@ -341,11 +341,12 @@ class TestEnds:
         place = msgspec.structs.replace(Link().place, identity="1.5", control_address=address)
         link = ControlLink(place)
         try:
-            link._socket.send(b"\xc1")
+            for frames in ([b"\xc1"], [b"\x91\xa2\xdbx"], [b"a", b"b"], [b""]):
+                link._socket.send_multipart(frames)
             link.send(AskMetrics(3))
             eventually(lambda: router.read(20) or got)
             assert got == [(b"1.5", AskMetrics(3))]
-            assert "dropped a message of API server 1.5" in caplog.text
+            assert caplog.text.count("dropped a message of API server 1.5") == 4
             router.send(b"1.5", Stop(False))
             router.send(b"9.9", Heard())  # is not there
             assert link.receive(5000) == Stop(False)

@@ -118,7 +118,7 @@ class Coordinator:
     def _receive(self, frame: bytes) -> None:
         try:
             message = self._decoder.decode(frame)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:  # text that is no UTF-8 is no DecodeError
             logger.warning("dropped a report: %s", error)
             return
         before = self.state.is_running

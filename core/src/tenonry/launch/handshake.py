@@ -111,7 +111,7 @@ class Handshake:
             raise LaunchError(f"engine {engine_index_of(identity)} is none of those that start; {COMPARE}")
         try:
             message = self._decoder.decode(body[0] if body else b"")
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise LaunchError(f"engine {engine.index} sent what is no handshake message: {error}") from None
         side, other = ("local", "remote") if engine.local else ("remote", "local")
         if message.local != engine.local:

@@ -47,7 +47,7 @@ class NodeWatch:
         """One report, or None if it is none; it is acknowledged, so that the node knows that we live."""
         try:
             report = self._decoder.decode(frames[-1])
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:  # text that is no UTF-8 is no DecodeError
             logger.warning("dropped a report of a node: %s", error)
             return None
         self._last[frames[0]] = (time.monotonic(), report)

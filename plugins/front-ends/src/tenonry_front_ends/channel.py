@@ -110,11 +110,12 @@ class ControlRouter:
         """Hand over all messages that are there, the first of which may take its time; bad ones are dropped."""
         while not self._socket.closed and self._socket.poll(timeout_ms):
             timeout_ms = 0
-            identity, body = self._socket.recv_multipart()
+            identity, *body = self._socket.recv_multipart()
             try:
-                message: ServerMessage = self._decoder.decode(body)
-            except msgspec.DecodeError as error:
-                logger.warning("dropped a message of API server %s: %s", identity.decode(), error)
+                (frame,) = body
+                message: ServerMessage = self._decoder.decode(frame)
+            except (ValueError, RecursionError) as error:  # no text in UTF-8 is no DecodeError
+                logger.warning("dropped a message of API server %s: %s", identity.decode(errors="replace"), error)
                 continue
             self._on_message(identity, message)
 
