@@ -174,6 +174,18 @@ def test_fifty_megabytes_are_refused_and_the_connection_survives(live, connect):
     assert raw.answer()[0] == 200
 
 
+def test_http_1_0_gets_no_chunks(live, connect):
+    """They are what HTTP/1.1 brought; whoever speaks 1.0 would take their sizes for text."""
+    answer = connect(live).send(STREAM.replace(b"HTTP/1.1", b"HTTP/1.0")).until(b"nothing ends it but the connection")
+    head, _, body = answer.partition(b"\r\n\r\n")
+    assert b"transfer-encoding" not in head
+    assert b"connection: close" in head
+    assert body.startswith(b"data: {")
+    assert body.endswith(b"data: [DONE]\n\n")
+    health = connect(live).send(b"GET /health HTTP/1.0\r\n\r\n").until(b"nothing ends it but the connection")
+    assert health.endswith(b'\r\n\r\n{"status":"ok"}')
+
+
 @pytest.mark.parametrize("late", [b"x", b"x" * 10])
 def test_body_after_its_answer_does_not_keep_the_connection(late, make_live, connect):
     """Idle connections are closed; one that brought a body late, or a part of it, stayed for ever."""

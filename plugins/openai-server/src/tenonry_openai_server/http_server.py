@@ -27,6 +27,14 @@ CLOSE_TIMEOUT_S = 2
 HANG_UP_S = 1.0
 
 
+class UnframedCycle(RequestResponseCycle):
+    """The answer to HTTP/1.0, which knows no chunks: where no length is given, the end of the connection ends it."""
+
+    async def send(self, message: Any) -> None:
+        self.expected_content_length = len(message.get("body", b""))
+        await super().send(message)
+
+
 class BoundedProtocol(HttpToolsProtocol):
     """HTTP/1.1 with a bounded head: `max_header_bytes` in size, `receive_timeout` in seconds."""
 
@@ -63,7 +71,8 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _unset_keepalive_if_required(self) -> None:
         """The rest of a body, after its answer, does not prolong the life of a connection."""
-        if not (self._in_message and self.cycle is not None and self.cycle.response_complete):
+        cycle: RequestResponseCycle | None = self.cycle  # none before the first request
+        if not (self._in_message and cycle is not None and cycle.response_complete):
             super()._unset_keepalive_if_required()
 
     def on_message_begin(self) -> None:
@@ -86,6 +95,9 @@ class BoundedProtocol(HttpToolsProtocol):
         self._disarm()
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
+        if self.scope["http_version"] == "1.0":
+            self.cycle.__class__ = UnframedCycle
+            self.cycle.chunked_encoding = False
 
     def on_message_complete(self) -> None:
         self._in_message = False
