@@ -260,6 +260,11 @@ def test_prompt_too_long_or_empty_names_the_limit(api):
     long = api.post("/v1/completions", {"prompt": "x" * 200})
     assert (long.status_code, long.json()["error"]["code"]) == (400, "too_long")
     assert "max_model_len=100" in long.text
+    ids = api.post("/v1/completions", {"prompt": [[5], [5] * 101]})
+    assert (ids.status_code, ids.json()["error"]["code"]) == (400, "context_length_exceeded")
+    assert "has 101 tokens" in ids.text
+    assert "max_model_len=100" in ids.text
+    assert len(api.engine.calls) == 1  # that of the text
     empty = api.post("/v1/completions", {"prompt": "", "add_special_tokens": False})
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "prompt")
     for body in ({"prompt": "x" * 200, "stream": True}, {"prompt": "", "add_special_tokens": False, "stream": True}):

@@ -9,6 +9,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenonry.errors import RequestError
 from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.merge import last_outputs, merge
 from tenonry_openai_server.openapi import describe
@@ -88,4 +89,13 @@ async def prepare(
     if isinstance(prompt, str):
         need_text(engine, "a text prompt", "prompt")
     prompt = await truncated(engine, prompt, body, params.max_tokens, special=special)
-    return prompt if isinstance(prompt, str) else {"prompt_token_ids": prompt}
+    if isinstance(prompt, str):
+        return prompt
+    longest = engine.info.max_model_len
+    if len(prompt) > longest:  # before millions of them become an array
+        raise RequestError(
+            f"the prompt has {len(prompt)} tokens, but the context holds max_model_len={longest} tokens",
+            "prompt",
+            "context_length_exceeded",
+        )
+    return {"prompt_token_ids": prompt}
