@@ -186,7 +186,7 @@ class Reader:
         self.servers[port] = Server(self.lighter(words), self.folder, port)
 
     def lighter(self, words: list[str]) -> list[str]:
-        return words if self.needs_model or words[0] in {"plugins", "ps"} else [*words, "--worker", "null"]
+        return words if self.needs_model or words[0] in {"keys", "plugins", "ps"} else [*words, "--worker", "null"]
 
     def wait_for_servers(self) -> None:
         for server in self.servers.values():
