@@ -186,6 +186,20 @@ class TestExit:
         assert describe_exit(code) == text
 
 
+class TestSilence:
+    """Fault 8: a child that hangs."""
+
+    def test_one_that_lived_and_says_no_more_is_killed(self, supervisor, caplog):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        for signs in ("+", "+-+", "", "+-", "-"):
+            supervisor.start(f"signs {signs}", "kernel_roles:give_signs", {"signs": signs}, silence_s=2)
+        eventually(lambda: len(exits.seen) == 2)
+        time.sleep(1.5)
+        assert sorted((name, code) for name, _, code in exits.seen) == [("signs +", -9), ("signs +-+", -9)]
+        assert caplog.text.count("has given no sign of life for 2 s") == 2
+
+
 class TestStop:
     """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
 

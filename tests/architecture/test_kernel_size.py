@@ -13,7 +13,7 @@ from house import ROOT
 
 CORE = ROOT / "core" / "src"
 # The aim: 3500.
-MAX_CODE_LINES = 6068
+MAX_CODE_LINES = 6132
 MAX_FILE_LINES = 300
 NO_CODE = {
     tokenize.COMMENT,

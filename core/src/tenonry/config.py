@@ -147,7 +147,7 @@ class EngineConfig(Settings):
         30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400
     )
     start_timeout: float = Field(600.0, description="Seconds until an engine must be ready.", gt=0, le=86400)
-    step_timeout: float = Field(300.0, description="Seconds until a silent worker process is given up.", gt=0, le=86400)
+    step_timeout: float = Field(300.0, description="Seconds until a silent process is given up.", gt=0, le=86400)
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
 

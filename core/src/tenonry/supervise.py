@@ -3,6 +3,8 @@
 No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
 that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
 
+A child that can hang is given a time limit for its silence and tells with a `Pulse` that it lives.
+
 Signals that reach a whole group of processes (a terminal's, systemd's) mean nothing to a child, whose parent got them,
 too, and decides; it ends its children by STOP_SIGNAL.
 """
@@ -10,9 +12,12 @@ too, and decides; it ends its children by STOP_SIGNAL.
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import logging
+import math
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -20,6 +25,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import psutil
 
@@ -31,6 +37,7 @@ STOP_TIMEOUT_S = 5.0
 GROUP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
+BEAT_S = 0.5
 ExitCallback = Callable[[str, int, int], None]
 
 
@@ -155,11 +162,26 @@ class Supervisor:
         self._callbacks: list[ExitCallback] = []
         self._finalizer = weakref.finalize(self, stop_children, self._children)
 
-    def start(self, name: str, role: str, payload: Mapping[str, str], **options: object) -> Child:
-        """As `start_child`; the child is watched from now on."""
-        child = start_child(name, role, payload, **options)  # type: ignore[arg-type]
+    def start(
+        self, name: str, role: str, payload: Mapping[str, str], *, silence_s: float = math.inf, **options: Any
+    ) -> Child:
+        """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
+
+        It says that it lives with `Pulse(int(payload["pulse"]))`; nobody counts before it has done so once.
+        """
+        signs, pulse = os.pipe()
+        if silence_s < math.inf:
+            payload, options["pass_fds"] = {**payload, "pulse": str(pulse)}, (*options.get("pass_fds", ()), pulse)
+        try:
+            child = start_child(name, role, payload, **options)
+        except BaseException:
+            os.close(signs)
+            raise
+        finally:
+            os.close(pulse)
         self._children.append(child)
-        threading.Thread(target=_watch, args=(child, self._callbacks), name=f"watch {name}", daemon=True).start()
+        watch = (child, signs, silence_s, self._callbacks)
+        threading.Thread(target=_watch, args=watch, name=f"watch {name}", daemon=True).start()
         return child
 
     def on_exit(self, callback: ExitCallback) -> None:
@@ -188,11 +210,61 @@ class Supervisor:
         stop_children(self._children, timeout)
 
 
-def _watch(child: Child, callbacks: list[ExitCallback]) -> None:
+def _watch(child: Child, signs: int, silence_s: float, callbacks: list[ExitCallback]) -> None:
+    with open(signs, "rb", buffering=0) as pipe:
+        if _falls_silent(child, pipe, silence_s):
+            logger.error(
+                "%s (pid %d) has given no sign of life for %g s (--step-timeout); killing it",
+                child.name, child.pid, silence_s,
+            )  # fmt: skip
+            kill_tree(child.pid)
     code = child.process.wait()
     if not child.stopping:
         for callback in list(callbacks):
             callback(child.name, child.pid, code)
+
+
+def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
+    """True once a child that lives has been silent for too long; False when it ends, or can be silent for ever."""
+    poller, silent_s = select.poll(), -math.inf
+    poller.register(pipe, select.POLLIN)
+    while limit_s < math.inf and child.exit_code is None:
+        if poller.poll(1000):
+            sign = pipe.read(4096)
+            if not sign:
+                break
+            silent_s = 0.0 if sign.endswith(Pulse.BEAT) else -math.inf
+        else:
+            silent_s += 1  # of seconds in which we ran ourselves: whoever stops us both may take long
+            if silent_s >= limit_s:
+                return True
+    return False
+
+
+class Pulse:
+    """A child's signs of life, for the parent that counts the seconds of its silence; without `fd` nobody does."""
+
+    BEAT, PAUSE = b"+", b"-"
+
+    def __init__(self, fd: int = -1) -> None:
+        self._fd, self._due = fd, 0.0
+
+    def beat(self) -> None:
+        """I live. Costs little more than a look at the clock, so a loop can say it in every turn."""
+        now = time.monotonic()
+        if now >= self._due:
+            self._due = now + BEAT_S
+            self._tell(self.BEAT)
+
+    def pause(self) -> None:
+        """From now on I may be silent, until the next `beat`."""
+        self._due = 0.0
+        self._tell(self.PAUSE)
+
+    def _tell(self, sign: bytes) -> None:
+        if self._fd >= 0:
+            with contextlib.suppress(OSError):  # the parent has ended; so shall we
+                os.write(self._fd, sign)
 
 
 def describe_exit(code: int) -> str:

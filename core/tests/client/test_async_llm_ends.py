@@ -6,6 +6,7 @@ import asyncio
 import gc
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -125,6 +126,31 @@ class TestDeath:
             await stream.aclose()
 
         served.run(main())
+
+    def test_an_engine_that_hangs_is_given_up(self, serve, caplog):
+        """Fault 8, where the worker lives in the engine's process."""
+        served = serve(worker=SLOW, step_timeout=1)
+
+        async def main() -> None:
+            stream = asyncio.ensure_future(collect(served.engine, [1], LONG, "r"))
+            await asyncio.sleep(0.2)
+            os.kill(pid_of(served), signal.SIGSTOP)
+            with pytest.raises(EngineDeadError, match="signal SIGKILL"):
+                await asyncio.wait_for(stream, 20)
+
+        served.run(main())
+        assert served.engine.errored
+        assert re.search(r"engine 0 \(pid \d+\) has given no sign of life for 2 s \(--step-timeout\)", caplog.text)
+
+    def test_an_idle_engine_and_one_with_a_long_call_live_on(self, serve):
+        served = serve(step_timeout=1)
+
+        async def main() -> list[int]:
+            await asyncio.sleep(3)
+            await served.engine.collective_rpc("nap", [4.0])
+            return await collect(served.engine, [1], params(), "r")
+
+        assert served.run(main()) == tokens([1], params())
 
     def test_before_anybody_asked_for_anything(self, serve):
         served = serve()

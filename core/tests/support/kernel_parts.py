@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
+import time
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -169,6 +170,7 @@ class MoodyWorker(FakeWorker):
             "count_steps",
             "data_parallel_size",
             "echo",
+            "nap",
             "too_large",
             "unknown_type",
             "lone_surrogate",
@@ -200,6 +202,9 @@ class MoodyWorker(FakeWorker):
 
     def data_parallel_size(self) -> int:
         return self.context.config.data_parallel_size
+
+    def nap(self, seconds: float) -> None:
+        time.sleep(seconds)
 
     def too_large(self) -> int:
         return 2**70

@@ -13,12 +13,21 @@ from pathlib import Path
 
 import psutil
 
-from tenonry.supervise import GROUP_SIGNALS, STOP_SIGNAL
+from tenonry.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
 from tenonry_testkit.roles import say
 
 IGNORE_AND_SLEEP = (
     "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 )
+
+
+def give_signs(payload: Mapping[str, str]) -> int:
+    """Say `signs`, then nothing more."""
+    pulse = Pulse(int(payload["pulse"]))
+    for sign in payload["signs"]:
+        pulse.beat() if sign == "+" else pulse.pause()
+    time.sleep(600)
+    return 0
 
 
 def leave(payload: Mapping[str, str]) -> int:

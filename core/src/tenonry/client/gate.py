@@ -37,14 +37,18 @@ class Gate:
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
-        """Room for `count` completions until they are with the output processor. Raises QueueFullError.
+        """Room for `count` completions until they are with the output processor.
 
-        Stat loggers hear of those that are refused here, and of those that turn out to be invalid on their way in.
+        Raises QueueFullError, DrainingError, or RequestError for more than will ever have room. Stat loggers hear of
+        those that are refused here, and of those that turn out to be invalid on their way in.
         """
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
             raise DrainingError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
         inside, capacity = self._outputs.num_completions + self.held, self.capacity
+        if count > capacity:
+            self._stats.submit("record_rejection", "invalid")
+            raise RequestError(f"n={count}: there is room for {capacity} sequences in all; lower n", "n")
         if inside + count > capacity:
             self._stats.submit("record_rejection", "queue_full")
             raise QueueFullError(

@@ -106,6 +106,7 @@ class DataParallelLoop(EngineLoop):
     def _has_anybody_work(self) -> bool:
         """The coordinator's answer. Waiting for it, an engine hears of its own end only."""
         while self._failure is None and self._stop_at is None:
+            self.pulse.beat()
             if self._orders.poll(ANSWER_POLL_MS):
                 order = self._order_decoder.decode(self._orders.recv())
                 if isinstance(order, WaveVerdict) and order.wave == self._wave:

@@ -43,6 +43,7 @@ from tenonry.plugin_plan import PluginPlan
 from tenonry.request import CLIENT_SHIFT
 from tenonry.serial import Decoder, Encoder
 from tenonry.sockets import CurveKeys, engine_identity, make_socket
+from tenonry.supervise import Pulse
 
 logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_MINS = 5
@@ -61,6 +62,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
     try:
         metadata = handshake.hello()
         loop = make_loop(context, spec, metadata)
+        loop.pulse = Pulse(int(payload.get("pulse", -1)))
     except Exception as error:
         logger.exception("engine %d could not be built", spec.engine_index, exc_info=not isinstance(error, ConfigError))
         handshake.failed(error)
@@ -124,6 +126,8 @@ class EngineHandshake:
 class EngineLoop:
     """One engine with its sockets. `run` returns the process's exit status: 0 only after an orderly stop."""
 
+    pulse = Pulse()
+
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
         self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
         self._failure: str | None = None
@@ -162,6 +166,7 @@ class EngineLoop:
             self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})
             status = 1
         finally:
+            self.pulse.pause()
             signal.set_wakeup_fd(-1)
             self.core.shutdown()
             self._context.destroy()  # once clients have what was sent to them
@@ -170,6 +175,7 @@ class EngineLoop:
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
         core = self.core
+        self.pulse.beat()
         if self._stop_at is None and not core.has_work():
             self._rest()
         self._drain()
@@ -224,6 +230,7 @@ class EngineLoop:
                 self.core.abort_requests([handle for handle in handles if handle >> CLIENT_SHIFT == client])
             elif kind is RequestType.UTILITY:
                 call = self._call_decoder.decode(frames[1:])
+                self.pulse.pause()  # nobody knows how long it takes
                 self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
             else:
                 raise WireError(f"{kind.name} is not accepted from a front end")
