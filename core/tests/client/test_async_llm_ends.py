@@ -529,8 +529,8 @@ class TestStatLoggers:
         async def main() -> None:
             with pytest.raises(RequestError):
                 await collect(served.engine, [], params(), "r")
-            monkeypatch.setattr(Gate, "capacity", 0)
-            with pytest.raises(TenonryError):
+            monkeypatch.setattr(Gate, "capacity", 1)
+            with served.engine._gate.holding(1), pytest.raises(TenonryError):
                 await collect(served.engine, [1], params(), "r")
             await served.engine.drain(0)
             with pytest.raises(TenonryError):

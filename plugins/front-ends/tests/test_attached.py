@@ -140,8 +140,9 @@ class TestHub:
 
         async def main(shared: Shared) -> None:
             engine = await shared.attach(1)
-            with pytest.raises(QueueFullError, match="there is room for 2 with max_num_queued_reqs=3"):
-                await collect(engine, [3], params(n=3, seed=1), "r")
+            full = pytest.raises(QueueFullError, match="there is room for 2 with max_num_queued_reqs=3")
+            with engine._gate.holding(2), full:
+                await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
             await engine.render_metrics()
             assert shared.heard.rejections == ["queue_full"]
