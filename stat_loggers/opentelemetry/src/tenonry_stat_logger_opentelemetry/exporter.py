@@ -28,7 +28,8 @@ SDK_LOGGERS = (
 class Hush(logging.Filter):
     """Takes what the SDK says about our spans out of its loggers, and hands it to us. Its other users are still heard.
 
-    A collector that is away, or a client's malformed header, would else be a line per batch or request.
+    A collector that is away, or a client's malformed header, would else be a line per batch or request. There is one
+    of it, which stays: a thread that logs while a filter is removed may pass over the next one.
     """
 
     def __init__(self) -> None:
@@ -53,16 +54,15 @@ class Hush(logging.Filter):
             said.append(record.getMessage())
         return said is None
 
-    def close(self) -> None:
-        for name in SDK_LOGGERS:
-            logging.getLogger(name).removeFilter(self)
+
+HUSH = Hush()
 
 
 class WatchedExporter(SpanExporter):
     """Sends through `exporter` to the collector that is `shown` in the log. `is_failing`: the last batch was lost."""
 
-    def __init__(self, exporter: SpanExporter, shown: str, hush: Hush) -> None:
-        self._exporter, self._shown, self._hush = exporter, shown, hush
+    def __init__(self, exporter: SpanExporter, shown: str) -> None:
+        self._exporter, self._shown = exporter, shown
         self.is_failing, self._lost = False, 0
         self._said: list[str] = []  # by the SDK, about the batch that is being sent, or was sent last
         self._has_complained, self._silent_until = False, 0.0
@@ -70,7 +70,7 @@ class WatchedExporter(SpanExporter):
         self._lock = threading.Lock()  # the observer thread complains, too
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        with self._hush.listening() as self._said:
+        with HUSH.listening() as self._said:
             try:
                 result = self._exporter.export(spans)
             except Exception as error:  # noqa: BLE001 - the batch is lost, which is said below

@@ -19,7 +19,7 @@ from tenonry import __version__
 from tenonry.stats import FinishedRequestStats
 from tenonry_stat_logger_opentelemetry.attributes import Attribute
 from tenonry_stat_logger_opentelemetry.collector import shown
-from tenonry_stat_logger_opentelemetry.exporter import Hush, WatchedExporter
+from tenonry_stat_logger_opentelemetry.exporter import HUSH, WatchedExporter
 
 SPAN_NAME = "llm_request"  # as in vLLM: dashboards look for it
 FLUSH_S = 1.0  # what is still unsent at the end gets this long; the kernel waits two seconds for all loggers
@@ -35,9 +35,8 @@ class RequestTracer:
     ) -> None:
         named = service_name or OTELResourceDetector().detect().attributes.get(SERVICE_NAME) or "tenonry"
         sampler = None if sampling_ratio is None else ParentBased(TraceIdRatioBased(sampling_ratio))
-        self._hush = Hush()
         exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers) or None)
-        self._exporter = WatchedExporter(exporter, shown(url), self._hush)
+        self._exporter = WatchedExporter(exporter, shown(url))
         self._provider = TracerProvider(
             sampler=sampler, resource=Resource.create({SERVICE_NAME: named}), shutdown_on_exit=False
         )
@@ -49,14 +48,14 @@ class RequestTracer:
         """The span of a request that has ended, if its trace is sampled. Returns at once."""
         start = request.start_time or time.time() - request.e2e_latency_s
         carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
-        with self._hush.listening():  # headers that make no sense are a client's affair, and begin a new trace
+        with HUSH.listening():  # headers that make no sense are a client's affair, and begin a new trace
             parent = self._propagator.extract(carrier, context=Context())
             span = self._tracer.start_span(
                 SPAN_NAME, parent, SpanKind.SERVER, attributes=attributes, start_time=int(start * NS)
             )
             if request.finish_reason == "error":
                 span.set_status(Status(StatusCode.ERROR))
-        with self._hush.listening() as said:
+        with HUSH.listening() as said:
             span.end(int((start + request.e2e_latency_s) * NS))
         if said:  # the queue is full, and the oldest span in it made room
             self._exporter.lost(1, "more come than it takes")
@@ -72,6 +71,5 @@ class RequestTracer:
         flush.join(LAST_WORDS_S)
 
     def _flush(self) -> None:
-        with self._hush.listening():
+        with HUSH.listening():
             self._provider.shutdown()
-        self._hush.close()
