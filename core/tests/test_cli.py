@@ -167,7 +167,7 @@ class TestStatus:
         ],
     )
     def test_two_for_an_unknown_verb_with_its_package(self, capsys, monkeypatch, verb, package):
-        monkeypatch.setattr("tenonry.plugin_discovery.installed", lambda group: [])
+        monkeypatch.setattr("tenonry.plugin.discovery.installed", lambda group: [])
         assert main([verb]) == 2
         assert f"pip install {package}\n" in capsys.readouterr().err
 

@@ -14,8 +14,8 @@ from kernel_engine import fake_config
 from kernel_engine import request as make_request
 from pydantic import ValidationError
 
-from tenonry import hookspecs
 from tenonry.errors import RequestError, Unsupported
+from tenonry.info import EngineInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
@@ -23,9 +23,10 @@ from tenonry.interfaces.plugin import NoOptions, Plugin, PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.outputs import RequestOutput
-from tenonry.plugin_kinds import GROUPS, KINDS, OWNED_GROUPS
+from tenonry.plugin import hookspecs
+from tenonry.plugin.kinds import GROUPS, KINDS, OWNED_GROUPS
 from tenonry.request import Request
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import StatRecord
 from tenonry_testkit.fakes.model import fake_model
 
 CONFIG, MODEL = fake_config(tensor_parallel_size=2, pipeline_parallel_size=2), fake_model()

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from tenonry.errors import RequestError
+from tenonry.handle import make_handle
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
 from tenonry.outputs import FinishReason
-from tenonry.request import CLIENT_SHIFT, Request, RequestStatus
+from tenonry.request import Request, RequestStatus
 from tenonry.request_limits import (
     MAX_BAD_WORD_TOKENS,
     MAX_NAME_CHARS,
@@ -115,7 +116,7 @@ class TestRequest:
 
     def test_its_facts(self):
         source = request([1, 2, 3], output_token_ids=[7, 8], priority=3, tags={"tenant": "a"}, **sampling(max_tokens=4))
-        source.handle = (5 << CLIENT_SHIFT) + 9
+        source.handle = make_handle(5, 9)
         made = Request(source, arrival=2, arrival_time=1.5, max_model_len=100)
         assert (made.handle, made.request_id, made.priority) == (source.handle, "r", 3)
         assert made.token_ids.tolist() == [1, 2, 3, 7, 8]

@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry import hookspecs
 from tenonry.cli import make_parser
 from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
-from tenonry.plugin_discovery import installed
-from tenonry.plugin_kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin import hookspecs
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
 from tenonry.sampling_params import SamplingParams
 
 HERE = Path(__file__).resolve().parent
@@ -44,14 +44,15 @@ OWNERS = {
 }  # fmt: skip
 # What a plugin is given or gives back, by who needs it.
 RECORDS = {
-    "Every plugin": ["interfaces.plugin:Plugin", "interfaces.plugin:PluginOptions", "model_info:ModelInfo"],
+    "Every plugin": ["interfaces.plugin:Plugin", "interfaces.plugin:PluginOptions", "info:ModelInfo"],
     "Schedulers and policies": [
-        "request:Request", "messages:EngineCoreRequest", "scheduling:BaseScheduler", "scheduling:StepBuilder",
-        "scheduling:BlockManager",
+        "request:Request", "messages:EngineCoreRequest", "tenonry_scheduling:BaseScheduler",
+        "tenonry_scheduling:StepBuilder",
+        "tenonry_scheduling:BlockManager",
     ],
     "Stat loggers": [
         "stats:StatRecord", "stats:SchedulerStats", "stats:IterationStats", "stats:FinishedRequestStats",
-        "stats:EngineInfo",
+        "info:EngineInfo",
     ],
     "IO processors": [
         "interfaces.io_processor:ProcessedPrompt", "interfaces.io_processor:Detokenizer", "outputs:RequestOutput",
@@ -122,8 +123,9 @@ def records_page() -> str:
         parts += [f"## {title}\n"]
         for target in targets:
             module, _, name = target.partition(":")
-            cls = getattr(importlib.import_module(f"tenonry.{module}"), name)
-            parts += [f"### {name}\n", f"`tenonry.{module}.{name}`\n", inspect.getdoc(cls) or "", ""]
+            path = module if module.startswith("tenonry_") else f"tenonry.{module}"
+            cls = getattr(importlib.import_module(path), name)
+            parts += [f"### {name}\n", f"`{path}.{name}`\n", inspect.getdoc(cls) or "", ""]
             members = [*_fields(cls), *_members(cls)]
             parts += [*(f"- {member}" for member in members), *([""] if members else [])]
     return "\n".join(parts).rstrip() + "\n"

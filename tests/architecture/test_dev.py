@@ -134,6 +134,7 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
         "./core",
         "./plugins/demo-model",
         "./schedulers/kvcache",
+        "./schedulers/scheduling",
         "./schedulers/thing[test]",
         "./tests/testkit",
         "pytest-timeout",

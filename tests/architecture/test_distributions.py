@@ -11,6 +11,7 @@ from house import NOT_STANDARD, ROOT, Distribution, distributions
 
 DISTS = distributions()
 NAMES = {dist.name for dist in DISTS}
+LIBRARIES = {"tenonry_commands", "tenonry_front_ends", "tenonry_hf_hub", "tenonry_kvcache", "tenonry_scheduling"}
 WORKSPACE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 VERSION = WORKSPACE["project"]["version"]
 MAJOR, MINOR = (int(part) for part in VERSION.split(".")[:2])
@@ -88,7 +89,8 @@ def test_tools_know_it(dist: Distribution):
 def test_contracts_name_every_distribution():
     contracts = {contract["name"]: contract for contract in WORKSPACE["tool"]["importlinter"]["contracts"]}
     plugins = {dist.import_name for dist in DISTS} - {"tenonry"}
-    libraries = {"tenonry_commands", "tenonry_front_ends", "tenonry_hf_hub", "tenonry_kvcache"}
+    libraries = LIBRARIES
+    assert set(contracts["Libraries know the kernel only"]["source_modules"]) == libraries
     kernel = contracts["The kernel knows no plugin, no torch and no transformers"]
     assert set(kernel["forbidden_modules"]) == plugins | {"torch", "transformers"}
     assert set(contracts["Plugins know the kernel and libraries, never each other"]["modules"]) == plugins - libraries

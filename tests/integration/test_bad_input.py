@@ -9,7 +9,7 @@ import pytest
 from tenonry import LLM, SamplingParams
 from tenonry.cli import main
 from tenonry.errors import ConfigError, RequestError
-from tenonry.plugin_kinds import FIRST_PARTY
+from tenonry.plugin.kinds import FIRST_PARTY
 
 NULL = ["--load-format", "dummy", "--io-processor", "none", "--worker", "null"]
 

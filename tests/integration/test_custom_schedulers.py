@@ -17,7 +17,7 @@ SHORTEST_FIRST = textwrap.dedent(
     '''
     """Runs the shortest prompts first."""
 
-    from tenonry.scheduling import BaseScheduler
+    from tenonry_scheduling import BaseScheduler
     from tenonry_kvcache import KVCacheManager
 
 

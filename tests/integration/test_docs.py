@@ -20,7 +20,7 @@ from pathlib import Path
 import pytest
 
 from tenonry.cli import main, make_parser
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin.manager import PluginManager
 from tenonry_openai_server.settings import configs_from_arguments
 
 ROOT = Path(__file__).resolve().parents[2]

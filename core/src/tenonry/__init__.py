@@ -8,16 +8,16 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from tenonry.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM as AsyncLLM
     from tenonry.client.llm import LLM as LLM
     from tenonry.config import EngineConfig as EngineConfig
-    from tenonry.hookspecs import hookimpl as hookimpl
     from tenonry.outputs import CompletionOutput as CompletionOutput
     from tenonry.outputs import RequestOutput as RequestOutput
+    from tenonry.plugin.hookspecs import hookimpl as hookimpl
     from tenonry.sampling_params import SamplingParams as SamplingParams
-
-__version__ = "0.1.0"
 
 _PUBLIC = {
     "LLM": "tenonry.client.llm",
@@ -26,7 +26,7 @@ _PUBLIC = {
     "SamplingParams": "tenonry.sampling_params",
     "RequestOutput": "tenonry.outputs",
     "CompletionOutput": "tenonry.outputs",
-    "hookimpl": "tenonry.hookspecs",
+    "hookimpl": "tenonry.plugin.hookspecs",
 }
 __all__ = [*_PUBLIC, "__version__"]  # noqa: PLE0604
 

@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.write(help_text())
         return 0
     if words[0] in {"-V", "--version"}:
-        from tenonry import __version__
+        from tenonry.version import __version__
 
         sys.stdout.write(f"tenonry {__version__}\n")
         return 0
@@ -96,7 +96,7 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
     """The parser of a verb with its command. Raises PluginNotFound, or PluginError if its distribution is broken."""
     from tenonry.errors import PluginIncompatible
     from tenonry.interfaces.command import Command
-    from tenonry.plugin_manager import resolve_owned
+    from tenonry.plugin.manager import resolve_owned
 
     found, entry = resolve_owned("command", verb)
     if not (isinstance(found, type) and issubclass(found, Command)):
@@ -111,7 +111,7 @@ def help_text() -> str:
     """All verbs with their summaries, from metadata alone."""
     from importlib.metadata import metadata
 
-    from tenonry.plugin_discovery import installed
+    from tenonry.plugin.discovery import installed
 
     lines = [USAGE, "", "A plugin-first inference engine for language models.", "", "verbs:"]
     for entry in installed("command"):

@@ -8,7 +8,6 @@ checked in the handshake; `epoch` counts restarts of an engine, so that late fra
 from __future__ import annotations
 
 import enum
-import signal
 from typing import Any
 
 import msgspec
@@ -20,7 +19,6 @@ from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
-STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
 MAX_TAGS = 16
 NO_HANDLES = np.empty(0, np.uint64)
 

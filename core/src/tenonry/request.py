@@ -10,8 +10,6 @@ import numpy as np
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
 
-CLIENT_SHIFT = 48  # a handle is (client index, counter): the counter has 48 bits
-
 
 class RequestStatus(enum.IntEnum):
     """Where a request stands; everything from FINISHED on is terminal."""

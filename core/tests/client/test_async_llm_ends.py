@@ -39,9 +39,10 @@ from tenonry.errors import (
     TenonryError,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
-from tenonry.messages import STOP_SIGNAL, RequestType
+from tenonry.launch.supervise import STOP_SIGNAL
+from tenonry.messages import RequestType
 from tenonry.sampling_params import OutputKind
-from tenonry.sockets import RunDirectory
+from tenonry.transport.folder import RunDirectory
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens

@@ -11,9 +11,9 @@ import pytest
 from tenonry.client.input_processor import LONG_TEXT_CHARS, InputProcessor, is_long_text
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
+from tenonry.handle import CLIENT_SHIFT
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.messages import EngineCoreRequest
-from tenonry.request import CLIENT_SHIFT
 from tenonry.sampling_params import SamplingParams
 from tenonry_testkit.fakes import ByteIOProcessor
 from tenonry_testkit.fakes.model import fake_model

@@ -14,10 +14,11 @@ from tenonry.client import stat_manager
 from tenonry.client.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginFault
+from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.plugin_manager import PluginManager
-from tenonry.plugin_plan import PluginPlan
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import PluginPlan
+from tenonry.stats import StatRecord
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
 

@@ -10,11 +10,11 @@ import pytest
 from kernel_engine import FAKES, fake_config, make_core
 from kernel_parts import CALLS, MoodyConnector
 
-from tenonry import __version__
 from tenonry.engine import build
 from tenonry.engine.build import longest_sequence
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
+from tenonry.version import __version__
 from tenonry_testkit.fakes.model import fake_model
 
 

@@ -13,9 +13,9 @@ from kernel_parts import CALLS, SCHEDULER_METHODS
 
 from tenonry.engine.core import STALL_S, STATS_INTERVAL_S, EngineCore
 from tenonry.errors import ContractViolation, PluginFault
+from tenonry.handle import make_handle
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
-from tenonry.request import CLIENT_SHIFT
 from tenonry_testkit.fakes import VirtualClock
 
 FAKES = "tenonry_testkit.fakes"
@@ -208,7 +208,7 @@ class TestAbort:
             core.add_request(request(5, client=client))
         told = core.abort_requests(None)
         assert {client: [f.handle for f in outputs.finished] for client, outputs in told.items()} == {
-            0: [5], 2: [(2 << CLIENT_SHIFT) + 5],
+            0: [5], 2: [make_handle(2, 5)],
         }  # fmt: skip
         assert core.abort_requests(None) == {}
         Inbox().run(core)

@@ -10,7 +10,8 @@ import zmq
 
 from tenonry.engine import ports
 from tenonry.engine.ports import ClientPorts
-from tenonry.sockets import RunDirectory, engine_identity, make_socket
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.sockets import engine_identity, make_socket
 
 IDENTITY = engine_identity(3)
 

@@ -17,10 +17,10 @@ from hypothesis import strategies as st
 from kernel_engine import request
 from kernel_peer import EPOCH, IDENTITY, Peer
 
-from tenonry.messages import STOP_SIGNAL, EngineCoreRequest, RequestType
+from tenonry.handle import make_handle
+from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL
+from tenonry.messages import EngineCoreRequest, RequestType
 from tenonry.outputs import FinishReason
-from tenonry.request import CLIENT_SHIFT
-from tenonry.supervise import GROUP_SIGNALS
 from tenonry_testkit.fakes import TokenModel
 from tenonry_testkit.roles import eventually
 
@@ -350,7 +350,7 @@ class TestSignals:
             peer.receive(client=client)
         peer.child.process.send_signal(STOP_SIGNAL)
         for client in (0, 1):
-            handle = (client << CLIENT_SHIFT) + 1
+            handle = make_handle(client, 1)
             assert peer.until_finished(handle, client=client).finished[handle].reason is FinishReason.ABORT
 
     @pytest.mark.parametrize("number", GROUP_SIGNALS)

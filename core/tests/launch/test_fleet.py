@@ -16,7 +16,7 @@ from kernel_engine import fake_config
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.launch.fleet import EngineFleet, check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
 from tenonry_testkit.roles import eventually
 

@@ -29,8 +29,9 @@ from tenonry.messages import (
     HelloMessage,
     ReadyMessage,
 )
-from tenonry.plugin_plan import PlanEntry, PluginPlan
-from tenonry.sockets import RunDirectory, close_all, engine_identity, make_socket
+from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.sockets import close_all, engine_identity, make_socket
 from tenonry_testkit.roles import eventually
 
 PLAN = PluginPlan((PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),))

@@ -10,13 +10,12 @@ import psutil
 import pytest
 from kernel_roles import is_gone
 
-from tenonry import supervise
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
-from tenonry.launch import process
+from tenonry.launch import process, supervise
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
-from tenonry.supervise import STOP_SIGNAL
+from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry_testkit.roles import eventually
 
 CONTEXT = LauncherContext(EngineConfig(model="m"))

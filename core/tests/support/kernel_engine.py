@@ -8,9 +8,9 @@ import numpy as np
 
 from tenonry.config import EngineConfig, make_config
 from tenonry.engine.core import EngineCore, News
+from tenonry.handle import client_of, make_handle
 from tenonry.messages import EngineCoreRequest, FinishedOutput, ScheduledOutput
-from tenonry.plugin_manager import PluginManager
-from tenonry.request import CLIENT_SHIFT
+from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
 from tenonry_testkit.fakes import TokenModel, VirtualClock
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -50,7 +50,7 @@ def request(handle: int, prompt: Any = (1, 2, 3), *, client: int = 0, **fields: 
     known = {name: fields.pop(name) for name in list(fields) if name in SamplingParams.__struct_fields__}
     own = fields.pop("stop_ids", ())
     return EngineCoreRequest(
-        handle=(client << CLIENT_SHIFT) + handle,
+        handle=make_handle(client, handle),
         request_id=fields.pop("request_id", f"r{handle}"),
         prompt_token_ids=np.array(prompt, np.int32),
         sampling_params=SamplingParams(**{"temperature": 0, "max_tokens": 8, **known}),
@@ -73,7 +73,7 @@ class Inbox:
             handles, ids = outputs.handles.tolist(), outputs.token_ids.tolist()
             offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
             for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
-                assert handle >> CLIENT_SHIFT == client
+                assert client_of(handle) == client
                 self.tokens.setdefault(handle, []).extend(ids[start:end])
             for finished in outputs.finished:
                 assert finished.handle not in self.finished

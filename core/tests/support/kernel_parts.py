@@ -17,8 +17,8 @@ from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.scheduling import StepBuilder
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry_scheduling import StepBuilder
 from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, ReferenceScheduler
 from tenonry_testkit.fakes.executor import InstantOptions
 from tenonry_testkit.fakes.worker import FakeWorkerOptions

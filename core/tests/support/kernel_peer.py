@@ -11,6 +11,7 @@ from kernel_engine import Inbox, fake_config
 
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.process import ENGINE_ROLE
+from tenonry.launch.supervise import Child, Supervisor
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -20,10 +21,10 @@ from tenonry.messages import (
     RequestType,
     UtilityCall,
 )
-from tenonry.plugin_manager import PluginManager
-from tenonry.serial import Decoder, Encoder
-from tenonry.sockets import RunDirectory, engine_identity, make_socket
-from tenonry.supervise import Child, Supervisor
+from tenonry.plugin.manager import PluginManager
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.serial import Decoder, Encoder
+from tenonry.transport.sockets import engine_identity, make_socket
 from tenonry_testkit.fakes.model import FakeModelHooks
 
 EPOCH = 5

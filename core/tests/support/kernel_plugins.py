@@ -33,7 +33,7 @@ def function(context):
 '''
 
 HOOKS = """
-from tenonry.hookspecs import hookimpl
+from tenonry.plugin.hookspecs import hookimpl
 
 @hookimpl
 def tenonry_get_stat_logger(name, config):
@@ -43,4 +43,4 @@ def tenonry_get_stat_logger(name, config):
 
 def raising_hooks(hook: str, arguments: str, error: str = 'ValueError("on purpose")') -> str:
     """A hook module whose hook raises."""
-    return f"from tenonry.hookspecs import hookimpl\n\n@hookimpl\ndef {hook}({arguments}):\n    raise {error}\n"
+    return f"from tenonry.plugin.hookspecs import hookimpl\n\n@hookimpl\ndef {hook}({arguments}):\n    raise {error}\n"

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from tenonry.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
+from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
 from tenonry_testkit.roles import say
 
 IGNORE_AND_SLEEP = (

@@ -10,8 +10,8 @@ import pytest
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
-from tenonry.plugin_manager import qualified_entry
-from tenonry.plugin_plan import PluginPlan
+from tenonry.plugin.manager import qualified_entry
+from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_executor_multiproc.executor import MultiprocExecutor

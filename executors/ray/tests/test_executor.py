@@ -14,7 +14,7 @@ import pytest
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_executor_ray.executor import RayExecutor

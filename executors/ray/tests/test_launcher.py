@@ -13,7 +13,7 @@ import pytest
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry_executor_ray.launcher import RayLauncher
 from tenonry_executor_ray.options import RayLauncherOptions
 

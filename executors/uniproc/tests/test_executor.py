@@ -8,10 +8,10 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.model_info import ModelInfo
 from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_executor_uniproc.executor import UniprocExecutor
 

@@ -7,9 +7,9 @@ from pydantic import ValidationError
 from tenonry.client.llm import LLM
 from tenonry.config import EngineConfig, make_config
 from tenonry.errors import ConfigError, PluginError, Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.kv_cache import plan_kv_cache
-from tenonry.model_info import ModelInfo
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_bench import null_worker

@@ -50,7 +50,7 @@ def test_waiting_requests_wait(tmp_path):
 
 
 SLOW = """
-from tenonry.scheduling import BaseScheduler
+from tenonry_scheduling import BaseScheduler
 from tenonry_kvcache import KVCacheManager
 
 class OneByOne(BaseScheduler):

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tenonry.cli import main
-from tenonry.plugin_discovery import installed
+from tenonry.plugin.discovery import installed
 from tenonry_commands import completion
 from tenonry_testkit.plugins import TmpPlugins
 

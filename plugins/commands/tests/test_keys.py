@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenonry.cli import main
-from tenonry.sockets import CurveKeys, read_keys
+from tenonry.transport.keys import CurveKeys, read_keys
 
 
 def test_a_new_file_is_private_and_never_overwritten(tmp_path, capsys):

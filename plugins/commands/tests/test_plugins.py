@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tenonry.errors import PluginError, PluginNotFound
-from tenonry.plugin_kinds import GROUPS
+from tenonry.plugin.kinds import GROUPS
 from tenonry_commands.plugins import plugins
 from tenonry_testkit.plugins import TmpPlugins
 

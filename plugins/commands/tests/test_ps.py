@@ -16,14 +16,14 @@ import psutil
 import pytest
 
 from tenonry.cli import make_parser
-from tenonry.supervise import Child, Supervisor
+from tenonry.launch.supervise import Child, Supervisor
 from tenonry_commands import ps
 from tenonry_testkit.roles import eventually, said
 
 SERVER = """
 import sys, time
 from setproctitle import setproctitle
-from tenonry.supervise import Supervisor
+from tenonry.launch.supervise import Supervisor
 setproctitle(sys.argv[1])
 supervisor = Supervisor()
 for number in range(2):
@@ -35,7 +35,7 @@ time.sleep(600)
 
 ENGINE = """
 from tenonry_testkit import roles
-from tenonry.supervise import Supervisor
+from tenonry.launch.supervise import Supervisor
 def run(payload):
     supervisor = Supervisor()
     for rank in range(2):

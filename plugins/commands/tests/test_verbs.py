@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tenonry.cli import SUMMARIES, main, make_parser
-from tenonry.plugin_discovery import find_entry_point, not_found
+from tenonry.plugin.discovery import find_entry_point, not_found
 
 VERBS = ("generate", "chat", "plugins", "ps", "keys", "completion")
 

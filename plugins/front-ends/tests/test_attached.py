@@ -15,9 +15,9 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
+from tenonry.info import ModelInfo
 from tenonry.messages import EngineCoreOutputs
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_front_ends import attached
 from tenonry_front_ends.attached import AttachedEngines, StatForwarder

@@ -20,8 +20,8 @@ import pytest
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.errors import ConfigError, EngineDeadError
-from tenonry.plugin_manager import PluginManager
-from tenonry.sockets import CurveKeys
+from tenonry.plugin.manager import PluginManager
+from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends import node as node_module
 from tenonry_front_ends.node import HeadlessNode, run_headless
 from tenonry_testkit.roles import eventually, interrupted

@@ -11,7 +11,7 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError, PluginError
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin.manager import PluginManager
 from tenonry_hf_hub import hooks
 
 

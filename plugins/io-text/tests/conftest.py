@@ -9,8 +9,8 @@ import pytest
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from tenonry.config import EngineConfig
+from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
-from tenonry.model_info import ModelInfo
 from tenonry_io_text.processor import TextIOProcessor, TextOptions
 
 CORPUS = [

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ModelError, PluginError, RequestError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
 from tenonry_io_text.processor import TextIOProcessor
 from tenonry_io_text.prompt import checked_ids
@@ -243,7 +243,7 @@ def test_module_is_light():
 
 def test_building_needs_no_transformers(tokenizer_folders):
     code = (
-        "import sys; from tenonry.config import EngineConfig; from tenonry.model_info import ModelInfo;"
+        "import sys; from tenonry.config import EngineConfig; from tenonry.info import ModelInfo;"
         "from tenonry.interfaces.io_processor import IOProcessorContext;"
         "from tenonry.sampling_params import SamplingParams;"
         "from tenonry_io_text.processor import TextIOProcessor; path = sys.argv[1];"

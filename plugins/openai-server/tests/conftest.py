@@ -20,7 +20,7 @@ from openai_server_fakes import FakeEngine, sse_events
 from tenonry.config import EngineConfig
 from tenonry_openai_server.app import create_app
 from tenonry_openai_server.http_server import HTTPServer, make_server
-from tenonry_openai_server.listener import listen
+from tenonry_openai_server.serving.listener import listen
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
 

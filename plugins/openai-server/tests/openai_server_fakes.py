@@ -11,11 +11,10 @@ import numpy as np
 
 from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, EngineDeadError, RequestError
+from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
-from tenonry.model_info import ModelInfo
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.stats import EngineInfo, PluginRecord
 
 MODEL = ModelInfo(name="fake", path="/nowhere", architecture="Fake", max_model_len=100, vocab_size=2**20)
 ANSWER = "Hello there, wörld."

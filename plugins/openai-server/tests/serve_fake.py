@@ -17,8 +17,8 @@ from openai_server_fakes import FakeEngine
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
-from tenonry_openai_server.lifecycle import serve
-from tenonry_openai_server.listener import listen
+from tenonry_openai_server.serving.lifecycle import serve
+from tenonry_openai_server.serving.listener import listen
 from tenonry_openai_server.settings import ServerConfig
 
 

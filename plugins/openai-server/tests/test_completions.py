@@ -14,10 +14,10 @@ from openai_server_fakes import ANSWER
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
-from tenonry_openai_server import helper_thread
 from tenonry_openai_server.errors import NOTHING_LEFT
-from tenonry_openai_server.protocol import chunks, whole
+from tenonry_openai_server.protocol import chunks, complete
 from tenonry_openai_server.protocol.logprobs import TokenTexts, completion_logprobs, prompt_logprobs
+from tenonry_openai_server.serving import helper_thread
 
 
 def joined(events: list[str], index: int = 0) -> str:
@@ -285,7 +285,7 @@ def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline
         return completion_logprobs(*args, **keywords)
 
     monkeypatch.setattr(helper_thread, "INLINE_CHARS", inline)
-    monkeypatch.setattr(chunks if stream else whole, "completion_logprobs", write)
+    monkeypatch.setattr(chunks if stream else complete, "completion_logprobs", write)
     body = {"prompt": "x" * 60, "max_tokens": 8, "logprobs": 2, "echo": True}
     if stream:
         found = [json.loads(event)["choices"][0] for event in api.stream("/v1/completions", body)[:-1]]

@@ -15,7 +15,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tenonry_openai_server.lifecycle import StopStart, signals
+from tenonry_openai_server.serving.lifecycle import StopStart, signals
 from tenonry_testkit.roles import interrupted
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")

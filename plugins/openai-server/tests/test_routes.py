@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tenonry import __version__
+from tenonry.version import __version__
 from tenonry_openai_server.state import Phase
 
 

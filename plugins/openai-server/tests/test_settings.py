@@ -11,9 +11,9 @@ import sys
 import pytest
 
 from tenonry.errors import ConfigError
-from tenonry.stats import PluginRecord
+from tenonry.info import PluginRecord
 from tenonry_openai_server.command import ServeCommand
-from tenonry_openai_server.listener import listen, owner_of
+from tenonry_openai_server.serving.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments, make_server_config
 
 

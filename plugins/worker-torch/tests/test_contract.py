@@ -7,7 +7,7 @@ from typing import ClassVar
 import pytest
 import worker_families
 
-from tenonry.model_info import ModelInfo
+from tenonry.info import ModelInfo
 from tenonry_testkit.spec import RigSpec
 from tenonry_testkit.worker import WorkerContract
 

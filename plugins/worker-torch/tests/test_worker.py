@@ -101,7 +101,7 @@ def test_an_unknown_backend_lists_what_is_installed(folder):
 
 
 def test_missing_cuda_buffers_come_with_the_pip_command(monkeypatch):
-    monkeypatch.setattr("tenonry.plugin_discovery.installed", lambda group: [])
+    monkeypatch.setattr("tenonry.plugin.discovery.installed", lambda group: [])
     with pytest.raises(PluginNotFound, match="pip install tenonry-cuda-buffers"):
         resolve_class("buffers", "cuda", StepBuffers, {})
 

@@ -9,8 +9,8 @@ import torch
 import worker_families
 
 from tenonry.config import EngineConfig
+from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
-from tenonry.model_info import ModelInfo
 from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.buffers import HostBuffers

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.manager import resolve_owned
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target

@@ -15,8 +15,8 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.sampling_params import SamplingParams
-from tenonry.scheduling import Match, Rows
 from tenonry_kvcache import KVCacheManager
+from tenonry_scheduling import Match, Rows
 
 SIZE = 4
 

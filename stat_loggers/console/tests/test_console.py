@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.plugin_manager import PluginManager
-from tenonry.stats import EngineInfo, IterationStats, SchedulerStats, StatRecord
+from tenonry.plugin.manager import PluginManager
+from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_console import ConsoleOptions, ConsoleStatLogger
 
 CONFIG = EngineConfig(model="demo")

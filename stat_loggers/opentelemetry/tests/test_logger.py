@@ -8,7 +8,8 @@ import sys
 
 import pytest
 
-from tenonry.stats import EngineInfo, IterationStats, SchedulerStats, StatRecord
+from tenonry.info import EngineInfo
+from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}

@@ -13,17 +13,10 @@ from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import TenonryError
+from tenonry.info import EngineInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.stat_logger import StatLoggerContext
-from tenonry.plugin_manager import PluginManager
-from tenonry.stats import (
-    EngineInfo,
-    FinishedRequestStats,
-    IterationStats,
-    PluginRecord,
-    SchedulerStats,
-    StatRecord,
-    UsageRecord,
-)
+from tenonry.plugin.manager import PluginManager
+from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_prometheus.catalog import BY_NAME, METRICS, exposed_names
 from tenonry_stat_logger_prometheus.logger import PrometheusOptions, PrometheusStatLogger
 

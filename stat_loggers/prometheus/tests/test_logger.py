@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tenonry.stats import EngineInfo, FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
+from tenonry.info import EngineInfo
+from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_prometheus.catalog import MAX_EXTRAS, METRICS, REJECTION_REASONS, SLEEP_STATES
 
 FINISHED = FinishedRequestStats(

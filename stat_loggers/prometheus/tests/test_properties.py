@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry.stats import EngineInfo, FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
+from tenonry.info import EngineInfo
+from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_prometheus.catalog import FINISH_REASONS, REJECTION_REASONS, SLEEP_STATES
 
 INFO = EngineInfo(

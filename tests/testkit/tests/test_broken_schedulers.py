@@ -12,9 +12,9 @@ from hypothesis import Phase
 from tenonry.errors import ContractViolation
 from tenonry.messages import EngineCoreOutputs
 from tenonry.request import RequestStatus
-from tenonry.scheduling import BaseScheduler
 from tenonry.step import NO_ROWS
 from tenonry_kvcache import KVCacheManager
+from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.fakes import FakeKVError, ReferenceScheduler, SimpleBlocks
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.rules import RuleBroken

@@ -5,16 +5,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from tenonry.handle import make_handle
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
-from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import TokenLogprobs
 from tenonry_testkit import rules
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.ledger import Entry, Ledger, RuleBroken, as_ids
 
-HANDLE = (1 << CLIENT_SHIFT) + 7
+HANDLE = make_handle(1, 7)
 STOP = Completion([4, 5, 6], FinishReason.STOP, 6)
 
 

@@ -68,7 +68,7 @@ def test_import_error_names_the_plugin(tmp_plugins):
 
 def test_misspelt_hook_is_an_error_that_names_the_module(tmp_plugins):
     source = """
-        from tenonry.hookspecs import hookimpl
+        from tenonry.plugin.hookspecs import hookimpl
 
         @hookimpl
         def tenonry_get_sheduler(name, config):
@@ -83,7 +83,7 @@ def test_misspelt_hook_is_an_error_that_names_the_module(tmp_plugins):
 
 def test_hook_module_in_a_package_is_found(tmp_plugins):
     source = """
-        from tenonry.hookspecs import hookimpl
+        from tenonry.plugin.hookspecs import hookimpl
 
         @hookimpl
         def tenonry_get_stat_logger(name, config):

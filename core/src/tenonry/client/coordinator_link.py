@@ -9,7 +9,8 @@ import msgspec
 import zmq
 
 from tenonry.messages import EngineZmqAddresses, LoadTable, WaveStart
-from tenonry.sockets import CurveKeys, close_all, make_socket
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import close_all, make_socket
 
 STALE_S = 15.0  # three times as long as the coordinator is ever silent
 

@@ -28,10 +28,10 @@ from tenonry.messages import (
     UtilityCall,
     UtilityResult,
 )
-from tenonry.serial import Decoder, Encoder
-from tenonry.sockets import (
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.serial import Decoder, Encoder
+from tenonry.transport.sockets import (
     IDENTITY_BYTES,
-    CurveKeys,
     close_all,
     endpoint,
     engine_identity,

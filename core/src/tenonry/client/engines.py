@@ -10,17 +10,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tenonry.client.core_client import CoreClient
-from tenonry.client.parts import announce, engine_info, resolve_front_end
+from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo, IterationStats
+from tenonry.plugin.plan import PluginPlan
+from tenonry.stats import IterationStats
+from tenonry.transport.folder import RunDirectory
 
 logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0

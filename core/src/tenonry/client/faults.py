@@ -6,7 +6,7 @@ from typing import Any
 
 from tenonry.errors import EngineGenerateError, PluginFault, RequestError
 from tenonry.interfaces.io_processor import IOProcessor
-from tenonry.plugin_discovery import distribution_of_module
+from tenonry.plugin.discovery import distribution_of_module
 
 
 def ask_io_processor(io: IOProcessor, request_id: str, method: str, *args: Any, **options: Any) -> Any:

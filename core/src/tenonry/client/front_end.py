@@ -15,15 +15,15 @@ from tenonry.client.gate import Gate
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import build_io_processor
+from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, TenonryError
+from tenonry.info import EngineInfo
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
-from tenonry.stats import EngineInfo
 
 logger = logging.getLogger(__name__)
 

@@ -15,10 +15,10 @@ import numpy as np
 
 from tenonry.client.faults import ask_io_processor
 from tenonry.errors import RequestError
+from tenonry.handle import make_handle
+from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
-from tenonry.model_info import ModelInfo
-from tenonry.request import CLIENT_SHIFT
 from tenonry.request_limits import RequestLimits, check_request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NO_ROWS
@@ -31,7 +31,7 @@ class InputProcessor:
 
     def __init__(self, model: ModelInfo, io: IOProcessor | None, max_model_len: int, seed: int, index: int = 0) -> None:
         self._model, self._io, self._limits = model, io, RequestLimits(max_model_len, model.vocab_size)
-        base = index << CLIENT_SHIFT
+        base = make_handle(index, 0)
         self._handles = itertools.count(base + 1)  # long texts are processed in threads, and `next` is atomic
         self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 

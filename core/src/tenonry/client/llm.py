@@ -13,7 +13,7 @@ import msgspec
 
 from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.parts import announce, build_io_processor, engine_info, resolve_front_end
+from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig, make_config
 from tenonry.engine.core import EngineCore

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from tenonry.client.constant_list import ConstantList
 from tenonry.client.faults import ask_io_processor, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.stream import Completion, Stream
-from tenonry.constant_list import ConstantList
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput

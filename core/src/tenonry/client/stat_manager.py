@@ -12,11 +12,12 @@ from typing import Any
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginFault
+from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.messages import EngineCoreOutputs
-from tenonry.plugin_manager import build_plugin
-from tenonry.plugin_plan import PlanEntry, PluginPlan
-from tenonry.stats import EngineInfo, IterationStats, StatRecord
+from tenonry.plugin.manager import build_plugin
+from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.stats import IterationStats, StatRecord
 
 logger = logging.getLogger(__name__)
 QUEUE_SIZE = 4096

@@ -7,17 +7,17 @@ import logging
 import time
 from collections.abc import Callable
 
-from tenonry import __version__
 from tenonry.config import EngineConfig
+from tenonry.engine.validator import StepValidator
 from tenonry.errors import ConfigError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import blamed, build_plugin, resolve_owned
-from tenonry.plugin_plan import PlanEntry, PluginPlan
-from tenonry.scheduling.validator import StepValidator
+from tenonry.plugin.manager import blamed, build_plugin, resolve_owned
+from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.version import __version__
 
 logger = logging.getLogger(__name__)
 

@@ -26,7 +26,8 @@ from tenonry.messages import (
     WaveSync,
     WaveVerdict,
 )
-from tenonry.sockets import TCP, CurveKeys, endpoint, make_socket
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import TCP, endpoint, make_socket
 
 logger = logging.getLogger(__name__)
 PUBLISH_EVERY_S = 0.1  # while figures change

@@ -16,11 +16,12 @@ from typing import Any
 from tenonry.config import EngineConfig
 from tenonry.engine.build import EngineParts, release
 from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
+from tenonry.handle import client_of
+from tenonry.info import ModelInfo
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishedOutput
-from tenonry.model_info import ModelInfo
 from tenonry.outputs import FinishReason
-from tenonry.plugin_plan import PluginPlan
-from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.plugin.plan import PluginPlan
+from tenonry.request import Request
 from tenonry.request_limits import RequestLimits, check_request
 from tenonry.step import SchedulerOutput, StepFuture
 
@@ -114,13 +115,13 @@ class EngineCore(EngineParts):
         for request in self._ask("finish_requests", handles, FinishReason.ABORT):
             self._ended(request.handle)
             outcome = FinishedOutput(request.handle, FinishReason.ABORT, num_preemptions=request.num_preemptions)
-            news.setdefault(request.handle >> CLIENT_SHIFT, EngineCoreOutputs()).finished.append(outcome)
+            news.setdefault(client_of(request.handle), EngineCoreOutputs()).finished.append(outcome)
         self._stats_dirty = True
         return news
 
     def abort_client(self, client: int) -> None:
         """End all requests of a front end."""
-        self.abort_requests([handle for handle in self._live if handle >> CLIENT_SHIFT == client])
+        self.abort_requests([handle for handle in self._live if client_of(handle) == client])
 
     def _ended(self, handle: int) -> None:
         self._live.discard(handle)

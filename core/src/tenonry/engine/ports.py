@@ -9,7 +9,8 @@ from typing import Any
 
 import zmq
 
-from tenonry.sockets import CurveKeys, engine_identity, make_socket, receive_frames, send_frames
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import engine_identity, make_socket, receive_frames, send_frames
 
 OUTPUT_LINGER_MS = 4000
 

@@ -11,7 +11,7 @@ from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
 from tenonry.messages import UtilityCall, UtilityResult
-from tenonry.serial import to_plain
+from tenonry.transport.serial import to_plain
 
 
 class EngineUtilities:

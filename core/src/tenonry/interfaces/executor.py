@@ -9,10 +9,10 @@ from typing import Any
 
 from pydantic import BaseModel
 
+from tenonry.info import ModelInfo
 from tenonry.interfaces.plugin import NO_OPTIONS, Plugin, PluginContext
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.model_info import ModelInfo
 from tenonry.step import SchedulerOutput, StepFuture
 
 

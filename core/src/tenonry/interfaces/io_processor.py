@@ -10,8 +10,8 @@ from typing import Any, Protocol
 import msgspec
 
 from tenonry.errors import RequestError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.plugin import Plugin, PluginContext
-from tenonry.model_info import ModelInfo
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32

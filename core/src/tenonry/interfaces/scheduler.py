@@ -1,6 +1,6 @@
 """Scheduler: what runs next. Engine process, called by the busy loop only.
 
-Most authors want `tenonry.scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
+Most authors want `tenonry_scheduling.BaseScheduler` (write one method) or a policy of the batching scheduler (ten
 lines); this is what the kernel calls. The contract below is checked by the validator on every step and by the
 conformance suite in `tenonry-testkit`.
 """

@@ -5,8 +5,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
+from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import Plugin, PluginContext
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import StatRecord
 
 
 @dataclass(slots=True)

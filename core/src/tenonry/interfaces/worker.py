@@ -11,9 +11,9 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from tenonry.errors import Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.model_info import ModelInfo
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 
 

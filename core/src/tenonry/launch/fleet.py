@@ -17,15 +17,17 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.handshake import CoreEngine, Handshake
 from tenonry.launch.nodes import NodeWatch
+from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
 from tenonry.messages import EngineFacts, EngineZmqAddresses, HandshakeMetadata
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import build_plugin
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import CurveKeys, RunDirectory, endpoint, make_socket, read_keys, tcp_address
-from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit
+from tenonry.plugin.manager import build_plugin
+from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.keys import CurveKeys, read_keys
+from tenonry.transport.sockets import endpoint, make_socket, tcp_address
 
 logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"

@@ -14,6 +14,7 @@ import zmq
 
 from tenonry.errors import LaunchError
 from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
+from tenonry.launch.supervise import describe_exit
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -23,9 +24,8 @@ from tenonry.messages import (
     HelloMessage,
     ReadyMessage,
 )
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import engine_identity, engine_index_of
-from tenonry.supervise import describe_exit
+from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.sockets import engine_identity, engine_index_of
 
 logger = logging.getLogger(__name__)
 POLL_MS = 100

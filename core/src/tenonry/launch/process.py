@@ -8,7 +8,7 @@ import msgspec
 
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
-from tenonry.supervise import STOP_TIMEOUT_S, Supervisor
+from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 

@@ -15,7 +15,7 @@ from typing import Any
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry.step import SchedulerOutput, StepFuture
 from tenonry_executor_multiproc.machine import THREADS_VARIABLE, Rendezvous, threads_per_rank, usable_cores
 from tenonry_executor_multiproc.rank import RankSetup

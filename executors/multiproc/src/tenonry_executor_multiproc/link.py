@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterator, Sequence
 
 from tenonry.errors import LaunchError
-from tenonry.serial import Frame
+from tenonry.transport.serial import Frame
 from tenonry_executor_multiproc.broadcast import Wait, open_broadcast
 from tenonry_executor_multiproc.packets import Packet, PacketStream, pack, unpack
 

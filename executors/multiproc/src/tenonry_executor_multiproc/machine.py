@@ -9,7 +9,7 @@ import psutil
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
-from tenonry.sockets import RunDirectory
+from tenonry.transport.folder import RunDirectory
 
 THREADS_VARIABLE = "OMP_NUM_THREADS"
 

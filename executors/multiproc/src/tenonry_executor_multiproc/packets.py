@@ -1,7 +1,7 @@
 """What travels between an engine and its ranks: packets of frames, calls by name, errors as text. Both processes.
 
-A packet is its size, a sequence number, a kind, and the frames of one message as `tenonry.serial` makes them, each on a
-multiple of eight bytes. An answer carries the sequence number and the kind of what it answers.
+A packet is its size, a sequence number, a kind, and the frames of one message as `tenonry.transport.serial` makes
+them, each on a multiple of eight bytes. An answer carries the sequence number and the kind of what it answers.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from tenonry import errors
 from tenonry.errors import TenonryError, WireError
-from tenonry.serial import MAX_FRAMES, Frame
+from tenonry.transport.serial import MAX_FRAMES, Frame
 
 _HEAD = struct.Struct("<QQII")  # size of the packet, sequence, kind, number of frames
 _ALIGN = 8

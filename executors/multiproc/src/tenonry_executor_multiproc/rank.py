@@ -21,13 +21,13 @@ from typing import Any, NoReturn
 import msgspec
 
 from tenonry.config import EngineConfig
+from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.messages import STOP_SIGNAL
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_plan import PlanEntry
-from tenonry.serial import Decoder, Encoder, to_plain
+from tenonry.launch.supervise import STOP_SIGNAL
+from tenonry.plugin.plan import PlanEntry
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_multiproc.broadcast import open_reader
 from tenonry_executor_multiproc.machine import check_devices
 from tenonry_executor_multiproc.packets import FAILED, Call, Kind, Packet, describe_error, pack, unpack

@@ -19,9 +19,9 @@ import msgspec
 import psutil
 
 from tenonry.errors import EngineDeadError, TenonryError, WireError
-from tenonry.serial import Decoder, Encoder, Frame, to_plain
+from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
-from tenonry.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
+from tenonry.transport.serial import Decoder, Encoder, Frame, to_plain
 from tenonry_executor_multiproc.link import Link
 from tenonry_executor_multiproc.machine import Rendezvous
 from tenonry_executor_multiproc.packets import FAILED, Call, Fault, Kind, Packet, rebuild_error

@@ -11,8 +11,8 @@ import os
 
 import msgspec
 
+from tenonry.launch.supervise import Child, Supervisor
 from tenonry.logs import configure_logging
-from tenonry.supervise import Child, Supervisor
 from tenonry_executor_ray.wire import facts_here, leave_soon
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 from tenonry.errors import LaunchError, WireError
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.serial import Decoder, Encoder, to_plain
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_ray.options import RayExecutorOptions
 
 if TYPE_CHECKING:

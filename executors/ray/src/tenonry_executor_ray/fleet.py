@@ -18,7 +18,7 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
 from tenonry.interfaces.launcher import EngineSpec
-from tenonry.supervise import describe_exit
+from tenonry.launch.supervise import describe_exit
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
 from tenonry_executor_ray.groups import EngineGroup, EngineGroups

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
-from tenonry.supervise import STOP_TIMEOUT_S
+from tenonry.launch.supervise import STOP_TIMEOUT_S
 from tenonry_executor_ray.options import RayLauncherOptions
 
 if TYPE_CHECKING:

@@ -17,12 +17,12 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
-from tenonry.model_info import ModelInfo
-from tenonry.serial import Decoder, Encoder, to_plain
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_ray.wire import OK, Answer, Failure, RankSpec, driver_rank, facts_here, leave_soon
 
 logger = logging.getLogger("tenonry.ray")

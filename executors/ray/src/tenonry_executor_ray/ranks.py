@@ -19,8 +19,8 @@ from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tenonry.errors import EngineDeadError
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.plugin_plan import PlanEntry, PluginPlan
-from tenonry.sockets import RunDirectory
+from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.transport.folder import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
 from tenonry_executor_ray.rank_actor import LIFE, RESULTS, RankActor

@@ -15,7 +15,7 @@ import msgspec
 from tenonry import errors
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
-from tenonry.plugin_plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PlanEntry, PluginPlan
 
 LEAVE_AFTER_S = 0.2
 OK = b""  # the first frame of an answer that is no failure

@@ -8,7 +8,7 @@ import signal
 import threading
 import time
 
-from tenonry.messages import STOP_SIGNAL
+from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry_testkit.fakes.worker import FakeWorker
 
 

@@ -16,9 +16,9 @@ import numpy as np
 from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore
 from tenonry.errors import TenonryError
+from tenonry.info import ModelInfo
 from tenonry.messages import EngineCoreRequest
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
 
 PROMPT_LEN = 32

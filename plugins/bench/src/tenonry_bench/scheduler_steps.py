@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from tenonry.config import EngineConfig
+from tenonry.engine.validator import StepValidator
 from tenonry.errors import TenonryError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.messages import EngineCoreRequest
-from tenonry.plugin_manager import PluginManager, resolve_owned
+from tenonry.plugin.manager import PluginManager, resolve_owned
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
-from tenonry.scheduling.validator import StepValidator
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 PROMPT_LEN = 32

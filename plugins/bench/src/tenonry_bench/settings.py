@@ -10,8 +10,8 @@ import msgspec
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import PluginManager
+from tenonry.info import ModelInfo
+from tenonry.plugin.manager import PluginManager
 from tenonry_commands.arguments import config_from_arguments
 
 MAX_MODEL_LEN = 2048  # what peers are given, so that both size the same caches

@@ -148,7 +148,7 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
 def longest_sequence(model: str) -> int:
     """Tokens that the model was made for."""
     from tenonry.config import make_config
-    from tenonry.plugin_manager import PluginManager
+    from tenonry.plugin.manager import PluginManager
 
     config = make_config({"model": model})
     return PluginManager(config.plugins).resolve_model(config).max_model_len

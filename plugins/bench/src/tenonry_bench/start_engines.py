@@ -15,7 +15,7 @@ import msgspec
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.command import Command
-from tenonry.supervise import CHILD_DEFAULTS
+from tenonry.launch.supervise import CHILD_DEFAULTS
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.layouts import Layout, in_turn
 from tenonry_bench.machine import Machine, describe_machine
@@ -86,7 +86,7 @@ class Starter:
     """The part of a front end that starts engines."""
 
     def __init__(self, config: EngineConfig) -> None:
-        from tenonry.client.parts import resolve_front_end
+        from tenonry.client.start import resolve_front_end
 
         self._config = config
         _, self._plan, _ = resolve_front_end(config, launcher=True)

@@ -8,7 +8,7 @@ import sys
 from tenonry.cli import make_parser
 from tenonry.errors import PluginNotFound
 from tenonry.interfaces.command import Command
-from tenonry.plugin_discovery import installed
+from tenonry.plugin.discovery import installed
 
 SHELLS = ("bash", "zsh", "tcsh")
 

@@ -8,7 +8,7 @@ import sys
 
 from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
-from tenonry.sockets import CurveKeys
+from tenonry.transport.keys import CurveKeys
 
 
 class KeysCommand(Command):

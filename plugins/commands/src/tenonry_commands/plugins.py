@@ -12,12 +12,12 @@ import msgspec
 
 from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginNotFound
+from tenonry.info import PluginRecord
 from tenonry.interfaces.command import Command
-from tenonry.plugin_discovery import check_requirements, installed, not_found
-from tenonry.plugin_kinds import GROUPS, KINDS
-from tenonry.plugin_manager import qualified_entry
-from tenonry.plugin_plan import PlanEntry, import_target
-from tenonry.stats import PluginRecord
+from tenonry.plugin.discovery import check_requirements, installed, not_found
+from tenonry.plugin.kinds import GROUPS, KINDS
+from tenonry.plugin.manager import qualified_entry
+from tenonry.plugin.plan import PlanEntry, import_target
 
 INCOMPATIBLE = "incompatible"
 HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")

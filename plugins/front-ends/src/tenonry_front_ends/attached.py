@@ -16,9 +16,10 @@ from tenonry.client.engines import Engines
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import CurveKeys
-from tenonry.stats import EngineInfo, IterationStats, StatRecord
+from tenonry.info import EngineInfo
+from tenonry.plugin.plan import PluginPlan
+from tenonry.stats import IterationStats, StatRecord
+from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.messages import (
     AskMetrics,

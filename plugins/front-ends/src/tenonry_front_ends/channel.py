@@ -12,7 +12,7 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
-from tenonry.sockets import make_socket
+from tenonry.transport.sockets import make_socket
 from tenonry_front_ends.messages import Place, ServerMessage, SupervisorMessage
 
 logger = logging.getLogger("tenonry.front_ends")

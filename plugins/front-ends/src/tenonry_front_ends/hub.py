@@ -18,9 +18,10 @@ from typing import Any
 from tenonry.client.engines import OwnedEngines
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.info import EngineInfo
 from tenonry.messages import EngineCoreOutputs
-from tenonry.sockets import RunDirectory
-from tenonry.stats import EngineInfo, SchedulerStats
+from tenonry.stats import SchedulerStats
+from tenonry.transport.folder import RunDirectory
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
     AskMetrics,

@@ -6,10 +6,10 @@ from typing import Literal
 
 import msgspec
 
+from tenonry.info import EngineInfo, ModelInfo
 from tenonry.messages import EngineFacts, EngineZmqAddresses
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_plan import PluginPlan
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.plugin.plan import PluginPlan
+from tenonry.stats import StatRecord
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):

@@ -16,15 +16,15 @@ import zmq
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.nodes import NODE_IDENTITY, REPORT_EVERY_S, SILENCE_S, NodeReport
+from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
 from tenonry.logs import configure_logging
-from tenonry.messages import STOP_SIGNAL
-from tenonry.model_info import ModelInfo
-from tenonry.plugin_manager import PluginManager, build_plugin
-from tenonry.plugin_plan import PluginPlan
-from tenonry.sockets import make_socket, read_keys, tcp_address
-from tenonry.supervise import STOP_TIMEOUT_S, describe_exit
+from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.keys import read_keys
+from tenonry.transport.sockets import make_socket, tcp_address
 
 logger = logging.getLogger("tenonry.node")
 

@@ -9,8 +9,8 @@ from pathlib import Path
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
-from tenonry.hookspecs import hookimpl
-from tenonry.model_info import ModelInfo
+from tenonry.info import ModelInfo
+from tenonry.plugin.hookspecs import hookimpl
 from tenonry_hf_hub import facts
 from tenonry_hf_hub.files import read_json, read_json_if_there
 from tenonry_hf_hub.locate import Located, locate_model, locate_tokenizer

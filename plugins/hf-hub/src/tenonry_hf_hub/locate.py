@@ -11,9 +11,9 @@ from typing import NamedTuple
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
-from tenonry.plugin_discovery import installed
-from tenonry.plugin_kinds import FIRST_PARTY
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import FIRST_PARTY
+from tenonry.plugin.manager import resolve_owned
 
 logger = logging.getLogger("tenonry.models")
 

@@ -12,8 +12,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp
 
-from tenonry import __version__
 from tenonry.errors import TenonryError
+from tenonry.version import __version__
 from tenonry_openai_server import openapi
 from tenonry_openai_server.auth import HostCheck, KeyCheck, is_local
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request

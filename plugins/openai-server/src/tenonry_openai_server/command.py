@@ -20,7 +20,7 @@ class ServeCommand(Command):
         add_server_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
-        from tenonry_openai_server.listener import listen
+        from tenonry_openai_server.serving.listener import listen
         from tenonry_openai_server.settings import configs_from_arguments
 
         config, settings = configs_from_arguments(args)
@@ -30,9 +30,9 @@ class ServeCommand(Command):
             return run_headless(config)
         sock, settings = listen(settings)
         if settings.api_server_count > 1:
-            from tenonry_openai_server.api_servers import serve_many
+            from tenonry_openai_server.serving.api_servers import serve_many
 
             return serve_many(config, settings, sock)
-        from tenonry_openai_server.lifecycle import serve
+        from tenonry_openai_server.serving.lifecycle import serve
 
         return serve(config, settings, sock)

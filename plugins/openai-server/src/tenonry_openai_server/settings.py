@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 
 from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, environment_values, human_int, load_yaml
 from tenonry.errors import ConfigError
-from tenonry.plugin_discovery import installed
+from tenonry.plugin.discovery import installed
 from tenonry_commands import arguments
 from tenonry_commands.arguments import config_from_arguments
 from tenonry_openai_server.familiar_flags import add_familiar_flags, translate

@@ -18,8 +18,8 @@ from starlette.types import Receive, Scope, Send
 from tenonry.outputs import RequestOutput
 from tenonry_openai_server.errors import as_api_error
 from tenonry_openai_server.guard import RAW_SEND, REQUEST_ID
-from tenonry_openai_server.helper_thread import logprobs_size, off_loop
 from tenonry_openai_server.protocol.chunks import DONE, ChunkWriter
+from tenonry_openai_server.serving.helper_thread import logprobs_size, off_loop
 from tenonry_openai_server.watch import Disconnected, DisconnectWatch
 
 logger = logging.getLogger("tenonry.server")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
-from tenonry.plugin_manager import blamed, build_plugin
+from tenonry.plugin.manager import blamed, build_plugin
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from tenonry.errors import PluginIncompatible
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.manager import resolve_owned
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_worker_torch.attention.base import AttentionBackend

@@ -20,7 +20,7 @@ import sys
 import torch
 from tenonry.config import EngineConfig
 from tenonry.interfaces.worker import WorkerContext
-from tenonry.model_info import ModelInfo
+from tenonry.info import ModelInfo
 from tenonry_worker_torch.parallel.groups import Meeting
 
 url, tp, pp = sys.argv[1], *map(int, sys.argv[2:])

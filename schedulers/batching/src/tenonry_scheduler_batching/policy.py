@@ -19,7 +19,7 @@ from pydantic import BaseModel, ValidationError
 
 from tenonry.errors import ConfigError, PluginError, PluginFault, TenonryError
 from tenonry.interfaces.plugin import NoOptions
-from tenonry.plugin_discovery import distribution_of_module
+from tenonry.plugin.discovery import distribution_of_module
 from tenonry.request import Request
 
 QUESTIONS = ("order", "admit", "victim")

@@ -13,11 +13,11 @@ from pydantic import Field
 
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.manager import resolve_owned
 from tenonry.request import Request
-from tenonry.scheduling import BaseScheduler, StepBuilder
 from tenonry_kvcache import TRANSFER_TIMEOUT_S, KVCacheManager
 from tenonry_scheduler_batching.policy import AdmissionState, bind_policy
+from tenonry_scheduling import BaseScheduler, StepBuilder
 
 MAX_PASSED = 64  # waiting requests whose KV is on its way that a step looks past
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
-from tenonry.scheduling import BlockManager, Match, Rows
-from tenonry.scheduling.blocks import NewBlocks, Transferred
-from tenonry.scheduling.rows import Index
 from tenonry.step import I32, NO_ROWS
 from tenonry_kvcache.hashing import BlockHasher
 from tenonry_kvcache.pool import BlockIds, BlockPool
 from tenonry_kvcache.prefix import NOTHING, PrefixCache
 from tenonry_kvcache.transfers import Transfers
+from tenonry_scheduling import BlockManager, Match, Rows
+from tenonry_scheduling.blocks import NewBlocks, Transferred
+from tenonry_scheduling.rows import Index
 
 TRANSFER_TIMEOUT_S = 300.0
 NO_BLOCKS = NewBlocks(NO_ROWS, NO_ROWS, NO_ROWS)

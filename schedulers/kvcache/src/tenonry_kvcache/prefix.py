@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 
 from tenonry.request import Request
-from tenonry.scheduling import Rows
-from tenonry.scheduling.rows import Index
 from tenonry.step import I32
 from tenonry_kvcache.hashing import BlockHasher
 from tenonry_kvcache.pool import BlockIds, BlockPool
+from tenonry_scheduling import Rows
+from tenonry_scheduling.rows import Index
 
 NEVER = np.iinfo(np.int32).max
 NOTHING = np.empty(0, np.intp)

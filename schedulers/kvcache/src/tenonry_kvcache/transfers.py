@@ -22,7 +22,7 @@ import numpy as np
 
 from tenonry.errors import PluginFault, TenonryError
 from tenonry.interfaces.kv_connector import KVConnector
-from tenonry.plugin_discovery import distribution_of_module
+from tenonry.plugin.discovery import distribution_of_module
 from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 

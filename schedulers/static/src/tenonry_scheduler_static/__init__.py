@@ -7,8 +7,8 @@ statistics, `KVCacheManager` the blocks; what is left is the choice.
 from __future__ import annotations
 
 from tenonry.interfaces.scheduler import SchedulerContext
-from tenonry.scheduling import BaseScheduler, StepBuilder
 from tenonry_kvcache import KVCacheManager
+from tenonry_scheduling import BaseScheduler, StepBuilder
 
 
 class StaticScheduler(BaseScheduler):

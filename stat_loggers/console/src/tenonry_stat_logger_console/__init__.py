@@ -10,9 +10,10 @@ from collections.abc import Callable, Iterable, Mapping
 
 from pydantic import Field
 
+from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.stats import EngineInfo, SchedulerStats, StatRecord
+from tenonry.stats import SchedulerStats, StatRecord
 
 logger = logging.getLogger("tenonry.stats")
 

@@ -8,9 +8,10 @@ import os
 
 from pydantic import Field
 
+from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import StatRecord
 from tenonry_stat_logger_opentelemetry.attributes import request_attributes
 from tenonry_stat_logger_opentelemetry.collector import collector_url
 

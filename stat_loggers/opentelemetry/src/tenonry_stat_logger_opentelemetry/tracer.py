@@ -15,8 +15,8 @@ from opentelemetry.sdk.trace.sampling import ParentBased, TraceIdRatioBased
 from opentelemetry.trace import SpanKind, Status, StatusCode
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from tenonry import __version__
 from tenonry.stats import FinishedRequestStats
+from tenonry.version import __version__
 from tenonry_stat_logger_opentelemetry.attributes import Attribute
 from tenonry_stat_logger_opentelemetry.collector import shown
 from tenonry_stat_logger_opentelemetry.exporter import HUSH, WatchedExporter

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING
 
 from pydantic import Field
 
+from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import StatRecord
 from tenonry_stat_logger_prometheus.catalog import BY_NAME, OTHER, REJECTION_REASONS
 from tenonry_stat_logger_prometheus.series import EngineSeries
 from tenonry_stat_logger_prometheus.storage import Reading, Storage

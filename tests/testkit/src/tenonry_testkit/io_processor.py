@@ -22,8 +22,8 @@ from hypothesis import Phase
 
 from tenonry.config import EngineConfig
 from tenonry.errors import RequestError
+from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, IOProcessorContext
-from tenonry.model_info import ModelInfo
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry_testkit.fakes.model import fake_model

@@ -10,9 +10,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from tenonry.handle import client_of
 from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
-from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.request import Request
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.rules import (
     COUNTS,
@@ -112,7 +113,7 @@ class Ledger:
 
     def _of_client(self, client: int, handle: int) -> Entry:
         entry = self._find(handle)
-        expect(handle >> CLIENT_SHIFT == client, OWN_CLIENT, "{} was told to client {}", entry, client)
+        expect(client_of(handle) == client, OWN_CLIENT, "{} was told to client {}", entry, client)
         return entry
 
     def _take_tokens(self, client: int, outputs: EngineCoreOutputs) -> None:

@@ -20,9 +20,9 @@ from typing import Any, Self
 from stevedore import _cache as stevedore_cache
 from stevedore.extension import ExtensionManager
 
-from tenonry import plugin_discovery
 from tenonry.config import PluginPolicy
-from tenonry.plugin_manager import PluginManager
+from tenonry.plugin import discovery
+from tenonry.plugin.manager import PluginManager
 
 
 class TmpPlugins:
@@ -116,7 +116,7 @@ class TmpPlugins:
         ExtensionManager.ENTRY_POINT_CACHE.clear()
         stevedore_cache._c._internal.clear()
         stevedore_cache._c._disable_caching = True
-        for function in vars(plugin_discovery).values():
+        for function in vars(discovery).values():
             if hasattr(function, "cache_clear"):
                 function.cache_clear()
 

@@ -12,17 +12,18 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from tenonry.engine.validator import StepValidator
 from tenonry.errors import RequestError
+from tenonry.handle import make_handle
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import NO_OPTIONS
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheGroup
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
-from tenonry.plugin_manager import resolve_owned
-from tenonry.request import CLIENT_SHIFT, Request
+from tenonry.plugin.manager import resolve_owned
+from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
-from tenonry.scheduling import StepValidator
 from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
@@ -122,7 +123,7 @@ class Rig:
         )
         self._count += 1
         source = EngineCoreRequest(
-            handle=(client << CLIENT_SHIFT) + self._count,
+            handle=make_handle(client, self._count),
             request_id=name or self._name(self._count),
             prompt_token_ids=as_ids(prompt),
             sampling_params=params,

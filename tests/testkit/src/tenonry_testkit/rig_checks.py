@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tenonry.scheduling import BlockManager
+from tenonry_scheduling import BlockManager
 from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
 
 if TYPE_CHECKING:

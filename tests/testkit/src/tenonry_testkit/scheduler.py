@@ -23,7 +23,7 @@ from pydantic import BaseModel
 
 from tenonry.config import PluginChoice
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.manager import resolve_owned
 from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rig import Rig

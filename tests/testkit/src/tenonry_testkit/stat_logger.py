@@ -17,8 +17,9 @@ import msgspec
 from hypothesis import Phase
 
 from tenonry.config import EngineConfig
+from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.stats import EngineInfo, FinishedRequestStats, IterationStats, PluginRecord, SchedulerStats, StatRecord
+from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
 from tenonry_testkit.search import PHASES, search
 from tenonry_testkit.targets import resolve_target
 

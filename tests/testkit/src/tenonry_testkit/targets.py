@@ -11,8 +11,8 @@ from pydantic import BaseModel
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.plugin import Plugin
-from tenonry.plugin_manager import PluginManager
-from tenonry.plugin_plan import PlanEntry, check_class
+from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import PlanEntry, check_class
 
 
 def resolve_target(

@@ -21,13 +21,13 @@ import numpy as np
 import pytest
 
 from tenonry.errors import Unsupported
+from tenonry.info import ModelInfo
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import choose_block_size
-from tenonry.model_info import ModelInfo
-from tenonry.scheduling import BaseScheduler
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_kvcache import KVCacheManager
+from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.fakes.blocks import SimpleBlocks
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler

@@ -18,7 +18,7 @@ from pydantic import (
 )
 
 from tenonry.sampling_params import MAX_LOGPROBS, MAX_N, MAX_TOKENS
-from tenonry_openai_server.protocol.large import (
+from tenonry_openai_server.protocol.large_fields import (
     IDS_SCHEMA,
     PROMPTS_SCHEMA,
     Prompt,

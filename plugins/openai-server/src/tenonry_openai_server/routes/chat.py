@@ -8,15 +8,14 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenonry_openai_server.helper_thread import off_loop
 from tenonry_openai_server.merge import last_output
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.chunks import ChatChunks
+from tenonry_openai_server.protocol.complete import chat_response
 from tenonry_openai_server.protocol.logprobs import TokenTexts
 from tenonry_openai_server.protocol.requests import ChatPrompt, ChatRequest, Message
 from tenonry_openai_server.protocol.responses import ChatResponse
-from tenonry_openai_server.protocol.whole import chat_response
-from tenonry_openai_server.routes.calls import (
+from tenonry_openai_server.routes.generation import (
     Call,
     check_transfer,
     need_text,
@@ -26,6 +25,7 @@ from tenonry_openai_server.routes.calls import (
     truncated,
     wishes_of,
 )
+from tenonry_openai_server.serving.helper_thread import off_loop
 from tenonry_openai_server.sse import EventStream
 from tenonry_openai_server.watch import DisconnectWatch
 

@@ -14,11 +14,11 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_openai_server.merge import last_outputs, merge
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.chunks import CompletionChunks
+from tenonry_openai_server.protocol.complete import completion_response
 from tenonry_openai_server.protocol.logprobs import TokenTexts
 from tenonry_openai_server.protocol.requests import CompletionRequest
 from tenonry_openai_server.protocol.responses import CompletionResponse
-from tenonry_openai_server.protocol.whole import completion_response
-from tenonry_openai_server.routes.calls import (
+from tenonry_openai_server.routes.generation import (
     Call,
     check_transfer,
     need_text,

@@ -9,11 +9,11 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenonry import __version__
+from tenonry.version import __version__
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.responses import ModelCard, ModelList, StateResponse, VersionResponse
-from tenonry_openai_server.routes.calls import server_state
+from tenonry_openai_server.routes.generation import server_state
 from tenonry_openai_server.state import Phase
 
 router = APIRouter()

@@ -15,7 +15,7 @@ from starlette.types import ASGIApp
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
-from tenonry.plugin_manager import resolve_owned
+from tenonry.plugin.manager import resolve_owned
 from tenonry_openai_server.state import ServerState
 
 if TYPE_CHECKING:

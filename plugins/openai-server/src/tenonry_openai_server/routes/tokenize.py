@@ -8,12 +8,12 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.sampling_params import SamplingParams
-from tenonry_openai_server.helper_thread import off_loop
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tenonry_openai_server.protocol.responses import DetokenizeResponse, TokenizeResponse
-from tenonry_openai_server.routes.calls import need_text, read_body, server_state
 from tenonry_openai_server.routes.chat import render
+from tenonry_openai_server.routes.generation import need_text, read_body, server_state
+from tenonry_openai_server.serving.helper_thread import off_loop
 
 router = APIRouter()
 

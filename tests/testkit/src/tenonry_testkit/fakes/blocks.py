@@ -13,10 +13,10 @@ import numpy as np
 
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
-from tenonry.scheduling import BlockManager, Match, Rows
-from tenonry.scheduling.blocks import NewBlocks, Transferred
-from tenonry.scheduling.rows import Index
 from tenonry.step import I32
+from tenonry_scheduling import BlockManager, Match, Rows
+from tenonry_scheduling.blocks import NewBlocks, Transferred
+from tenonry_scheduling.rows import Index
 
 
 class SimpleBlocks(BlockManager):

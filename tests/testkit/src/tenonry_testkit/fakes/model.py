@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from tenonry.config import EngineConfig
-from tenonry.hookspecs import hookimpl
-from tenonry.model_info import ModelInfo
+from tenonry.info import ModelInfo
+from tenonry.plugin.hookspecs import hookimpl
 
 FAKE_MODEL = "fake"
 FAKE_LOCKSTEP_MODEL = "fake-lockstep"

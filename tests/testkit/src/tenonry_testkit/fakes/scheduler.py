@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenonry.interfaces.scheduler import SchedulerContext
-from tenonry.scheduling import BaseScheduler, StepBuilder
+from tenonry_scheduling import BaseScheduler, StepBuilder
 from tenonry_testkit.fakes.blocks import SimpleBlocks
 
 

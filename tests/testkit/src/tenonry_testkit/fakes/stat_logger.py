@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from tenonry.info import EngineInfo
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
-from tenonry.stats import EngineInfo, StatRecord
+from tenonry.stats import StatRecord
 
 
 class RecordingOptions(PluginOptions):

@@ -17,7 +17,7 @@ from tenonry.errors import ModelError
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.plugin_plan import PlanEntry
+from tenonry.plugin.plan import PlanEntry
 from tenonry.step import (
     I32,
     BatchState,

@@ -1,0 +1,71 @@
+"""What `LLM` and `AsyncLLM` build alike from a configuration: plan, model facts, IO processor, records. Front end."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+from tenonry.info import EngineInfo, ModelInfo, UsageRecord
+from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext
+from tenonry.messages import EngineFacts
+from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.plan import PluginPlan
+
+logger = logging.getLogger(__name__)
+
+
+def resolve_front_end(config: EngineConfig, *, launcher: bool) -> tuple[PluginManager, PluginPlan, ModelInfo]:
+    """Resolve the plugins and the model; nothing is built or started. Raises on the first thing that is wrong."""
+    manager = PluginManager(config.plugins)
+    plan = manager.plan(config, launcher=launcher)
+    model = manager.resolve_model(config)
+    if config.max_model_len is not None and config.max_model_len > model.max_model_len:
+        raise ConfigError(
+            f"max_model_len={config.max_model_len} is above the {model.max_model_len} tokens that the model "
+            f"{model.name} was made for; lower it, or leave it out"
+        )
+    return manager, plan, model
+
+
+def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> IOProcessor | None:
+    """The chosen one, or None where the configuration wants none."""
+    entry = plan.find("io_processor")
+    if entry is None or config.skip_tokenizer_init:
+        return None
+    made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model))
+    return made
+
+
+def announce(manager: PluginManager, info: EngineInfo) -> None:
+    """All engines are ready: the log names the plugins in use, and hook modules hear of it."""
+    logger.info("plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in info.plugins))
+    manager.call("tenonry_engine_ready", info=info)
+
+
+def engine_info(
+    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engines: Sequence[EngineFacts], context: str = "library"
+) -> EngineInfo:
+    """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
+    dtype = model.dtype if config.dtype == "auto" else config.dtype
+    same = config.model_dump(include={*UsageRecord.__struct_fields__} - {"dtype", "block_size", "kv_connector"})
+    return EngineInfo(
+        model=model.name,
+        served_model_name=(config.served_model_name or (config.model,))[0],
+        max_model_len=engines[0].max_model_len,
+        num_gpu_blocks=sum(engine.num_gpu_blocks for engine in engines),
+        block_size=engines[0].block_size,
+        engine_indexes=tuple(sorted(engine.index for engine in engines)),
+        plugins=plan.records(),
+        usage=UsageRecord(
+            architecture=model.architecture,
+            dtype=dtype,
+            block_size=engines[0].block_size,
+            kv_cache_bytes=config.kv_cache_memory_bytes,
+            kv_connector=config.kv_connector.name if config.kv_connector else None,
+            kv_cache_dtype=dtype,
+            context=context,
+            **same,
+        ),
+    )

@@ -1,0 +1,196 @@
+"""Checks each step of a scheduler against its contract, in numpy. Engine process; on unless the user turns it off.
+
+It keeps its own columns, fed only with what the workers will see, so a scheduler cannot fool it with its own books.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from tenonry.errors import ContractViolation
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
+
+FREE, RUNNING, ENDED = 0, 1, 2  # ended: the row has yet to leave
+_UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
+
+
+class StepValidator:
+    """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
+
+    `context`: what the scheduler was told. `added` and `ended` tell which handles exist; `answered` follows a result.
+    """
+
+    def __init__(self, context: SchedulerContext) -> None:
+        config, kv_cache = context.config, context.kv_cache
+        num_rows = self._num_rows = config.max_num_seqs
+        self._plugin, self._feeds_back = context.plugin_name, context.feeds_back_tokens
+        self._budget, self._max_model_len = config.step_token_budget, context.max_model_len
+        self._num_blocks = kv_cache.num_blocks
+        self._state = BatchState(num_rows, context.max_model_len, kv_cache.block_size, len(kv_cache.groups))
+        self._total = np.zeros(num_rows, np.int32)  # tokens, pending ones included
+        self._limit, self._pending = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        self._use = np.full(num_rows, FREE, np.int8)
+        self._row_of: dict[int, int] = {}  # by handle
+        # A stay is the time that a request spends in a row; its number leaves the row when divided by their number.
+        self._stay, self._stays = np.zeros(num_rows, np.int64), 0
+        self._writer = [np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups]  # the stay that wrote last
+        self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
+        self._live: set[int] = set()
+        self._step_id = -1
+
+    def added(self, handle: int) -> None:
+        self._live.add(handle)
+
+    def ended(self, handle: int) -> None:
+        self._live.discard(handle)
+        row = self._row_of.get(handle)
+        if row is not None:
+            self._use[row] = ENDED
+
+    def check(self, output: SchedulerOutput) -> None:
+        """Every rule that one step can break."""
+        expected, self._step_id = self._step_id + 1, output.step_id
+        self._expect(output.step_id == expected, "steps are numbered", "expected step %d", expected)
+        self._check_columns(output)
+        for gone in output.gone.tolist():
+            self._leave(gone)
+        for new in output.new:
+            self._enter(new)
+        if len(output.new_block_row):
+            self._check_new_blocks(output)
+        spans = self._advance(output)
+        if len(spans.row):
+            self._check_rows(output, spans)
+            for group in range(len(self._writer)):
+                self._check_slots(group, spans)
+
+    def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+        """A result came back: its tokens are no longer pending."""
+        if not self._feeds_back:
+            self._pending[result.row] = 0
+
+    # ------------------------------------------------------------------ rules
+    def _expect(self, holds: bool | np.bool_, rule: str, detail: str, *values: object) -> None:
+        """`detail % values` says what was found; it is put together only for a violation."""
+        if not holds:
+            raise ContractViolation(self._plugin, self._step_id, rule, detail % values)
+
+    def _check_columns(self, output: SchedulerOutput) -> None:
+        """Shapes, sums and ranges."""
+        num_tokens, rows = output.num_tokens, len(output.row)
+        equal = rows == len(num_tokens) == len(output.next_token) == len(output.samples) == len(output.generation)
+        self._expect(equal, "columns of a step have one length", "%d rows", rows)
+        total = int(num_tokens.sum())
+        self._expect(total <= self._budget, "max_num_batched_tokens", "%d tokens, at most %d", total, self._budget)
+        right = total == output.total_tokens
+        self._expect(right, "total_tokens is the sum of num_tokens", "%d != %d", output.total_tokens, total)
+        self._expect(not np.count_nonzero(num_tokens < 1), "a scheduled row computes tokens", "num_tokens below 1")
+        self._check_range(output.row, self._num_rows, "max_num_seqs", "row")
+        self._check_range(output.gone, self._num_rows, "max_num_seqs", "row")
+
+    def _check_range(self, values: np.ndarray, stop: int, rule: str, what: str) -> None:
+        if len(values):
+            # Seen as unsigned, a negative number is a large one: one comparison finds both.
+            outside = values.view(_UNSIGNED[values.itemsize]) >= stop
+            if np.count_nonzero(outside):
+                self._expect(False, rule, "%s %d is outside 0..%d", what, values[outside][0], stop - 1)
+
+    def _leave(self, row: int) -> None:
+        self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
+        del self._row_of[int(self._state.handle[row])]
+        self._use[row], self._stay[row] = FREE, 0
+
+    def _enter(self, new: NewRow) -> None:
+        expect, row, length, computed = self._expect, new.row, len(new.token_ids), new.num_computed
+        expect(0 <= row < self._num_rows, "max_num_seqs", "row %d is outside 0..%d", row, self._num_rows - 1)
+        expect(new.handle in self._live, "only known, unfinished requests run", "handle %d", new.handle)
+        expect(self._use[row] == FREE, "a row holds one request", "row %d is in use", row)
+        expect(new.handle not in self._row_of, "a request has one row", "handle %d has two", new.handle)
+        expect(length <= self._max_model_len, "max_model_len", "%d tokens in row %d", length, row)
+        hit = 0 <= computed < length
+        expect(hit, "a hit never covers the last token", "%d of %d tokens are computed", computed, length)
+        expect(len(new.block_ids) == len(self._writer), "one block table per KV group", "row %d", row)
+        for ids, table in zip(new.block_ids, self._state.block_table, strict=True):
+            expect(len(ids) <= table.shape[1], "max_model_len", "row %d has %d blocks", row, len(ids))
+            self._check_range(ids, self._num_blocks, "block ids exist", "block")
+        most = new.sampling.max_tokens
+        longest = self._max_model_len if most is None else length - new.num_output + most
+        self._limit[row] = min(longest, self._max_model_len)
+        self._total[row], self._pending[row] = length, 0
+        self._use[row], self._row_of[new.handle] = RUNNING, row
+        self._stays += self._num_rows
+        self._stay[row] = self._stays + row
+
+    def _check_new_blocks(self, output: SchedulerOutput) -> None:
+        row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
+        self._expect(len(row) == len(group) == len(block), "columns of a step have one length", "new blocks")
+        self._check_range(row, self._num_rows, "max_num_seqs", "row")
+        self._check_range(group, len(self._writer), "one block table per KV group", "group")
+        self._check_range(block, self._num_blocks, "block ids exist", "block")
+
+    def _advance(self, output: SchedulerOutput) -> Spans:
+        """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
+        try:
+            return self._state.advance(output)
+        except IndexError:
+            longest = f"a row has more tokens or blocks than {self._max_model_len} tokens need"
+            raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
+
+    def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
+        row, _, seq_lens = spans
+        running = self._use[row] == RUNNING
+        if np.count_nonzero(running) < len(row):
+            idle = row[~running].tolist()
+            self._expect(False, "only running rows are scheduled", "rows %s are free, or their requests ended", idle)
+        self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
+        total = self._total[row]
+        beyond = np.count_nonzero(seq_lens > total)
+        self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
+        samples = seq_lens == total
+        wrong = np.count_nonzero(samples != output.samples)
+        self._expect(not wrong, "exactly the last token of a row samples", "samples is wrong")
+        if not self._feeds_back:
+            pending = self._pending[row]
+            self._expect(not np.count_nonzero(pending), "no row with a pending token", "feeds_back_tokens is False")
+            self._pending[row] = samples
+        total = total + samples
+        over = total > self._limit[row]
+        if np.count_nonzero(over):
+            longest = int(total[over][0])
+            rule = "max_model_len" if longest > self._max_model_len else "max_tokens"
+            self._expect(False, rule, "row %d would hold %d tokens", row[over][0], longest)
+        self._total[row] = total
+
+    def _check_slots(self, group: int, spans: Spans) -> None:
+        """Every token has a slot, and nobody else writes into its block, in this step or while it is held."""
+        row, start, seq_lens = spans
+        size, table = self._state.block_size, self._state.block_table[group]
+        missing = self._state.num_blocks[group][row] * size < seq_lens
+        self._expect(not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks")
+        first, last = start // size, (seq_lens - 1) // size
+        if np.count_nonzero(first != last):
+            count = last - first + 1
+            shift = np.repeat(first - (np.cumsum(count) - count), count)
+            row = np.repeat(row, count)
+            last = np.arange(len(row)) + shift
+        blocks = table[row, last].astype(np.intp)
+        self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
+        writer, stay = self._writer[group], self._stay[row]
+        earlier = writer[blocks]
+        for i in (earlier != stay).nonzero()[0].tolist():
+            other = int(earlier[i]) % self._num_rows
+            if earlier[i] and earlier[i] == self._stay[other]:  # whoever wrote it is still there
+                held = table[other, : self._state.num_blocks[group, other]]
+                alone, clash = int(blocks[i]) not in held, "rows %d and %d share block %d"
+                self._expect(alone, "one writer per block", clash, other, row[i], blocks[i])
+        writer[blocks] = stay
+
+    def _distinct(self, indexes: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> bool:
+        if len(indexes) == 1:
+            return True
+        places = np.arange(len(indexes))
+        self._scratch[indexes] = places
+        return bool(np.count_nonzero(self._scratch[indexes] == places) == len(indexes))

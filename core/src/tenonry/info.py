@@ -1,0 +1,78 @@
+"""What the kernel knows of a model: a few facts, resolved once by the `tenonry_resolve_model` hook, never weights.
+
+Made in the front end and sent as text to every process; nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+
+class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts of one model.
+
+    `path` is a local folder; `commit` the resolved revision of a hub model ("" for a folder). `max_model_len` is the
+    longest sequence the model was made for, in tokens. `eos_token_ids` end a generation. `default_sampling` holds
+    fields of SamplingParams that the model's authors recommend. `needs_lockstep` says that data-parallel engines must
+    step together (expert layers that span ranks).
+    """
+
+    name: str
+    path: str
+    architecture: str
+    max_model_len: int
+    vocab_size: int
+    commit: str = ""
+    tokenizer_path: str = ""
+    eos_token_ids: tuple[int, ...] = ()
+    default_sampling: dict[str, Any] = {}
+    needs_lockstep: bool = False
+    dtype: str = "float32"
+
+
+class PluginRecord(msgspec.Struct, frozen=True, order=True):
+    """One plugin, installed or in use. `target` is "module:Class", or a module."""
+
+    kind: str
+    name: str
+    target: str
+    distribution: str = ""
+    version: str = ""
+
+
+class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """The configuration in use, for stat loggers that report it. It never leaves the machine by itself."""
+
+    architecture: str
+    dtype: str
+    block_size: int
+    gpu_memory_utilization: float
+    kv_cache_bytes: int | None
+    quantization: str | None = None
+    enable_lora: bool = False
+    enable_prefix_caching: bool
+    enforce_eager: bool
+    tensor_parallel_size: int
+    data_parallel_size: int
+    pipeline_parallel_size: int
+    kv_connector: str | None
+    kv_cache_dtype: str = "auto"
+    enable_expert_parallel: bool = False
+    all2all_backend: str | None = None
+    disable_custom_all_reduce: bool = False
+    context: str = "library"
+
+
+class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """Facts learnt at start-up; replaced as a whole when they change. `num_gpu_blocks` is the sum over engines."""
+
+    model: str
+    served_model_name: str
+    max_model_len: int
+    num_gpu_blocks: int
+    block_size: int
+    engine_indexes: tuple[int, ...] = (0,)
+    plugins: tuple[PluginRecord, ...] = ()
+    usage: UsageRecord | None = None

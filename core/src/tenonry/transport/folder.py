@@ -1,0 +1,42 @@
+"""The run directory: a private folder for the sockets of one run. The process that starts the run."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import secrets
+import shutil
+import tempfile
+import weakref
+
+from tenonry.errors import ConfigError
+
+MAX_SOCKET_PATH = 103  # what macOS can name; Linux has room for four more
+
+
+class RunDirectory:
+    """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
+
+    def __init__(self) -> None:
+        self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}")  # noqa: PTH118
+        self._maker = os.getpid()
+        self._finalizer = weakref.finalize(self, _remove, self.path, self._maker)  # first: a signal may interrupt us
+        os.mkdir(self.path, 0o700)  # noqa: PTH102
+        self._numbers = itertools.count()
+
+    def address(self, name: str = "") -> str:
+        """An ipc address in the folder; without a name, one that nobody else gets."""
+        path = os.path.join(self.path, name or str(next(self._numbers)))  # noqa: PTH118
+        if len(path) > MAX_SOCKET_PATH:
+            raise ConfigError(f"the socket path {path} is too long for the system; set TMPDIR to a shorter folder")
+        return f"ipc://{path}"
+
+    def close(self) -> None:
+        _remove(self.path, self._maker)
+        self._finalizer.detach()  # last, for the same reason
+
+
+def _remove(path: str, maker: int) -> None:
+    """Remove a folder, but not in a process that its maker forked: the run goes on without that one."""
+    if os.getpid() == maker:
+        shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,131 @@
+"""Addresses and sockets between our processes. Any process that talks to another.
+
+On one node sockets are files in a private folder of the run; across nodes they are TCP with CURVE and an explicit
+address. Ports are bound and read back, never probed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ipaddress
+from collections.abc import Sequence
+from socket import AI_NUMERICHOST, getaddrinfo
+from typing import Any, Literal, cast
+
+import zmq
+
+from tenonry.errors import ConfigError
+from tenonry.transport.keys import CurveKeys
+
+IDENTITY_BYTES = 2
+TCP = "tcp://"
+# As plain numbers: pyzmq's flags are enums, and every `|` of theirs costs as much as sending a frame.
+SEND_MORE, RECEIVE_MORE, EVENTS, READABLE = int(zmq.SNDMORE), int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
+
+
+def tcp_address(host: str, port: int) -> str:
+    """An address across nodes; port 0 is any free one. Raises ConfigError for a host that means every interface."""
+    return f"{TCP}{_explicit(host)}:{port}"
+
+
+def _explicit(host: str) -> str:
+    """The host as it stands in an address; one that means every interface is refused (ConfigError)."""
+    bare = host.strip().strip("[]")
+    everywhere = bare in {"", "*"}
+    with contextlib.suppress(OSError):  # a name; but "0" and "0.0" are old spellings of 0.0.0.0
+        found = getaddrinfo(bare, None, flags=AI_NUMERICHOST)
+        everywhere |= any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
+    if everywhere:
+        raise ConfigError(f"a socket for other nodes needs an explicit address of this one, not '{host}'")
+    return f"[{bare}]" if ":" in bare else bare
+
+
+def engine_identity(engine_index: int) -> bytes:
+    """The ZMQ identity of an engine: its index as two bytes, little endian."""
+    return engine_index.to_bytes(IDENTITY_BYTES, "little")
+
+
+def engine_index_of(identity: bytes) -> int:
+    """The engine behind an identity."""
+    return int.from_bytes(identity, "little")
+
+
+def make_socket(
+    context: zmq.Context[zmq.Socket[bytes]],
+    kind: int,
+    address: str,
+    *,
+    bind: bool,
+    identity: bytes | None = None,
+    linger_ms: int = 0,
+    curve: CurveKeys | None = None,
+    keep: Literal["all", "connected", "latest"] = "all",
+) -> zmq.Socket[bytes]:
+    """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError).
+
+    `keep`: "connected" keeps nothing for a peer that is not there, and sending raises zmq.Again instead; "latest" lets
+    a reader keep the last message only.
+    """
+    is_tcp = address.startswith(TCP)
+    if is_tcp and curve is None:
+        raise ConfigError(f"{address}: a TCP socket needs CURVE keys")
+    if is_tcp and bind:
+        _explicit(address.removeprefix(TCP).rpartition(":")[0])
+    socket = context.socket(kind)
+    socket.ipv6 = is_tcp and "[" in address
+    socket.linger = linger_ms
+    socket.set_hwm(0)
+    socket.immediate = keep == "connected"
+    if keep == "latest":
+        socket.conflate = True
+    if identity is not None:
+        socket.setsockopt(zmq.IDENTITY, identity)
+    if kind == zmq.ROUTER:
+        socket.router_mandatory = socket.router_handover = True  # who comes back need not wait for its own end
+    if curve is not None and is_tcp:
+        _secure(socket, curve, server=bind)
+    try:
+        (socket.bind if bind else socket.connect)(address)
+    except zmq.ZMQError as error:
+        socket.close(0)
+        taken = "; stop the process that has it, or choose another port" if error.errno == zmq.EADDRINUSE else ""
+        raise ConfigError(f"{address}: {error.strerror}{taken}") from error
+    return socket
+
+
+def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> None:
+    if server:
+        socket.curve_server = True
+        socket.curve_publickey, socket.curve_secretkey = curve.server_public, curve.server_secret
+    else:
+        socket.curve_serverkey = curve.server_public
+        socket.curve_publickey, socket.curve_secretkey = curve.client_public, curve.client_secret
+
+
+def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any], *, copy: bool) -> None:
+    """Send one message; without a high-water mark this waits for nobody. What is not copied must not change."""
+    for frame in frames[:-1]:
+        socket.send(frame, SEND_MORE, copy)
+    socket.send(frames[-1], 0, copy)
+
+
+def receive_frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
+    """The next message, or None when there is none now."""
+    if not cast("int", socket.getsockopt(EVENTS)) & READABLE:
+        return None
+    frames = [socket.recv()]
+    while socket.getsockopt(RECEIVE_MORE):
+        frames.append(socket.recv())
+    return frames
+
+
+def endpoint(socket: zmq.Socket[bytes]) -> str:
+    """The address a socket is really bound to."""
+    return socket.getsockopt_string(zmq.LAST_ENDPOINT)
+
+
+def close_all(*sockets: zmq.Socket[bytes] | None) -> None:
+    """Close what is there, in any state."""
+    for socket in sockets:
+        if socket is not None:
+            socket.close()

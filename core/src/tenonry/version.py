@@ -1,0 +1,5 @@
+"""The version of the kernel, and of every distribution that is released with it."""
+
+from __future__ import annotations
+
+__version__ = "0.1.0"

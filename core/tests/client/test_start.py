@@ -1,0 +1,51 @@
+"""What front ends learn alike once engines are ready, and the record of the configuration in use (US-1)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from tenonry.client.start import engine_info
+from tenonry.config import make_config
+from tenonry.info import ModelInfo
+from tenonry.messages import EngineFacts
+from tenonry.plugin.plan import PluginPlan
+
+MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=100, vocab_size=9, dtype="bfloat16")
+
+
+def info(*, context: str = "library", **settings: Any) -> Any:
+    config = make_config({"model": "m", **settings}, use_environment=False)
+    facts = [
+        EngineFacts(index=index, epoch=1, num_gpu_blocks=10 + index, block_size=16, max_model_len=90)
+        for index in (3, 1)
+    ]
+    return engine_info(config, MODEL, PluginPlan(()), facts, context)
+
+
+def test_facts_of_several_engines():
+    """HS-16."""
+    told = info(served_model_name="mine")
+    assert (told.model, told.served_model_name, told.max_model_len, told.block_size) == ("m", "mine", 90, 16)
+    assert (told.num_gpu_blocks, told.engine_indexes) == (24, (1, 3))
+    assert info().served_model_name == "m"
+
+
+def test_the_record_says_what_is_in_use():
+    """US-1: what differs from the defaults is there, and what `auto` became."""
+    usual = msgspec.structs.asdict(info().usage)
+    assert usual["dtype"] == usual["kv_cache_dtype"] == "bfloat16"
+    assert (usual["architecture"], usual["block_size"], usual["context"]) == ("A", 16, "library")
+    assert usual["kv_connector"] is usual["kv_cache_bytes"] is None
+    changes: dict[str, Any] = {
+        "gpu_memory_utilization": 0.5, "enable_prefix_caching": False, "enforce_eager": True,
+        "tensor_parallel_size": 2, "pipeline_parallel_size": 3, "data_parallel_size": 4,
+    }  # fmt: skip
+    more = {"dtype": "float32", "kv_cache_memory_bytes": 5, "kv_connector": "k"}
+    used = msgspec.structs.asdict(info(context="server", **changes, **more).usage)
+    expected = {
+        **usual, **changes, "dtype": "float32", "kv_cache_dtype": "float32", "kv_cache_bytes": 5, "kv_connector": "k",
+        "context": "server",
+    }  # fmt: skip
+    assert used == expected

@@ -1,0 +1,253 @@
+"""Every rule of the validator, each broken once by a step that is otherwise right."""
+
+from __future__ import annotations
+
+import copy
+import time
+from collections.abc import Callable
+
+import msgspec
+import numpy as np
+import pytest
+
+from tenonry.config import EngineConfig
+from tenonry.engine.validator import StepValidator
+from tenonry.errors import ContractViolation
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
+
+
+def i32(*values: int) -> np.ndarray:
+    return np.array(values, np.int32)
+
+
+def new_row(row: int, handle: int, length: int, *blocks: int, num_computed: int = 0, **fields) -> NewRow:
+    groups = fields.pop("groups", 1)
+    return NewRow(
+        row=row,
+        handle=handle,
+        token_ids=np.arange(length, dtype=np.int32),
+        num_computed=num_computed,
+        num_output=fields.pop("num_output", 0),
+        block_ids=(i32(*blocks),) * groups,
+        sampling=SamplingParams(max_tokens=fields.pop("max_tokens", 4)),
+    )
+
+
+def step(step_id: int, *rows: tuple[int, int, bool], new=(), gone=(), blocks=()) -> SchedulerOutput:
+    """`rows`: (row, num_tokens, samples); `blocks`: (row, block id)."""
+    row, num_tokens, samples = zip(*rows, strict=True) if rows else ((), (), ())
+    return SchedulerOutput(
+        step_id=step_id,
+        gone=i32(*gone),
+        new=list(new),
+        row=i32(*row),
+        num_tokens=i32(*num_tokens),
+        next_token=i32(*(1 for _ in row)),
+        samples=np.array(samples, np.bool_),
+        generation=i32(*(0 for _ in row)),
+        new_block_row=i32(*(row for row, _ in blocks)),
+        new_block_group=i32(*(0 for _ in blocks)),
+        new_block_id=i32(*(block for _, block in blocks)),
+        total_tokens=sum(num_tokens),
+    )
+
+
+def make_validator(*, feeds_back: bool = True, groups: int = 1) -> StepValidator:
+    """Three rows of at most 12 tokens, ten blocks of four, eight tokens a step; handles 1 to 9 exist."""
+    config = EngineConfig(model="fake", max_num_seqs=3, max_num_batched_tokens=8)
+    kv_cache = KVCacheConfig(
+        num_blocks=10, block_size=4, groups=tuple(KVCacheGroup(layers=(str(i),)) for i in range(groups))
+    )
+    validator = StepValidator(
+        SchedulerContext(
+            config, kv_cache, max_model_len=12, clock=time.monotonic, plugin_name="mine", feeds_back_tokens=feeds_back
+        )
+    )
+    for handle in range(1, 10):
+        validator.added(handle)
+    return validator
+
+
+@pytest.fixture
+def validator() -> StepValidator:
+    """After a right step: row 0 (handle 1) and row 1 (handle 2) hold three and five tokens and decode."""
+    validator = make_validator()
+    validator.check(step(0, (0, 3, True), (1, 4, False), new=[new_row(0, 1, 3, 0), new_row(1, 2, 5, 1, 2)]))
+    validator.check(step(1, (0, 1, True), (1, 1, True)))
+    return validator
+
+
+def expect(validator: StepValidator, rule: str, output: SchedulerOutput, detail: str = "") -> None:
+    with pytest.raises(ContractViolation) as caught:
+        validator.check(output)
+    assert caught.value.rule == rule
+    assert (caught.value.plugin, caught.value.step_id) == ("mine", output.step_id)
+    assert "mine" in str(caught.value)
+    assert rule in str(caught.value)
+    assert detail in str(caught.value)
+
+
+STEPS = "steps are numbered"
+RIGHT = step(2, (0, 1, True), (1, 1, True), blocks=[(0, 3)], new=[new_row(2, 3, 4, 4)], gone=())
+
+
+def test_the_step_that_the_others_break_is_right(validator):
+    validator.check(copy.deepcopy(RIGHT))
+
+
+def broken(**changes: object) -> SchedulerOutput:
+    return msgspec.structs.replace(copy.deepcopy(RIGHT), **changes)
+
+
+Case = tuple[str, SchedulerOutput]
+CASES: dict[str, Case] = {
+    "a missing column entry": ("columns of a step have one length", broken(samples=np.ones(1, np.bool_))),
+    "a missing generation": ("columns of a step have one length", broken(generation=i32(0))),
+    "a missing new block": ("columns of a step have one length", broken(new_block_id=i32())),
+    "a wrong sum": ("total_tokens is the sum of num_tokens", broken(total_tokens=3)),
+    "too many tokens": ("max_num_batched_tokens", step(2, (0, 9, False))),
+    "a row without tokens": ("a scheduled row computes tokens", step(2, (0, 1, True), (1, 0, False))),
+    "a row beyond the last": ("max_num_seqs", step(2, (3, 1, True))),
+    "a negative row": ("max_num_seqs", step(2, (-1, 1, True))),
+    "a new row beyond the last": ("max_num_seqs", step(2, new=[new_row(3, 3, 4, 4)])),
+    "a gone row beyond the last": ("max_num_seqs", step(2, gone=[-2])),
+    "a block for a row beyond the last": ("max_num_seqs", step(2, blocks=[(3, 5)])),
+    "a free row leaves": ("only running rows leave", step(2, gone=[2])),
+    "a row leaves twice": ("only running rows leave", step(2, gone=[1, 1])),
+    "an unknown request": ("only known, unfinished requests run", step(2, new=[new_row(2, 77, 4, 4)])),
+    "a row in use": ("a row holds one request", step(2, new=[new_row(1, 3, 4, 4)])),
+    "a request in two rows": ("a request has one row", step(2, new=[new_row(2, 1, 4, 4)])),
+    "a prompt that is too long": ("max_model_len", step(2, new=[new_row(2, 3, 13, 4)])),
+    "a block table that is too long": ("max_model_len", step(2, new=[new_row(2, 3, 4, 4, 5, 6, 7)])),
+    "a block table that grows too long": ("max_model_len", step(2, (0, 1, True), blocks=[(0, 3), (0, 4), (0, 5)])),
+    "a hit that covers everything": (
+        "a hit never covers the last token", step(2, new=[new_row(2, 3, 4, 4, num_computed=4)]),
+    ),
+    "a hit below nothing": ("a hit never covers the last token", step(2, new=[new_row(2, 3, 4, 4, num_computed=-1)])),
+    "a table too few": ("one block table per KV group", step(2, new=[new_row(2, 3, 4, groups=0)])),
+    "a group that does not exist": ("one block table per KV group", broken(new_block_group=i32(1))),
+    "a block that does not exist": ("block ids exist", broken(new_block_id=i32(10))),
+    "a new row with a block that does not exist": ("block ids exist", step(2, new=[new_row(2, 3, 4, -1)])),
+    "a row that never came": ("only running rows are scheduled", step(2, (0, 1, True), (2, 1, True))),
+    "a row that just left": ("only running rows are scheduled", step(2, (0, 1, True), gone=[0])),
+    "a row twice": ("a row is scheduled once per step", step(2, (1, 1, True), (1, 1, True))),
+    "tokens that do not exist": ("only existing tokens are computed", step(2, (1, 2, True))),
+    "a row that says it does not sample": ("exactly the last token of a row samples", step(2, (1, 1, False))),
+    "a part that says it samples": (
+        "exactly the last token of a row samples", step(2, (2, 3, True), new=[new_row(2, 3, 4, 4)]),
+    ),
+    "a token without a slot": ("every scheduled token has a slot", step(2, (0, 1, True))),
+    "a new row without blocks": ("every scheduled token has a slot", step(2, (2, 4, True), new=[new_row(2, 3, 4)])),
+    "two rows write one block": (
+        "one writer per block", step(2, (0, 1, True), (2, 4, True), blocks=[(0, 3)], new=[new_row(2, 3, 4, 3)]),
+    ),
+    "another row still holds the block": ("one writer per block", step(2, (0, 1, True), blocks=[(0, 2)])),
+    "a new row writes into a shared block": (
+        "one writer per block", step(2, (2, 1, False), new=[new_row(2, 3, 4, 1, num_computed=2)]),
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_broken_rule_is_named(validator, case):
+    expect(validator, CASES[case][0], copy.deepcopy(CASES[case][1]))
+
+
+def test_steps_are_numbered():
+    validator = make_validator()
+    validator.check(step(0))
+    expect(validator, STEPS, step(2), "expected step 1")
+
+
+def test_finished_requests_do_not_start(validator):
+    validator.ended(3)
+    expect(validator, "only known, unfinished requests run", step(2, new=[new_row(2, 3, 4, 4)]))
+
+
+def test_finished_requests_do_not_go_on(validator):
+    validator.ended(2)
+    expect(validator, "only running rows are scheduled", step(2, (1, 1, True)), "[1]")
+
+
+def test_the_row_of_a_finished_request_may_leave_and_be_used_again(validator):
+    validator.ended(2)
+    validator.check(step(2, (1, 4, True), gone=[1], new=[new_row(1, 3, 4, 1)]))
+
+
+def test_max_tokens():
+    validator = make_validator()
+    validator.check(step(0, (0, 3, True), new=[new_row(0, 1, 3, 0, max_tokens=2)]))
+    validator.check(step(1, (0, 1, True)))
+    expect(validator, "max_tokens", step(2, (0, 1, True), blocks=[(0, 1)]), "6 tokens")
+
+
+def test_max_tokens_count_what_was_delivered_before():
+    validator = make_validator()
+    validator.check(step(0, (0, 4, True), new=[new_row(0, 1, 4, 0, max_tokens=3, num_output=2)]))
+    expect(validator, "max_tokens", step(1, (0, 1, True), blocks=[(0, 1)]))
+
+
+def test_max_model_len():
+    validator = make_validator()
+    validator.check(step(0, (0, 8, False), new=[new_row(0, 1, 12, 0, 1, 2, max_tokens=None)]))
+    expect(validator, "max_model_len", step(1, (0, 4, True)), "13 tokens")
+
+
+def test_a_pending_token_is_not_scheduled_where_it_is_not_fed_back():
+    validator = make_validator(feeds_back=False)
+    first = step(0, (0, 3, True), new=[new_row(0, 1, 3, 0)])
+    validator.check(first)
+    early = copy.deepcopy(validator)
+    expect(early, "no row with a pending token", step(1, (0, 1, True)))
+    validator.answered(first, ModelRunnerOutput(step_id=0, row=i32(0), token_ids=i32(5)))
+    validator.check(step(1, (0, 1, True)))
+
+
+def test_blocks_are_reusable_as_soon_as_their_row_left(validator):
+    validator.check(step(2, (2, 8, True), gone=[1], new=[new_row(2, 3, 8, 2, 1)]))
+
+
+def test_a_prefix_may_be_shared_for_reading(validator):
+    validator.check(step(2, (2, 1, True), new=[new_row(2, 3, 5, 1, 4, num_computed=4)]))
+
+
+def test_a_request_that_comes_back_may_share_what_another_writes(validator):
+    """It wrote the block itself, before it left; by now the block is somebody else's, and full of the same tokens."""
+    validator.check(step(2, gone=[1]))
+    back = new_row(1, 2, 5, 1, 5, num_computed=4)
+    validator.check(step(3, (2, 4, True), (1, 1, True), new=[new_row(2, 3, 4, 1), back]))
+
+
+def test_each_group_has_writers_of_its_own():
+    validator = make_validator(groups=2)
+    validator.check(
+        step(0, (0, 3, True), (1, 3, True), new=[new_row(0, 1, 3, 0, groups=2), new_row(1, 2, 3, 1, groups=2)])
+    )
+    clash = step(1, (2, 3, True), new=[new_row(2, 3, 3, 5, groups=2)])
+    clash.new[0].block_ids = (i32(5), i32(1))
+    expect(validator, "one writer per block", clash, "rows 1 and 2")
+
+
+def test_a_prompt_in_parts_writes_each_block_once(validator: StepValidator):
+    validator.check(step(2, (2, 6, False), new=[new_row(2, 3, 11, 5, 6, 7)]))
+    validator.check(step(3, (2, 5, True)))
+
+
+def test_an_empty_step_breaks_nothing(validator):
+    validator.check(step(2))
+    validator.check(step(3, gone=[0, 1]))
+    validator.check(step(4))
+
+
+@pytest.mark.parametrize("forget", ["added", "ended"])
+def test_the_validator_is_told_by_the_engine_only(forget: str):
+    """Handles are known through `added` and `ended`, not through what the scheduler says."""
+    calls: dict[str, Callable[[StepValidator], None]] = {"added": lambda v: None, "ended": lambda v: v.ended(50)}
+    validator = make_validator()
+    if forget == "ended":
+        validator.added(50)
+    calls[forget](validator)
+    expect(validator, "only known, unfinished requests run", step(0, new=[new_row(0, 50, 3, 0)]))

@@ -1,0 +1,51 @@
+"""An engine among several looks before it loads anything (HS-13, DP-5)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+from kernel_engine import fake_config
+
+from tenonry.engine import loop, waves
+from tenonry.engine.proc import make_loop
+from tenonry.errors import ConfigError, LaunchError
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.messages import EngineZmqAddresses, HandshakeMetadata
+from tenonry.plugin.manager import PluginManager
+from tenonry_testkit.fakes.model import FakeModelHooks
+
+
+@pytest.mark.parametrize(
+    ("worker", "error", "text"),
+    [
+        ("tenonry_testkit.fakes:FakeWorker", LaunchError, "the coordinator cannot be reached"),
+        (
+            "kernel_parts:SoloWorker",
+            ConfigError,
+            "the engines of this model step together, and worker 'kernel_parts:SoloWorker' has no dummy steps",
+        ),
+    ],
+)
+def test_what_cannot_work_is_said_before_a_model_is_loaded(tmp_path, monkeypatch, worker, error, text):
+    def load(*_: Any, **__: Any) -> None:
+        raise AssertionError("an engine core was built")
+
+    monkeypatch.setattr(waves, "CONNECT_TIMEOUT_MS", 50)
+    monkeypatch.setattr(loop, "EngineCore", load)
+    config, manager = fake_config(worker=worker), PluginManager(discover=False)
+    manager.register(FakeModelHooks())
+    spec = EngineSpec(
+        engine_index=1, local_rank=1, handshake_address="", config_text=config.model_dump_json(),
+        plan_text=manager.plan(config, launcher=False).encode(),
+        model_text=msgspec.json.encode(manager.resolve_model(config)).decode(),
+    )  # fmt: skip
+    nowhere = f"ipc://{tmp_path}/x"
+    addresses = EngineZmqAddresses(inputs=[], outputs=[], coordinator_input=nowhere, coordinator_output=nowhere)
+    context: zmq.Context[Any] = zmq.Context()
+    with pytest.raises(error, match=text) as caught:
+        make_loop(context, spec, HandshakeMetadata(addresses=addresses, parallel_config={"lockstep": 1}))
+    context.destroy(linger=0)  # as `run_engine` does, while the loop is there
+    assert caught

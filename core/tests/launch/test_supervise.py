@@ -1,0 +1,391 @@
+"""Children start, are watched, and end: with their parent at the latest (PM-4 to PM-8, Q6, fault 12)."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from kernel_roles import is_gone
+
+from tenonry.errors import LaunchError
+from tenonry.launch import supervise
+from tenonry.launch.supervise import (
+    GROUP_SIGNALS,
+    STOP_SIGNAL,
+    Child,
+    Supervisor,
+    describe_exit,
+    kill_tree,
+    start_child,
+    stop_children,
+)
+from tenonry_testkit.roles import eventually, said
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    return tmp_path / "said"
+
+
+@pytest.fixture
+def supervisor() -> Iterator[Supervisor]:
+    made = Supervisor()
+    yield made
+    made.stop(0.1)
+
+
+class Exits:
+    """Remembers what the supervisor tells."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self.event = threading.Event()
+
+    def __call__(self, name: str, pid: int, code: int) -> None:
+        self.seen.append((name, pid, code))
+        self.event.set()
+
+
+class TestStart:
+    def test_a_child_gets_its_role_as_text_and_nothing_by_pickle(self, supervisor, file, monkeypatch):
+        monkeypatch.setenv("FROM_PARENT", "yes")
+        monkeypatch.syspath_prepend(str(file.parent))
+        payload = {"file": str(file), "text": "ä\n" * 50_000}
+        supervisor.start("some thing", "kernel_roles:report", payload, environment={"EXTRA": "1"})
+        facts = said(file)
+        assert facts["payload"] == payload
+        assert facts["title"].startswith("tenonry: some thing")
+        assert (facts["environment"]["FROM_PARENT"], facts["environment"]["EXTRA"]) == ("yes", "1")
+        assert str(file.parent) in facts["path"]
+        assert facts["stdin"] == ""
+        assert facts["ignores"] == {"SIGHUP": True, "SIGINT": True, "SIGTERM": True}
+        assert facts["held"] == []
+        assert not facts["multiprocessing"]
+        assert facts["collects_garbage"]
+        assert facts["frozen"] > 1000  # modules; collections leave them alone
+
+    @pytest.mark.parametrize("number", GROUP_SIGNALS)
+    def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(self, supervisor, file, number):
+        held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+        child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+        assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held
+        while child.exit_code is None:
+            child.process.send_signal(number)
+            time.sleep(0.001)
+        assert child.exit_code == 0
+
+    def test_a_parent_that_is_told_to_end_while_it_starts_one_leaves_no_traceback(self):
+        command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
+        ended = subprocess.run(command, check=False, capture_output=True, input=b"")
+        assert (ended.returncode, ended.stdout, ended.stderr) == (70, b"", b"")
+
+    def test_the_working_directory_is_not_on_its_path(self, supervisor, file, tmp_path, monkeypatch):
+        """A file in the user's folder must not shadow a module of the child."""
+        (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", "utf-8")
+        monkeypatch.chdir(tmp_path)
+        child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+        said(file)
+        eventually(lambda: child.exit_code == 0)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
+    def test_it_inherits_no_socket_and_no_file(self, supervisor, file):
+        reading, writing = os.pipe()
+        os.set_inheritable(writing, True)
+        try:
+            supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+            descriptors = said(file)["descriptors"]
+        finally:
+            os.close(reading)
+            os.close(writing)
+        assert len(descriptors) <= 5  # three standard ones, the lifeline, and the listing itself
+
+    def test_a_descriptor_can_be_passed(self, file):
+        reading, writing = os.pipe()
+        child = start_child("x", "kernel_roles:report", {"file": str(file)}, pass_fds=[writing])
+        assert writing in said(file)["descriptors"]
+        os.close(writing)
+        stop_children([child])
+        assert os.read(reading, 1) == b""
+        os.close(reading)
+
+    def test_an_interpreter_that_cannot_be_started_is_named_and_leaves_nothing(self, monkeypatch):
+        monkeypatch.setattr(supervise.sys, "executable", "/no/such/python")
+        before = _open_files()
+        with pytest.raises(LaunchError, match=r"engine 7 cannot be started: .*No such file.*'/no/such/python'"):
+            start_child("engine 7", "tenonry_testkit.roles:sleep", {})
+        assert _open_files() == before
+
+    def test_a_role_that_does_not_exist_ends_the_child_with_a_traceback(self, supervisor, capfd):
+        child = supervisor.start("x", "kernel_roles:no_such_role", {})
+        eventually(lambda: child.exit_code is not None)
+        assert child.exit_code == 1
+        assert "no_such_role" in capfd.readouterr().err
+
+    def test_a_child_that_dies_before_it_reads_is_no_error_of_the_start(self, monkeypatch, tmp_path):
+        script = tmp_path / "dies"
+        script.write_text("#!/bin/sh\nexec 0<&-\nexit 3\n", "utf-8")
+        script.chmod(0o755)
+        monkeypatch.setattr(supervise.sys, "executable", str(script))
+        child = start_child("x", "r:f", {"text": "x" * 1_000_000})  # more than a pipe holds
+        eventually(lambda: child.exit_code == 3)
+        child.release()
+        assert child.process.stdin is not None
+        assert child.process.stdin.closed
+
+
+class TestExit:
+    """PM-8: who ended, and how."""
+
+    def test_callbacks_hear_name_pid_and_code(self, supervisor):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        child = supervisor.start("one", "kernel_roles:leave", {"status": "3"})
+        assert exits.event.wait(8)
+        assert exits.seen == [("one", child.pid, 3)]
+        assert supervisor.finished() == {"one": 3}
+        assert supervisor.pids() == {}
+
+    def test_a_signal_is_a_negative_code(self, supervisor):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        supervisor.start("one", "kernel_roles:kill_itself", {"signal": str(int(signal.SIGKILL))})
+        assert exits.event.wait(8)
+        assert exits.seen[0][2] == -signal.SIGKILL
+
+    def test_only_those_that_ended_are_finished(self, supervisor, file):
+        running = supervisor.start("running", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        supervisor.start("ended", "kernel_roles:leave", {"status": "0"})
+        said(file)
+        eventually(lambda: supervisor.finished() == {"ended": 0})
+        assert supervisor.pids() == {"running": running.pid}
+
+    def test_nobody_hears_of_an_end_that_was_asked_for(self, supervisor, file):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        said(file)
+        supervisor.stop()
+        eventually(lambda: not _watchers())
+        assert exits.seen == []
+
+    @pytest.mark.parametrize(
+        ("code", "text"),
+        [(0, "exit code 0"), (1, "exit code 1"), (-9, "signal SIGKILL"), (-15, "signal SIGTERM"), (-200, "signal 200")],
+    )
+    def test_exit_codes_in_words(self, code, text):
+        assert describe_exit(code) == text
+
+
+class TestSilence:
+    """Fault 8: a child that hangs."""
+
+    def test_one_that_lived_and_says_no_more_is_killed(self, supervisor, caplog):
+        exits = Exits()
+        supervisor.on_exit(exits)
+        for signs in ("+", "+-+", "", "+-", "-"):
+            supervisor.start(f"signs {signs}", "kernel_roles:give_signs", {"signs": signs}, silence_s=2)
+        eventually(lambda: len(exits.seen) == 2)
+        time.sleep(1.5)
+        assert sorted((name, code) for name, _, code in exits.seen) == [("signs +", -9), ("signs +-+", -9)]
+        assert caplog.text.count("has given no sign of life for 2 s") == 2
+
+
+class TestStop:
+    """PM-5: terminate, one shared deadline, then the process tree of each survivor."""
+
+    def test_a_child_that_listens_ends_by_its_parents_signal(self, supervisor, file):
+        child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        said(file)
+        supervisor.stop()
+        assert child.exit_code == -STOP_SIGNAL
+
+    def test_one_that_does_not_is_killed_with_its_descendants(self, supervisor, file, caplog):
+        child = supervisor.start("engine 3", "kernel_roles:stubborn", {"file": str(file)})
+        grandchild = said(file)["grandchild"]
+        supervisor.stop(0.2)
+        assert child.exit_code == -signal.SIGKILL
+        eventually(lambda: is_gone(grandchild))
+        assert f"engine 3 (pid {child.pid}) did not stop within 0.2 s; killing it" in caplog.text
+
+    def test_what_a_polite_child_leaves_behind_is_killed_too(self, supervisor, file):
+        child = supervisor.start("one", "kernel_roles:polite", {"file": str(file)})
+        grandchild = said(file)["grandchild"]
+        supervisor.stop()
+        assert child.exit_code == 0
+        eventually(lambda: is_gone(grandchild))
+
+    def test_all_children_share_one_deadline(self, monkeypatch):
+        clock = [100.0]
+        monkeypatch.setattr(supervise.time, "monotonic", lambda: clock[0])
+        monkeypatch.setattr(supervise, "kill_tree", lambda pid: None)
+        waits: list[float | None] = []
+
+        class Process:
+            pid, returncode = -1, None
+
+            def poll(self) -> None: ...
+
+            def send_signal(self, number: int) -> None: ...
+
+            def wait(self, timeout: float | None = None) -> None:
+                waits.append(timeout)
+                if timeout is not None:
+                    clock[0] += min(timeout, 3.0)
+                    raise subprocess.TimeoutExpired("x", timeout)
+
+        monkeypatch.setattr(supervise, "_tree", lambda pid: [])
+        stop_children([Child(f"{i}", Process(), -1) for i in range(4)])  # type: ignore[arg-type]
+        assert [wait for wait in waits if wait is not None] == [5.0, 2.0, 0.0, 0.0]
+
+    def test_it_may_be_called_again_and_after_everybody_ended(self, supervisor):
+        child = supervisor.start("one", "kernel_roles:leave", {"status": "0"})
+        eventually(lambda: child.exit_code == 0)
+        supervisor.stop()
+        supervisor.stop()
+
+    def test_any_iterable_of_children_will_do(self, file):
+        child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        said(file)
+        before = _open_files()
+        stop_children(iter([child]))
+        assert child.exit_code == -STOP_SIGNAL
+        if before:
+            assert len(_open_files()) == len(before) - 1  # the lifeline is closed
+
+    def test_only_its_own_children_are_stopped(self, supervisor, file):
+        """PM-4: never the processes of somebody else."""
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
+            supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+            said(file)
+            supervisor.stop()
+            assert other.poll() is None
+            other.kill()
+
+    def test_killing_a_tree_that_is_gone_is_fine(self):
+        kill_tree(2**22 + 12345)
+
+
+class TestLifetime:
+    """PM-4, Q6: no child outlives its parent, however that ends."""
+
+    def test_a_collected_supervisor_stops_its_children_without_a_word(self, file):
+        exits = Exits()
+        supervisor = Supervisor()
+        supervisor.on_exit(exits)
+        child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        said(file)
+        del supervisor
+        gc.collect()
+        eventually(lambda: child.exit_code == -STOP_SIGNAL)
+        eventually(lambda: not _watchers())
+        assert exits.seen == []
+
+    def test_a_closed_lifeline_ends_a_child(self, file):
+        child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+        said(file)
+        child.release()
+        eventually(lambda: child.exit_code == 70)
+
+    def test_the_end_of_the_thread_that_started_it_is_not_the_end_of_a_child(self, file):
+        """The parent-death signal belongs to a thread; a child started by a helper thread must do without it."""
+        children: list[Child] = []
+        starter = threading.Thread(
+            target=lambda: children.append(start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)}))
+        )
+        starter.start()
+        starter.join()
+        said(file)
+        assert children[0].exit_code is None
+        stop_children(children)
+
+    PARENT = """
+import os, sys, threading, time
+from tenonry.launch.supervise import Supervisor
+supervisor = Supervisor()
+start = lambda: supervisor.start("one", "{role}", {{"file": sys.argv[1]}})
+if {thread}:
+    starter = threading.Thread(target=start); starter.start(); starter.join()
+else:
+    start()
+{then}
+"""
+
+    def parent(
+        self, file: Path, then: str, *, thread: bool = False, role: str = "tenonry_testkit.roles:sleep"
+    ) -> subprocess.Popen[bytes]:
+        source = self.PARENT.format(then=then, thread=thread, role=role)
+        path = os.pathsep.join(sys.path)
+        environment = {**os.environ, "PYTHONPATH": path}
+        return subprocess.Popen([sys.executable, "-c", source, str(file)], env=environment, stdout=subprocess.PIPE)
+
+    @pytest.mark.parametrize("thread", [False, True], ids=["death signal", "lifeline alone"])
+    def test_a_child_ends_with_a_parent_that_is_killed(self, file, thread):
+        """Fault 12: SIGKILL leaves no time for anything."""
+        with self.parent(file, "time.sleep(600)", thread=thread) as parent:
+            pid = said(file)["pid"]
+            parent.kill()
+        eventually(lambda: is_gone(pid), seconds=5)
+
+    @pytest.mark.skipif(sys.platform != "linux", reason="the parent-death signal")
+    def test_a_fork_of_the_parent_does_not_keep_a_child_alive(self, file):
+        """Fault 30: user code that forks holds the lifeline open, too."""
+        then = "fork = os.fork() or time.sleep(600)\nprint(fork, flush=True)\ntime.sleep(600)"
+        with self.parent(file, then) as parent:
+            pid = said(file)["pid"]
+            assert parent.stdout is not None
+            fork = psutil.Process(int(parent.stdout.readline()))
+            parent.kill()
+            try:
+                eventually(lambda: is_gone(pid), seconds=5)
+            finally:
+                fork.kill()
+
+    def test_a_fork_of_the_parent_that_ends_leaves_the_children_alone(self, file):
+        """Fault 30: what user code forks runs our finalizers when it ends, and the children are not its own."""
+        then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
+        with self.parent(
+            file, "import pathlib; from tenonry_testkit import roles; roles.said(pathlib.Path(sys.argv[1]))\n" + then
+        ) as parent:
+            pid = said(file)["pid"]
+            try:
+                assert parent.stdout is not None
+                assert parent.stdout.readline() == b"0\n"
+                assert not is_gone(pid)
+            finally:
+                for process in (psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)):
+                    process.kill()
+        eventually(lambda: is_gone(pid), seconds=5)
+
+    def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
+        with self.parent(file, "time.sleep(600)", role="kernel_roles:stubborn") as parent:
+            facts = said(file)
+            parent.kill()
+        eventually(lambda: is_gone(facts["pid"]), seconds=5)
+        psutil.Process(facts["grandchild"]).kill()  # no child of ours: nobody promised to stop it
+
+    @pytest.mark.parametrize(
+        "then", ["__import__('tenonry_testkit.roles').roles.said(__import__('pathlib').Path(sys.argv[1]))"]
+    )
+    def test_a_child_ends_with_a_parent_that_just_ends(self, file, then):
+        with self.parent(file, then) as parent:
+            pid = said(file)["pid"]
+            assert parent.wait(8) == 0
+        eventually(lambda: is_gone(pid), seconds=5)
+
+
+def _open_files() -> list[str]:
+    return [entry.name for entry in Path("/proc/self/fd").iterdir()] if sys.platform == "linux" else []
+
+
+def _watchers() -> list[Any]:
+    return [thread for thread in threading.enumerate() if thread.name.startswith("watch ")]

@@ -1,0 +1,1 @@
+"""The server as a process: sockets, start, signals, drain, and the supervisor of several API servers."""

@@ -1,0 +1,63 @@
+"""One of several API servers: a process that shares the listening socket and the engines with its siblings. Light until
+it runs; child of the supervisor.
+"""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Mapping
+
+import msgspec
+
+from tenonry.config import EngineConfig
+from tenonry.errors import TenonryError
+from tenonry.launch.supervise import STOP_SIGNAL
+from tenonry_front_ends.channel import ControlLink
+from tenonry_front_ends.messages import Place, ServerFailed
+from tenonry_openai_server.serving.front_door import FrontDoor
+from tenonry_openai_server.serving.lifecycle import run_door, set_up_logging, signals
+from tenonry_openai_server.settings import ServerConfig
+from tenonry_openai_server.state import ServerState
+
+ROLE = f"{__name__}:run_api_server"
+
+
+def run_api_server(payload: Mapping[str, str]) -> int:
+    """The role of an API server's process; returns its exit status. `payload`: config, settings, place, socket,
+    opens ("at once", or "when ready").
+    """
+    config = EngineConfig.model_validate_json(payload["config"])
+    settings = ServerConfig.model_validate_json(payload["settings"])
+    place = msgspec.json.decode(payload["place"], type=Place)
+    set_up_logging(f"api-server {place.index}")
+    link = ControlLink(place)
+    door = FrontDoor(
+        ServerState(config, settings),
+        socket.socket(fileno=int(payload["socket"])),
+        is_shared=True,
+        opens_when_ready=payload["opens"] == "when ready",
+    )
+    link.on_stop = door.stop
+    try:
+        with signals(door, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
+            door.start()
+            return run_door(door, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(door))
+    except TenonryError as error:
+        link.send(ServerFailed(str(error)))
+        return 1
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        link.close()
+
+
+def _hear_sigterm(door: FrontDoor) -> None:
+    """One server of several can be told to end, too; while it starts that is the supervisor's affair."""
+    signal.signal(signal.SIGTERM, lambda *_: door.request_stop())
+
+
+def _attach(config: EngineConfig, link: ControlLink) -> object:
+    from tenonry.client.async_llm import AsyncLLM
+    from tenonry_front_ends.attached import AttachedEngines
+
+    return AsyncLLM(config, context="server", engines=AttachedEngines(config, link))

@@ -1,0 +1,172 @@
+"""`tenonry serve` from the taken port to the exit status. The main thread owns the engines and the signals; the event
+loop, with the HTTP server, lives in a thread of its own and answers from the first moment, while the model loads.
+
+So engines are started and stopped by the thread that stays (a child may be tied to the life of the thread that made
+it), a signal during a long start interrupts it where it stands, and probes never hang.
+"""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Protocol
+
+from tenonry.config import EngineConfig
+from tenonry.info import EngineInfo
+from tenonry.logs import configure_logging
+from tenonry.version import __version__
+from tenonry_openai_server.serving.front_door import FrontDoor
+from tenonry_openai_server.settings import ServerConfig
+from tenonry_openai_server.state import ServerState
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+logger = logging.getLogger("tenonry.server")
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+PROBES = frozenset({"/health", "/ready", "/metrics"})
+POLL_S = 0.5  # a signal may reach another thread; the main thread looks up at least this often
+
+
+class StopStart(BaseException):
+    """A signal came while the engines were starting. No Exception, so that nobody mistakes it for a failure."""
+
+
+class Start:
+    """Whether the engines are starting. No `threading.Event`: a signal's handler that interrupts whoever holds its lock
+    would wait for it for ever.
+    """
+
+    __slots__ = ("is_underway",)
+
+    def __init__(self) -> None:
+        self.is_underway = False
+
+
+def serve(
+    config: EngineConfig,
+    settings: ServerConfig,
+    sock: socket.socket,
+    make_engine: Callable[[EngineConfig], AsyncLLM] | None = None,
+) -> int:
+    """Serve until told to stop. Returns the exit status: 0 after a signal, 1 after the engine died.
+
+    Raises TenonryError when the engines cannot start or the server is set up wrongly.
+    """
+    set_up_logging("api-server")
+    set_title("api-server 0")
+    door = FrontDoor(ServerState(config, settings), sock)
+    with signals(door) as start:
+        door.start()
+        logger.info("listening on %s; loading %s", settings.url, config.model)
+        return run_door(door, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings))
+
+
+def run_door(
+    door: FrontDoor,
+    start: Start,
+    make_engine: Callable[[EngineConfig], AsyncLLM],
+    on_ready: Callable[[AsyncLLM], None] | None = None,
+) -> int:
+    """Load the engine behind a door that is open already, and serve; as `serve`, from there on."""
+    engine: Any = None
+    try:
+        start.is_underway = True
+        if door.is_stopping:
+            raise StopStart
+        engine = make_engine(door.state.config)
+        start.is_underway = False
+        if door.is_stopping:
+            raise StopStart
+        door.attach(engine)
+        if on_ready is not None:
+            on_ready(engine)
+        return door.wait(POLL_S)
+    except StopStart:
+        logger.info("stopped before the model was loaded")
+        return 0
+    finally:
+        start.is_underway = False
+        door.close()
+        if engine is not None:
+            engine.shutdown()
+
+
+def _make_engine(config: EngineConfig) -> AsyncLLM:
+    from tenonry.client.async_llm import AsyncLLM
+
+    return AsyncLLM.from_config(config, context="server")
+
+
+class Stoppable(Protocol):
+    """What signals stop."""
+
+    is_stopping: bool
+
+    def request_stop(self) -> None:
+        """Safe in a signal handler."""
+
+
+@contextmanager
+def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[Start]:
+    """Signals stop the process; while the yielded start is underway, they stop that. When it is left, the process ends,
+    and they mean nothing any more.
+    """
+    start = Start()
+
+    def stop(number: int, _frame: FrameType | None) -> None:
+        if number == signal.SIGHUP and top.is_stopping:
+            return  # a terminal that closes may be told of more than once, by its shell and by the system
+        if not start.is_underway:
+            top.request_stop()
+            return
+        start.is_underway = False  # another one must not interrupt what tidies up after this one
+        top.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
+        raise StopStart
+
+    wanted = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    for number in wanted:  # but who said `nohup` has decided about SIGHUP
+        signal.signal(number, stop)
+    try:
+        yield start
+    finally:
+        for number in wanted:
+            signal.signal(number, signal.SIG_IGN)
+
+
+def announce(info: EngineInfo, settings: ServerConfig) -> None:
+    """One line: where, and which plugins are in use."""
+    parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in info.plugins]
+    plugins = ", ".join(parts) or "none"
+    sys.stdout.write(f"tenonry {__version__} ready at {settings.url} · {info.model} · plugins: {plugins}\n")
+    sys.stdout.flush()
+
+
+def set_up_logging(process: str) -> None:
+    """The server's own lines and those of the HTTP library look alike and go to standard error."""
+    configure_logging(process)
+    handlers = logging.getLogger("tenonry").handlers
+    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
+        library = logging.getLogger(name)
+        library.handlers, library.propagate = list(handlers), False
+        library.setLevel(level)
+    logging.getLogger("uvicorn.access").filters = [_no_probe]
+
+
+def _no_probe(record: logging.LogRecord) -> bool:
+    """Probes and scrapers that are content come every few seconds; they would drown what matters."""
+    path, status = record.args[2:5:2] if isinstance(record.args, tuple) and len(record.args) == 5 else ("", 0)
+    return path not in PROBES or status != 200
+
+
+def set_title(process: str) -> None:
+    """What `ps` shows."""
+    import setproctitle
+
+    setproctitle.setproctitle(f"tenonry: {process}")

@@ -1,0 +1,110 @@
+"""What a scheduler needs from whoever hands out KV blocks. Engine process; `tenonry-kvcache` implements it."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from tenonry.request import Request
+from tenonry.step import I32
+from tenonry_scheduling.rows import Index, Rows
+
+
+class Match(NamedTuple):
+    """What is already there for a request: tokens with K/V (`num_computed`), and whether they can be used now."""
+
+    num_computed: int
+    ready: bool = True
+
+
+class NewBlocks(NamedTuple):
+    """Blocks added to rows, neighbours for one row: row i32[B], group i32[B], block id i32[B]."""
+
+    row: I32
+    group: I32
+    block_id: I32
+
+
+class Transferred(NamedTuple):
+    """What ended transfers mean.
+
+    `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which never
+    came, and have to compute everything again.
+    """
+
+    arrived: list[tuple[int, int]]
+    lost: list[int]
+
+
+class BlockManager(ABC):
+    """Blocks by row. Every method leaves the books balanced, also when it answers no."""
+
+    @abstractmethod
+    def attach(self, rows: Rows) -> None:
+        """Called once, before anything else: the scheduler's columns."""
+
+    @abstractmethod
+    def match(self, request: Request, row: int) -> Match | None:
+        """Give the row the cached blocks of its longest known prefix, never covering the last token.
+
+        `request.token_ids` are all its tokens. None: ask again in a later step (nothing was attached). `ready=False`:
+        blocks are attached but their contents are still on the way; `transfers` will name the row.
+        """
+
+    @abstractmethod
+    def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
+        """Make room for `num_tokens[i]` tokens in all of `rows`, or change nothing and return None."""
+
+    @abstractmethod
+    def register(self, rows: Index, num_known: I32) -> None:
+        """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks.
+
+        May leave some for a later call, so that no step has to do the work of many.
+        """
+
+    @abstractmethod
+    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+        """Take the row's blocks back, registering what is full. `drop`: let nobody find any of them again.
+
+        `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client, if the request
+        is finished and there are any.
+        """
+
+    @abstractmethod
+    def forget(self, request: Request) -> None:
+        """The request ended: nothing needs to be remembered about it."""
+
+    @abstractmethod
+    def table(self, row: int) -> tuple[I32, ...]:
+        """The row's block ids per group, in order (a copy)."""
+
+    @abstractmethod
+    def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
+        """KV transfers of these handles ended. Asked with every result while it `waits`, so that it may give one up."""
+
+    @abstractmethod
+    def connector_metadata(self) -> Any:
+        """What the KV connector tells its worker half with the next step, or None."""
+
+    @abstractmethod
+    def reset(self) -> bool:
+        """Forget cached contents; True if no block was in use and all were forgotten."""
+
+    @property
+    @abstractmethod
+    def waits(self) -> bool:
+        """True while a transfer is on the way, so that empty steps are worth sending."""
+
+    @property
+    @abstractmethod
+    def num_free(self) -> int:
+        """Blocks that can be handed out now."""
+
+    @property
+    @abstractmethod
+    def num_total(self) -> int: ...
+
+    @abstractmethod
+    def take_counts(self) -> tuple[int, int]:
+        """(prefix cache queries, hits) in tokens since the last call."""
