@@ -13,7 +13,9 @@ import hypothesis
 import pytest
 
 # How long an example takes says something about the machine, which may be busy, and nothing about the code.
-hypothesis.settings.register_profile("tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow])
+hypothesis.settings.register_profile(
+    "tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
+)
 hypothesis.settings.load_profile("tenonry")
 
 # A shell starts what it runs in the background with SIGINT ignored, and children inherit that; ours are interrupted.

@@ -29,8 +29,14 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "tenonry-installed"
-BACKEND = ("hatchling", "editables")  # in the environment first, so that no sibling needs a build of its own
-ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")  # Ray may end a process whose cluster is lost
+BACKEND = (
+    "hatchling",
+    "editables",
+)  # in the environment first, so that no sibling needs a build of its own
+ALONE = (
+    "executors/ray/tests",
+    "tests/integration/test_ray.py",
+)  # Ray may end a process whose cluster is lost
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
 
 
@@ -50,8 +56,13 @@ def need_python() -> None:
         return
     others = [shutil.which(f"python{major}.{minor}") for major, minor in reversed(SUPPORTED)]
     for other in filter(None, others):
-        if subprocess.run([other, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])  # not a launcher without its Python
+        if (
+            subprocess.run([other, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode
+            == 0
+        ):
+            os.execv(
+                other, [other, str(ROOT / "dev.py"), *sys.argv[1:]]
+            )  # not a launcher without its Python
     stop(
         f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
         f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
@@ -98,7 +109,10 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
         optional = project.get("optional-dependencies", {})
         extras = extras.intersection(optional)
         found.setdefault(name, set()).update(extras)
-        for line in [*project["dependencies"], *(line for key in extras for line in optional.get(key, []))]:
+        for line in [
+            *project["dependencies"],
+            *(line for key in extras for line in optional.get(key, [])),
+        ]:
             requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
             pending.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
     return found
@@ -111,7 +125,12 @@ def fingerprint() -> str:
     """Hash all that an installation follows from, the place of the tree included (installs are editable)."""
     digest = hashlib.sha256(str(ROOT).encode())
     pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
-    for file in [ROOT / "requirements.txt", ROOT / "constraints.txt", ROOT / "pyproject.toml", *pyprojects]:
+    for file in [
+        ROOT / "requirements.txt",
+        ROOT / "constraints.txt",
+        ROOT / "pyproject.toml",
+        *pyprojects,
+    ]:
         digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
@@ -204,7 +223,9 @@ def test(words: list[str]) -> int:
     command = [str(PYTHON), "-m", "pytest", "-q"]
     with tempfile.TemporaryFile() as words_of_ray:
         # Ray's tests wait more than they compute, so they share the time of the others.
-        ray = subprocess.Popen([*command, *ALONE], env=test_env(), stdout=words_of_ray, stderr=subprocess.STDOUT)
+        ray = subprocess.Popen(
+            [*command, *ALONE], env=test_env(), stdout=words_of_ray, stderr=subprocess.STDOUT
+        )
         others = ["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]]
         status = subprocess.run([*command, *others], env=test_env(), check=False).returncode
         results = {"all but Ray": status, "Ray": ray.wait()}
@@ -233,7 +254,9 @@ def isolate(name: str) -> int:
     folder = ROOT / ".isolated" / name
     python = folder / "bin" / "python"
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
-    extras = {dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()}
+    extras = {
+        dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()
+    }
     paths = [f"./{known[dist].relative_to(ROOT)}{extras[dist]}" for dist in wanted]
     env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
     shutil.rmtree(folder, ignore_errors=True)
@@ -241,7 +264,15 @@ def isolate(name: str) -> int:
         make_venv(folder)
         pip(python, *BACKEND, quiet=True)
         pip(python, *paths, "pytest-timeout", "--no-build-isolation", quiet=True)
-        command = [str(python), "-m", "pytest", "-q", "-c", "pyproject.toml", str(known[name] / "tests")]
+        command = [
+            str(python),
+            "-m",
+            "pytest",
+            "-q",
+            "-c",
+            "pyproject.toml",
+            str(known[name] / "tests"),
+        ]
         return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -64,7 +64,11 @@ def acts(site: Site) -> Site:
         version="2.0",
         summary="Acts on words.",
         entry_points={
-            "tenonry.commands": {"act": "acts_commands:Act", "strange": "acts_commands:Stranger", "gone": "no_such:X"}
+            "tenonry.commands": {
+                "act": "acts_commands:Act",
+                "strange": "acts_commands:Stranger",
+                "gone": "no_such:X",
+            }
         },
         modules={"acts_commands.py": COMMANDS},
     )
@@ -74,7 +78,9 @@ def acts(site: Site) -> Site:
 def sh(*command: str, site: Site) -> subprocess.CompletedProcess[str]:
     """Run a command that finds what is installed in `site`."""
     environment = {**os.environ, "PYTHONPATH": str(site.folder)}
-    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment, timeout=25, check=False
+    )
 
 
 class TestHelp:
@@ -114,7 +120,11 @@ class TestHelp:
         )
         environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
         done = subprocess.run(
-            [sys.executable, "-c", code, *words], capture_output=True, text=True, env=environment, check=False
+            [sys.executable, "-c", code, *words],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         assert done.returncode == 0, done.stderr
 
@@ -149,7 +159,10 @@ class TestStatus:
         with pytest.raises(SystemExit) as caught:
             main(["act", *words])
         assert caught.value.code == 2
-        assert capsys.readouterr().err == f"tenonry act: error: {line} `tenonry act --help` lists what there is\n"
+        assert (
+            capsys.readouterr().err
+            == f"tenonry act: error: {line} `tenonry act --help` lists what there is\n"
+        )
 
     def test_flags_of_a_verb_below_are_known(self, capsys):
         parser = VerbParser("tenonry bench")
@@ -161,7 +174,10 @@ class TestStatus:
     @pytest.mark.parametrize(
         ("verb", "package"),
         [
-            *((verb, "tenonry-commands") for verb in ("generate", "chat", "ps", "keys", "completion")),
+            *(
+                (verb, "tenonry-commands")
+                for verb in ("generate", "chat", "ps", "keys", "completion")
+            ),
             ("serve", "tenonry-openai-server"),
             ("bench", "tenonry-bench"),
         ],
@@ -212,7 +228,11 @@ class TestStatus:
         script = f"{sys.executable} -m tenonry act {what}; echo status $? >&2"
         environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
         done = subprocess.run(
-            ["sh", "-c", f"({script}) | true"], capture_output=True, text=True, env=environment, check=False
+            ["sh", "-c", f"({script}) | true"],
+            capture_output=True,
+            text=True,
+            env=environment,
+            check=False,
         )
         assert done.stderr in {"status 0\n", "status 1\n"}
 
@@ -224,7 +244,8 @@ class TestStatus:
 class TestBrokenVerbs:
     def test_a_class_that_is_no_command_is_named(self, acts):
         with pytest.raises(
-            PluginIncompatible, match=r"command 'strange' \(acts_commands:Stranger, acts 2\.0\) is not a subclass"
+            PluginIncompatible,
+            match=r"command 'strange' \(acts_commands:Stranger, acts 2\.0\) is not a subclass",
         ):
             make_parser("strange")
 
@@ -233,7 +254,11 @@ class TestBrokenVerbs:
         assert "command 'gone' (no_such:X, acts 2.0) cannot be imported" in capsys.readouterr().err
 
     def test_one_for_another_kernel_is_refused(self, site, capsys):
-        site.install("old", requires=["tenonry<0.1"], entry_points={"tenonry.commands": {"old": "old_command:X"}})
+        site.install(
+            "old",
+            requires=["tenonry<0.1"],
+            entry_points={"tenonry.commands": {"old": "old_command:X"}},
+        )
         assert main(["old"]) == 1
         assert "old 1.0 needs tenonry<0.1" in capsys.readouterr().err
 

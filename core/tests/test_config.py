@@ -11,7 +11,14 @@ from typing import Any, ClassVar
 import pytest
 from pydantic import ValidationError
 
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice, environment_values, load_yaml, make_config
+from tenonry.config import (
+    ENV_PREFIX,
+    EngineConfig,
+    PluginChoice,
+    environment_values,
+    load_yaml,
+    make_config,
+)
 from tenonry.errors import ConfigError
 
 
@@ -45,7 +52,9 @@ class TestBounds:
 
     def test_every_numeric_field_has_a_bound_below_and_is_tested(self):
         numeric = {
-            name for name, field in EngineConfig.model_fields.items() if field.annotation in (int, float, int | None)
+            name
+            for name, field in EngineConfig.model_fields.items()
+            if field.annotation in (int, float, int | None)
         }
         assert numeric == set(self.NUMBERS)
 
@@ -73,7 +82,9 @@ class TestBounds:
     def test_every_problem_is_named(self):
         with pytest.raises(ConfigError) as caught:
             config(max_num_seqs=0, seed=-1, device="tpu")
-        assert all(field in str(caught.value) for field in ("max_num_seqs=0", "seed=-1", "device='tpu'"))
+        assert all(
+            field in str(caught.value) for field in ("max_num_seqs=0", "seed=-1", "device='tpu'")
+        )
 
     def test_a_step_must_hold_one_token_per_sequence(self):
         with pytest.raises(ConfigError, match=r"max_num_batched_tokens=8 is below max_num_seqs=9"):
@@ -82,7 +93,9 @@ class TestBounds:
     def test_without_chunks_a_step_must_hold_the_longest_prompt(self):
         values = {"max_num_batched_tokens": 256, "max_model_len": 257}
         assert config(**values).enable_chunked_prefill
-        with pytest.raises(ConfigError, match=r"max_num_batched_tokens=256 is below max_model_len=257"):
+        with pytest.raises(
+            ConfigError, match=r"max_num_batched_tokens=256 is below max_model_len=257"
+        ):
             config(**values, enable_chunked_prefill=False)
 
     def test_it_is_frozen(self):
@@ -91,24 +104,35 @@ class TestBounds:
 
 
 class TestDerived:
-    @pytest.mark.parametrize(("seqs", "tokens", "budget"), [(1, None, 2048), (4096, None, 4096), (4, 16, 16)])
+    @pytest.mark.parametrize(
+        ("seqs", "tokens", "budget"), [(1, None, 2048), (4096, None, 4096), (4, 16, 16)]
+    )
     def test_the_token_budget_has_a_default(self, seqs, tokens, budget):
         assert config(max_num_seqs=seqs, max_num_batched_tokens=tokens).step_token_budget == budget
 
     def test_world_size_counts_the_ranks_of_one_engine(self):
-        assert config(tensor_parallel_size=2, pipeline_parallel_size=3, data_parallel_size=5).world_size == 6
+        assert (
+            config(
+                tensor_parallel_size=2, pipeline_parallel_size=3, data_parallel_size=5
+            ).world_size
+            == 6
+        )
 
 
 class TestPlugins:
     """A plugin field takes a name, or a name and options."""
 
     def test_a_name_and_a_mapping_mean_the_same(self):
-        assert config(scheduler="static").scheduler == config(scheduler={"name": "static"}).scheduler
+        assert (
+            config(scheduler="static").scheduler == config(scheduler={"name": "static"}).scheduler
+        )
         assert config(scheduler={"name": "a:B", "options": {"x": 1}}).scheduler == PluginChoice(
             name="a:B", options={"x": 1}
         )
 
-    @pytest.mark.parametrize("sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": "2"}])
+    @pytest.mark.parametrize(
+        "sizes", [{"tensor_parallel_size": 2}, {"pipeline_parallel_size": "2"}]
+    )
     def test_several_ranks_need_several_processes_unless_an_executor_is_named(self, sizes):
         assert EngineConfig(model="m").executor.name == "uni"
         assert EngineConfig(model="m", tensor_parallel_size=1).executor.name == "uni"
@@ -159,7 +183,9 @@ class TestDescription:
 
 class TestUnknownKeys:
     def test_the_nearest_key_is_suggested(self):
-        with pytest.raises(ConfigError, match=r"unknown setting 'max_num_seq'; did you mean 'max_num_seqs'\?"):
+        with pytest.raises(
+            ConfigError, match=r"unknown setting 'max_num_seq'; did you mean 'max_num_seqs'\?"
+        ):
             config(max_num_seq=1)
 
     def test_without_a_near_one_nothing_is_suggested(self):
@@ -212,9 +238,17 @@ class TestSources:
             ("served_model_name", "[a, b]", ("a", "b")),
             ("served_model_name", "a", ("a",)),
             ("stat_loggers", "console", (PluginChoice(name="console"),)),
-            ("stat_loggers", "{name: console, options: {x: 1}}", (PluginChoice(name="console", options={"x": 1}),)),
+            (
+                "stat_loggers",
+                "{name: console, options: {x: 1}}",
+                (PluginChoice(name="console", options={"x": 1}),),
+            ),
             ("scheduler", "./my.py:Mine", PluginChoice(name="./my.py:Mine")),
-            ("scheduler", "{name: static, options: {x: 1}}", PluginChoice(name="static", options={"x": 1})),
+            (
+                "scheduler",
+                "{name: static, options: {x: 1}}",
+                PluginChoice(name="static", options={"x": 1}),
+            ),
             ("io_processor", "none", None),
             ("model", "123", "123"),
             ("tokenizer", "1e5", "1e5"),
@@ -251,17 +285,24 @@ class TestSources:
     def test_a_variable_that_is_nearly_a_setting_is_refused(self, monkeypatch, name):
         """Else a slip of the finger would mean the default, and nobody would know."""
         monkeypatch.setenv(f"TENONRY_{name}", "3")
-        with pytest.raises(ConfigError, match=rf"TENONRY_{name} is no setting; did you mean TENONRY_{name[:9]}\w+\?"):
+        with pytest.raises(
+            ConfigError,
+            match=rf"TENONRY_{name} is no setting; did you mean TENONRY_{name[:9]}\w+\?",
+        ):
             environment_values()
 
-    @pytest.mark.parametrize("name", ["TENONRY_API_KEY", "TENONRY_TESTKIT_EFFORT", "MAX_NUM_SEQ", "TENONRY"])
+    @pytest.mark.parametrize(
+        "name", ["TENONRY_API_KEY", "TENONRY_TESTKIT_EFFORT", "MAX_NUM_SEQ", "TENONRY"]
+    )
     def test_variables_of_others_are_left_alone(self, monkeypatch, name):
         monkeypatch.setenv(name, "3")
         assert environment_values() == {}
 
     def test_a_variable_that_is_no_yaml_is_named(self, monkeypatch):
         monkeypatch.setenv("TENONRY_STAT_LOGGERS", "[console")
-        with pytest.raises(ConfigError, match=r"TENONRY_STAT_LOGGERS='\[console' is not valid YAML"):
+        with pytest.raises(
+            ConfigError, match=r"TENONRY_STAT_LOGGERS='\[console' is not valid YAML"
+        ):
             make_config({"model": "m"})
 
     def test_a_bad_value_of_a_variable_is_refused_by_field(self, monkeypatch):

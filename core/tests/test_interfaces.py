@@ -35,7 +35,10 @@ MOST_METHODS = 10
 
 def complete(interface: type, **members: Any) -> Any:
     """A class with a body for each abstract method, as an author would start."""
-    missing = {name: lambda self, *args, **kwargs: None for name in getattr(interface, "__abstractmethods__", ())}
+    missing = {
+        name: lambda self, *args, **kwargs: None
+        for name in getattr(interface, "__abstractmethods__", ())
+    }
     return type("Complete", (interface,), {**missing, **members})
 
 
@@ -79,7 +82,9 @@ class TestEveryKind:
 
 class TestHookspecs:
     def test_every_kind_has_a_hook_and_every_hook_has_a_manual(self):
-        hooks = {name: member for name, member in vars(hookspecs).items() if name.startswith("tenonry_")}
+        hooks = {
+            name: member for name, member in vars(hookspecs).items() if name.startswith("tenonry_")
+        }
         assert {kind.hook for kind in KINDS.values()} <= set(hooks)
         assert set(hooks) == {kind.hook for kind in KINDS.values()} | {
             "tenonry_resolve_model", "tenonry_configured", "tenonry_engine_ready",
@@ -90,16 +95,27 @@ class TestHookspecs:
 
 class TestWorker:
     def worker(self, **members: Any) -> Worker:
-        made: Worker = complete(Worker, **members)(WorkerContext(CONFIG, MODEL, max_model_len=8, rank=3))
+        made: Worker = complete(Worker, **members)(
+            WorkerContext(CONFIG, MODEL, max_model_len=8, rank=3)
+        )
         return made
 
     def test_its_place_among_the_ranks(self):
         context = self.worker().context
-        assert (context.config.world_size, context.rank, context.tp_rank, context.pp_rank) == (4, 3, 1, 1)
+        assert (context.config.world_size, context.rank, context.tp_rank, context.pp_rank) == (
+            4,
+            3,
+            1,
+            1,
+        )
 
     def test_it_promises_nothing_by_itself(self):
         worker = self.worker()
-        assert (worker.steps_in_flight, worker.capabilities, worker.rpc_methods) == (1, frozenset(), frozenset())
+        assert (worker.steps_in_flight, worker.capabilities, worker.rpc_methods) == (
+            1,
+            frozenset(),
+            frozenset(),
+        )
         worker.warm_up()
         worker.check_health()
         worker.shutdown()
@@ -111,7 +127,8 @@ class TestWorker:
         assert worker.call("echo", [1, 2]) == (1, 2)
         for name in ("load", "shutdown", "__class__", "context"):
             with pytest.raises(
-                Unsupported, match=rf"worker Complete does not support '{name}'; it supports \['echo'\]"
+                Unsupported,
+                match=rf"worker Complete does not support '{name}'; it supports \['echo'\]",
             ):
                 worker.call(name)
         with pytest.raises(Unsupported, match="it supports no calls"):
@@ -184,7 +201,9 @@ class TestStatLogger:
         logger: StatLogger = complete(StatLogger, record=lambda self, record: heard.append(record))(
             StatLoggerContext(CONFIG)
         )
-        info = EngineInfo(model="m", served_model_name="m", max_model_len=8, num_gpu_blocks=1, block_size=16)
+        info = EngineInfo(
+            model="m", served_model_name="m", max_model_len=8, num_gpu_blocks=1, block_size=16
+        )
         logger.log_engine_initialized(info)
         logger.log()
         logger.record_sleep_state(True, 1)
@@ -200,7 +219,9 @@ class TestLightness:
 
     def loaded_by(self, statement: str) -> set[str]:
         code = f"import sys\n{statement}\nprint(*sys.modules)"
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", code], capture_output=True, text=True, check=True
+        )
         return set(done.stdout.split())
 
     def test_the_package_loads_its_names_on_first_use(self):

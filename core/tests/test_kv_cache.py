@@ -23,7 +23,9 @@ from tenonry.kv_cache import (
 KIB, GIB = 1 << 10, 1 << 30
 
 
-def group(bytes_per_token: int = 64, sizes: tuple[int, ...] = (16,), layers: int = 2, **fields: Any) -> KVCacheGroup:
+def group(
+    bytes_per_token: int = 64, sizes: tuple[int, ...] = (16,), layers: int = 2, **fields: Any
+) -> KVCacheGroup:
     names = tuple(f"layer.{i}" for i in range(layers))
     return KVCacheGroup(layers=names, bytes_per_token=bytes_per_token, block_sizes=sizes, **fields)
 
@@ -51,7 +53,9 @@ class TestBlockSize:
         assert choose_block_size([group(sizes=())], 7) == 7
 
     def test_a_wanted_size_that_is_not_possible_is_refused_with_what_is(self):
-        with pytest.raises(ConfigError, match=r"block_size=7 is not possible .* it can do \[64, 16\]"):
+        with pytest.raises(
+            ConfigError, match=r"block_size=7 is not possible .* it can do \[64, 16\]"
+        ):
             choose_block_size([group(sizes=(64, 16))], 7)
 
     @pytest.mark.parametrize("third", [(8,), (16,), ()])
@@ -64,11 +68,17 @@ class TestBlockSize:
 
     @settings(deadline=None, max_examples=60)
     @given(
-        st.lists(st.lists(st.sampled_from([1, 8, 16, 32]), max_size=3, unique=True).map(tuple), min_size=1, max_size=4)
+        st.lists(
+            st.lists(st.sampled_from([1, 8, 16, 32]), max_size=3, unique=True).map(tuple),
+            min_size=1,
+            max_size=4,
+        )
     )
     def test_the_choice_is_possible_for_every_group(self, offers):
         groups = [group(sizes=sizes) for sizes in offers]
-        common = set.intersection(*({1, 8, 16, 32} if not sizes else set(sizes) for sizes in offers))
+        common = set.intersection(
+            *({1, 8, 16, 32} if not sizes else set(sizes) for sizes in offers)
+        )
         try:
             chosen = choose_block_size(groups, None)
         except ConfigError:
@@ -80,7 +90,9 @@ class TestBlockSize:
 class TestNumberOfBlocks:
     """64 bytes per token and 16 tokens per block: one block is 1 KiB."""
 
-    def plan(self, *memory: MemoryReport, max_model_len: int = 160, groups: Any = None, **values: Any) -> int:
+    def plan(
+        self, *memory: MemoryReport, max_model_len: int = 160, groups: Any = None, **values: Any
+    ) -> int:
         reports = memory or (MemoryReport(100 * KIB),)
         per_rank = [groups or [group()]] * len(reports)
         return plan_kv_cache(per_rank, reports, config(**values), max_model_len).num_blocks
@@ -89,7 +101,9 @@ class TestNumberOfBlocks:
         assert self.plan(MemoryReport(100 * KIB + 5)) == 100
 
     def test_the_smallest_rank_decides(self):
-        assert self.plan(MemoryReport(100 * KIB), MemoryReport(70 * KIB), MemoryReport(90 * KIB)) == 70
+        assert (
+            self.plan(MemoryReport(100 * KIB), MemoryReport(70 * KIB), MemoryReport(90 * KIB)) == 70
+        )
 
     def test_on_the_cpu_the_default_is_a_quarter_of_what_is_free(self):
         assert self.plan(MemoryReport(100 * KIB, is_host=True)) == 25
@@ -103,7 +117,10 @@ class TestNumberOfBlocks:
 
     def test_exactly_as_many_bytes_as_asked_for(self):
         for is_host in (True, False):
-            assert self.plan(MemoryReport(100 * KIB, is_host), kv_cache_memory_bytes=7 * KIB + 1023) == 7
+            assert (
+                self.plan(MemoryReport(100 * KIB, is_host), kv_cache_memory_bytes=7 * KIB + 1023)
+                == 7
+            )
 
     def test_exactly_as_many_blocks_as_asked_for(self):
         assert self.plan(num_gpu_blocks_override=123, kv_cache_memory_bytes=KIB) == 123
@@ -112,19 +129,26 @@ class TestNumberOfBlocks:
         assert self.plan(MemoryReport(0), groups=[group(bytes_per_token=0)]) == 4 * 10
 
     def test_all_groups_count(self):
-        assert self.plan(MemoryReport(100 * KIB), groups=[group(), group(bytes_per_token=192)]) == 25
+        assert (
+            self.plan(MemoryReport(100 * KIB), groups=[group(), group(bytes_per_token=192)]) == 25
+        )
 
 
 class TestRefusals:
     def test_ranks_must_report_both(self):
         for groups, memory in ([], []), ([[group()]], []), ([], [MemoryReport(1)]):
-            with pytest.raises(ConfigError, match=f"{len(groups)} ranks .* {len(memory)} reported memory"):
+            with pytest.raises(
+                ConfigError, match=f"{len(groups)} ranks .* {len(memory)} reported memory"
+            ):
                 plan_kv_cache(groups, memory, config(), 16)
 
     def test_ranks_must_agree_on_the_groups(self):
         memory = [MemoryReport(GIB)] * 2
         for other, text in (
-            ([group(kind="sliding", window=8)], r"rank 1 reports .*\('sliding', 8\).*, rank 0 reports .*\('full', 0\)"),
+            (
+                [group(kind="sliding", window=8)],
+                r"rank 1 reports .*\('sliding', 8\).*, rank 0 reports .*\('full', 0\)",
+            ),
             ([group(), group()], r"rank 1 reports .*\('full', 0\), \('full', 0\)"),
         ):
             with pytest.raises(ConfigError, match=text):
@@ -134,19 +158,27 @@ class TestRefusals:
         """The blocks are those that the rank with the most bytes per token can hold."""
         few, many = group(layers=1, bytes_per_token=64), group(layers=3, bytes_per_token=192)
         memory = [MemoryReport(16 * 1024)] * 2
-        plan = plan_kv_cache([[few], [many]], memory, config(kv_cache_memory_bytes=192 * 16 * 5), 16)
+        plan = plan_kv_cache(
+            [[few], [many]], memory, config(kv_cache_memory_bytes=192 * 16 * 5), 16
+        )
         assert (plan.num_blocks, plan.groups) == (5, (few,))
 
     def test_no_memory_for_one_block_names_both_numbers(self):
-        with pytest.raises(ConfigError, match=r"1023 bytes are free, one block of 16 tokens needs 1024"):
+        with pytest.raises(
+            ConfigError, match=r"1023 bytes are free, one block of 16 tokens needs 1024"
+        ):
             plan_kv_cache([[group()]], [MemoryReport(1023)], config(), 16)
 
     def test_a_wish_too_small_for_one_block_is_named(self):
-        with pytest.raises(ConfigError, match=r"kv_cache_memory_bytes=1000 .* one block of 16 tokens needs 1024"):
+        with pytest.raises(
+            ConfigError, match=r"kv_cache_memory_bytes=1000 .* one block of 16 tokens needs 1024"
+        ):
             plan_kv_cache([[group()]], [MemoryReport(GIB)], config(kv_cache_memory_bytes=1000), 16)
 
     def test_a_length_that_the_pool_cannot_hold_is_refused_with_both_numbers(self):
-        with pytest.raises(ConfigError, match=r"max_model_len=33 does not fit: the KV cache holds 32 tokens"):
+        with pytest.raises(
+            ConfigError, match=r"max_model_len=33 does not fit: the KV cache holds 32 tokens"
+        ):
             plan_kv_cache([[group()]], [MemoryReport(2 * KIB)], config(max_model_len=33), 33)
 
 
@@ -159,6 +191,13 @@ class TestLongestSequence:
         assert fit_model_len(32, 32, 32) == 32
 
     def test_the_plan_carries_everything(self):
-        planned = plan_kv_cache([[group(), group(kind="sliding", window=8)]], [MemoryReport(8 * KIB)], config(), 100)
-        assert (planned.num_blocks, planned.block_size, planned.num_slots, planned.max_model_len) == (4, 16, 64, 64)
+        planned = plan_kv_cache(
+            [[group(), group(kind="sliding", window=8)]], [MemoryReport(8 * KIB)], config(), 100
+        )
+        assert (
+            planned.num_blocks,
+            planned.block_size,
+            planned.num_slots,
+            planned.max_model_len,
+        ) == (4, 16, 64, 64)
         assert [each.window for each in planned.groups] == [0, 8]

@@ -42,7 +42,8 @@ def test_other_libraries_are_left_alone(capsys):
 
 
 @pytest.mark.parametrize(
-    ("value", "level"), [(None, "INFO"), ("debug", "DEBUG"), ("WARNING", "WARNING"), ("loud", "INFO"), ("", "INFO")]
+    ("value", "level"),
+    [(None, "INFO"), ("debug", "DEBUG"), ("WARNING", "WARNING"), ("loud", "INFO"), ("", "INFO")],
 )
 def test_the_level_comes_from_the_environment(monkeypatch, value, level):
     if value is not None:

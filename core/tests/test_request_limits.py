@@ -29,7 +29,9 @@ LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
 def request(prompt: Any = (1, 2, 3), **fields: Any) -> EngineCoreRequest:
     params = fields.pop("sampling_params", SamplingParams())
     ids = prompt if isinstance(prompt, np.ndarray) else np.array(prompt, np.int32)
-    return EngineCoreRequest(handle=1, request_id="r", prompt_token_ids=ids, sampling_params=params, **fields)
+    return EngineCoreRequest(
+        handle=1, request_id="r", prompt_token_ids=ids, sampling_params=params, **fields
+    )
 
 
 def sampling(**fields: Any) -> dict[str, Any]:
@@ -49,7 +51,12 @@ class TestAccepted:
             {"stop_token_ids": (100, 2**31 - 1)},  # a model's end id may lie outside its vocabulary
             {"bad_words": ((1, 2), (99,))},
             {"cache_salt": "x" * MAX_NAME_CHARS, "adapter": "x" * MAX_NAME_CHARS},
-            {"tags": {f"{i}" * MAX_TAG_CHARS if i < 10 else f"{i}": "v" * MAX_TAG_CHARS for i in range(MAX_TAGS)}},
+            {
+                "tags": {
+                    f"{i}" * MAX_TAG_CHARS if i < 10 else f"{i}": "v" * MAX_TAG_CHARS
+                    for i in range(MAX_TAGS)
+                }
+            },
             sampling(stop_token_ids=[99], allowed_token_ids=[0, 99], logit_bias={99: 1.0}),
         ],
         ids=",".join,
@@ -80,10 +87,18 @@ class TestRefused:
             ({"output_token_ids": [2**70]}, "output_token_ids", "token id"),
             ({"stop_token_ids": (2**31,)}, "stop_token_ids", f"token id {2**31}"),
             ({"stop_token_ids": (-1,)}, "stop_token_ids", "token id -1"),
-            ({"stop_token_ids": (1,) * (MAX_STOP_IDS + 1)}, "stop_token_ids", f"at most {MAX_STOP_IDS}"),
+            (
+                {"stop_token_ids": (1,) * (MAX_STOP_IDS + 1)},
+                "stop_token_ids",
+                f"at most {MAX_STOP_IDS}",
+            ),
             ({"bad_words": ((1, 100),)}, "bad_words", "token id 100"),
             ({"bad_words": ((1,), ())}, "bad_words", "at least one per word"),
-            ({"bad_words": ((1,) * (MAX_BAD_WORD_TOKENS + 1),)}, "bad_words", f"at most {MAX_BAD_WORD_TOKENS}"),
+            (
+                {"bad_words": ((1,) * (MAX_BAD_WORD_TOKENS + 1),)},
+                "bad_words",
+                f"at most {MAX_BAD_WORD_TOKENS}",
+            ),
             ({"request_id": None}, "request_id", f"more than {MAX_NAME_CHARS}"),
             ({"cache_salt": "x" * 257}, "cache_salt", "more than 256"),
             ({"adapter": "x" * 257}, "adapter", "more than 256"),
@@ -91,7 +106,11 @@ class TestRefused:
             ({"tags": {"k": "v" * 257}}, "tags", "tag 'k' is longer than 256"),
             ({"tags": {"k" * 257: 1.0}}, "tags", "longer than 256"),
             ({"pooling_params": {}}, "pooling_params", "pooling is not available"),
-            (sampling(structured_output={"json": "{}"}), "structured_output", "structured output is not available"),
+            (
+                sampling(structured_output={"json": "{}"}),
+                "structured_output",
+                "structured output is not available",
+            ),
             (sampling(stop_token_ids=[100]), "stop_token_ids", "token id 100; ids are 0 to 99"),
             (sampling(allowed_token_ids=[100]), "allowed_token_ids", "token id 100"),
             (sampling(logit_bias={100: 1.0}), "logit_bias", "token id 100"),
@@ -115,14 +134,25 @@ class TestRequest:
     """A request as the scheduler sees it."""
 
     def test_its_facts(self):
-        source = request([1, 2, 3], output_token_ids=[7, 8], priority=3, tags={"tenant": "a"}, **sampling(max_tokens=4))
+        source = request(
+            [1, 2, 3],
+            output_token_ids=[7, 8],
+            priority=3,
+            tags={"tenant": "a"},
+            **sampling(max_tokens=4),
+        )
         source.handle = make_handle(5, 9)
         made = Request(source, arrival=2, arrival_time=1.5, max_model_len=100)
         assert (made.handle, made.request_id, made.priority) == (source.handle, "r", 3)
         assert made.token_ids.tolist() == [1, 2, 3, 7, 8]
         assert made.token_ids.dtype == np.int32
         assert (made.num_prompt_tokens, made.num_output_tokens, made.num_tokens) == (3, 2, 5)
-        assert (made.arrival, made.arrival_time, made.row, made.num_cached_tokens) == (2, 1.5, -1, -1)
+        assert (made.arrival, made.arrival_time, made.row, made.num_cached_tokens) == (
+            2,
+            1.5,
+            -1,
+            -1,
+        )
         assert made.tags == {"tenant": "a"}
         assert made.status is RequestStatus.WAITING
         assert not made.is_finished
@@ -130,7 +160,10 @@ class TestRequest:
 
     @pytest.mark.parametrize(("max_tokens", "longest"), [(4, 7), (None, 50), (1000, 50)])
     def test_its_limit_is_the_smaller_of_its_own_and_the_models(self, max_tokens, longest):
-        assert Request(request(**sampling(max_tokens=max_tokens)), 0, 0.0, 50).max_total_tokens == longest
+        assert (
+            Request(request(**sampling(max_tokens=max_tokens)), 0, 0.0, 50).max_total_tokens
+            == longest
+        )
 
     def test_it_ends_once(self):
         made = Request(request(), 0, 0.0, 50)
@@ -140,7 +173,9 @@ class TestRequest:
 
     def test_delivered_tokens_are_output(self):
         """A stream that moves here counts what it had: the limit is on prompt and all output together."""
-        made = Request(request([1, 2], output_token_ids=[3, 4], **sampling(max_tokens=3)), 0, 0.0, 50)
+        made = Request(
+            request([1, 2], output_token_ids=[3, 4], **sampling(max_tokens=3)), 0, 0.0, 50
+        )
         assert made.max_total_tokens - made.num_tokens == 1
 
 
@@ -152,4 +187,6 @@ def test_every_field_of_a_request_is_bounded_or_reserved():
     }  # fmt: skip
     opaque = {"features", "kv_transfer_params", "trace_headers"}
     numbers = {"handle", "priority", "data_parallel_rank", "current_wave", "epoch"}
-    assert {field.name for field in msgspec.structs.fields(EngineCoreRequest)} == bounded | opaque | numbers
+    assert {
+        field.name for field in msgspec.structs.fields(EngineCoreRequest)
+    } == bounded | opaque | numbers

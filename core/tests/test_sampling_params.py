@@ -92,7 +92,9 @@ class TestBounds:
             decoded = msgspec.msgpack.decode(frame, type=SamplingParams)
         except msgspec.ValidationError:
             return
-        changed_on_the_way = getattr(decoded, field) != value or type(getattr(decoded, field)) is not type(value)
+        changed_on_the_way = getattr(decoded, field) != value or type(
+            getattr(decoded, field)
+        ) is not type(value)
         assert changed_on_the_way  # 1.0 as 1, say: what arrives is valid
 
     @pytest.mark.parametrize(("field", "value"), CASES_ACCEPTED, ids=short)
@@ -104,7 +106,9 @@ class TestBounds:
         )
 
     def test_a_message_names_the_field_the_value_and_the_bound(self):
-        with pytest.raises(RequestError, match=r"temperature=-0.5 .* at least 0.0 and at most 100.0"):
+        with pytest.raises(
+            RequestError, match=r"temperature=-0.5 .* at least 0.0 and at most 100.0"
+        ):
             SamplingParams(temperature=-0.5)
         with pytest.raises(RequestError, match=r"top_p=0.0 .* above 0.0 and at most 1.0"):
             SamplingParams(top_p=0.0)
@@ -121,8 +125,16 @@ class TestBounds:
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=3) | st.binary(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=2) | st.integers(), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=3)
+    | st.binary(max_size=3),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(st.text(max_size=2) | st.integers(), inner, max_size=3)
+    ),
     max_leaves=5,
 )
 
@@ -168,7 +180,14 @@ def assert_valid(params: SamplingParams) -> None:
     assert 0 <= params.min_p <= 1
     assert -1 <= params.top_k < 2**31
     assert params.max_tokens is None or params.min_tokens <= params.max_tokens
-    for value in (params.n, params.top_k, params.min_tokens, params.max_tokens, params.seed, params.logprobs):
+    for value in (
+        params.n,
+        params.top_k,
+        params.min_tokens,
+        params.max_tokens,
+        params.seed,
+        params.logprobs,
+    ):
         assert value is None or type(value) is int
     assert all(isinstance(text, str) and text for text in params.stop_strings)
     for ids in (params.stop_token_ids, params.allowed_token_ids, params.logit_bias):

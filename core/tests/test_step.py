@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import BatchState, DoneFuture, ModelRunnerOutput, NewRow, RowFailure, SchedulerOutput
+from tenonry.step import (
+    BatchState,
+    DoneFuture,
+    ModelRunnerOutput,
+    NewRow,
+    RowFailure,
+    SchedulerOutput,
+)
 
 SEQS, LENGTH, BLOCK = 4, 24, 4
 GREEDY = SamplingParams(temperature=0)
@@ -21,7 +28,13 @@ def i32(*values: int) -> np.ndarray:
 
 
 def new_row(
-    row: int, tokens: list[int], *, handle: int = 1, computed: int = 0, output: int = 0, blocks: Any = ((),)
+    row: int,
+    tokens: list[int],
+    *,
+    handle: int = 1,
+    computed: int = 0,
+    output: int = 0,
+    blocks: Any = ((),),
 ) -> NewRow:
     return NewRow(
         row=row, handle=handle, token_ids=i32(*tokens), num_computed=computed, num_output=output,
@@ -42,19 +55,31 @@ class TestInputs:
     def test_a_prompt_in_two_chunks_then_a_decode(self):
         state = BatchState(SEQS, LENGTH, BLOCK)
         inputs = state.apply(
-            step({2: (3, 10, False)}, new=[new_row(2, [10, 11, 12, 13, 14], handle=9, blocks=[[5, 6]])])
+            step(
+                {2: (3, 10, False)},
+                new=[new_row(2, [10, 11, 12, 13, 14], handle=9, blocks=[[5, 6]])],
+            )
         )
         assert inputs.token_ids.tolist() == [10, 11, 12]
         assert inputs.positions.tolist() == [0, 1, 2]
         assert (inputs.start.tolist(), inputs.seq_lens.tolist()) == ([0], [3])
-        assert (int(state.handle[2]), int(state.num_prompt[2]), int(state.num_output[2])) == (9, 5, 0)
+        assert (int(state.handle[2]), int(state.num_prompt[2]), int(state.num_output[2])) == (
+            9,
+            5,
+            0,
+        )
         inputs = state.apply(step({2: (2, 13, True)}))
         assert inputs.token_ids.tolist() == [13, 14]
         assert inputs.positions.tolist() == [3, 4]
         assert inputs.samples.tolist() == [True]
         state.record_sampled(i32(2), i32(77))
         inputs = state.apply(
-            step({2: (1, -1, True)}, new_block_row=i32(2), new_block_group=i32(0), new_block_id=i32(8))
+            step(
+                {2: (1, -1, True)},
+                new_block_row=i32(2),
+                new_block_group=i32(0),
+                new_block_id=i32(8),
+            )
         )
         assert inputs.token_ids.tolist() == [77]
         assert inputs.positions.tolist() == [5]
@@ -63,7 +88,10 @@ class TestInputs:
 
     def test_a_mixed_batch_is_flattened_in_the_order_of_its_rows(self):
         state = BatchState(SEQS, LENGTH, BLOCK)
-        rows = [new_row(3, [1, 2, 3], handle=1, computed=1), new_row(0, [4, 5], handle=2, computed=1)]
+        rows = [
+            new_row(3, [1, 2, 3], handle=1, computed=1),
+            new_row(0, [4, 5], handle=2, computed=1),
+        ]
         inputs = state.apply(step({3: (2, 2, True), 0: (1, 5, True)}, new=rows))
         assert inputs.query_start_loc.tolist() == [0, 2, 3]
         assert inputs.token_row.tolist() == [3, 3, 0]
@@ -115,7 +143,9 @@ class TestInputs:
 
 
 class NaiveRow:
-    def __init__(self, tokens: list[int], computed: int, output: int, blocks: list[list[int]]) -> None:
+    def __init__(
+        self, tokens: list[int], computed: int, output: int, blocks: list[list[int]]
+    ) -> None:
         self.tokens, self.computed, self.output = [*tokens], computed, output
         self.blocks = [[*ids] for ids in blocks]
 
@@ -144,7 +174,16 @@ def test_any_sequence_of_steps_agrees_with_a_naive_model(data, groups):
             computed = data.draw(st.integers(0, len(tokens) - 1))
             output = data.draw(st.integers(0, len(tokens) - 1))
             model[row] = NaiveRow(tokens, computed, output, blocks_for(len(tokens)))
-            new.append(new_row(row, tokens, handle=row + 1, computed=computed, output=output, blocks=model[row].blocks))
+            new.append(
+                new_row(
+                    row,
+                    tokens,
+                    handle=row + 1,
+                    computed=computed,
+                    output=output,
+                    blocks=model[row].blocks,
+                )
+            )
         scheduled, added, expected = {}, [], []
         chosen = data.draw(st.permutations(sorted(model)))
         for row in chosen[: data.draw(st.integers(0, len(chosen)))]:
@@ -157,9 +196,13 @@ def test_any_sequence_of_steps_agrees_with_a_naive_model(data, groups):
             position = naive.computed
             known = data.draw(st.booleans()) or naive.tokens[position] < 0
             if naive.tokens[position] < 0:
-                naive.tokens[position] = data.draw(token)  # the scheduler knows a token that the worker does not
+                naive.tokens[position] = data.draw(
+                    token
+                )  # the scheduler knows a token that the worker does not
             scheduled[row] = (count, naive.tokens[position] if known else -1, samples)
-            expected += [(row, place, naive.tokens[place]) for place in range(position, position + count)]
+            expected += [
+                (row, place, naive.tokens[place]) for place in range(position, position + count)
+            ]
             naive.computed += count
             naive.output += samples
             if samples:
@@ -191,7 +234,10 @@ def compare(state: BatchState, row: int, naive: NaiveRow | None) -> None:
         assert not state.num_blocks[:, row].any()
         return
     assert int(state.handle[row]) == row + 1
-    assert (int(state.num_computed[row]), int(state.num_output[row])) == (naive.computed, naive.output)
+    assert (int(state.num_computed[row]), int(state.num_output[row])) == (
+        naive.computed,
+        naive.output,
+    )
     assert state.token_ids[row, : len(naive.tokens)].tolist() == naive.tokens
     for group, ids in enumerate(naive.blocks):
         assert state.block_table[group][row, : state.num_blocks[group, row]].tolist() == ids

@@ -78,7 +78,11 @@ def hooks_page() -> str:
             options = getattr(function, f"{hookspecs.PROJECT}_spec")
             wins = "the first answer other than None wins"
             first = wins if options["firstresult"] else "all implementations are called"
-            parts += [f"## `{name}{_signature(function)}`\n", inspect.getdoc(function) or "", f"\n*{first}*\n"]
+            parts += [
+                f"## `{name}{_signature(function)}`\n",
+                inspect.getdoc(function) or "",
+                f"\n*{first}*\n",
+            ]
     return "\n".join(parts).rstrip() + "\n"
 
 
@@ -88,23 +92,41 @@ def interfaces_page() -> str:
     for kind in KINDS.values():
         interface, supported = kind.load_interface()
         module = importlib.import_module(kind.interface.partition(":")[0])
-        parts += [f"## {interface.__name__}\n", f"`{kind.interface.replace(':', '.')}`, group `{kind.group}`, "]
+        parts += [
+            f"## {interface.__name__}\n",
+            f"`{kind.interface.replace(':', '.')}`, group `{kind.group}`, ",
+        ]
         parts += [f"interface versions {sorted(supported)}.\n", inspect.getdoc(module) or "", ""]
         parts += [inspect.getdoc(interface) or "", ""]
         context = getattr(module, f"{interface.__name__}Context", None)
         if context is not None:
-            fields = ", ".join(f"`{field.name}: {field.type}`" for field in dataclasses.fields(context))
-            parts += [f"**Context** (`{context.__name__}`: {fields})\n", inspect.getdoc(context) or "", ""]
+            fields = ", ".join(
+                f"`{field.name}: {field.type}`" for field in dataclasses.fields(context)
+            )
+            parts += [
+                f"**Context** (`{context.__name__}`: {fields})\n",
+                inspect.getdoc(context) or "",
+                "",
+            ]
         for name, function in vars(interface).items():
             if inspect.isfunction(function) and not name.startswith("_"):
-                note = "" if getattr(function, "__isabstractmethod__", False) else " *(has a default)*"
-                parts += [f"### `{name}{_signature(function)}`{note}\n", inspect.getdoc(function) or "", ""]
+                note = (
+                    "" if getattr(function, "__isabstractmethod__", False) else " *(has a default)*"
+                )
+                parts += [
+                    f"### `{name}{_signature(function)}`{note}\n",
+                    inspect.getdoc(function) or "",
+                    "",
+                ]
     return "\n".join(parts).rstrip() + "\n"
 
 
 def _kinds_table() -> str:
     lines = ["| kind | entry-point group | lives in | how many |", "|---|---|---|---|"]
-    lines += [f"| {kind.name} | `{kind.group}` | {kind.lives_in} | {kind.how_many} |" for kind in KINDS.values()]
+    lines += [
+        f"| {kind.name} | `{kind.group}` | {kind.lives_in} | {kind.how_many} |"
+        for kind in KINDS.values()
+    ]
     lines += [f"| hook module | `{HOOK_MODULES}` | where an engine is started | any |", ""]
     lines += ["Parts open further points, which are resolved in the process of the part:\n"]
     lines += ["| kind | entry-point group | a name stands for | asked by |", "|---|---|---|---|"]
@@ -118,7 +140,11 @@ def _kinds_table() -> str:
 
 def records_page() -> str:
     """What plugins are given and give back: fields with types and defaults, methods with signatures."""
-    parts = ["# Records\n", NOTICE, "What plugins are given and give back; [interfaces](interfaces.md) says when.\n"]
+    parts = [
+        "# Records\n",
+        NOTICE,
+        "What plugins are given and give back; [interfaces](interfaces.md) says when.\n",
+    ]
     for title, targets in RECORDS.items():
         parts += [f"## {title}\n"]
         for target in targets:
@@ -138,8 +164,16 @@ def _fields(cls: type) -> list[str]:
     if not issubclass(cls, msgspec.Struct):
         known = vars(cls)
         slots = [name for name in known.get("__slots__", ()) if not name.startswith("_")]
-        hints = [f"{name}: {hint}" for name, hint in known.get("__annotations__", {}).items() if name[0] != "_"]
-        constants = [f"{name} = {value}" for name, value in known.items() if name.isupper() and isinstance(value, int)]
+        hints = [
+            f"{name}: {hint}"
+            for name, hint in known.get("__annotations__", {}).items()
+            if name[0] != "_"
+        ]
+        constants = [
+            f"{name} = {value}"
+            for name, value in known.items()
+            if name.isupper() and isinstance(value, int)
+        ]
         return [f"`{text}`" for text in (*slots, *hints, *constants)]
     return [
         f"`{field.name}: {cls.__annotations__.get(field.name, '')}{_of(field)}`"
@@ -172,21 +206,37 @@ def config_page() -> str:
     """Every field of EngineConfig, ServerConfig and SamplingParams."""
     from tenonry_openai_server.settings import ServerConfig
 
-    parts = ["# Configuration\n", NOTICE, inspect.getdoc(importlib.import_module("tenonry.config")) or "", ""]
+    parts = [
+        "# Configuration\n",
+        NOTICE,
+        inspect.getdoc(importlib.import_module("tenonry.config")) or "",
+        "",
+    ]
     parts += ["## Engine\n", "| field | flag | default | meaning |", "|---|---|---|---|"]
     for name, field in EngineConfig.model_fields.items():
         default = "required" if field.is_required() else _default(field.default)
         flag = "MODEL" if name == "model" else "`--" + name.replace("_", "-") + "`"
         parts.append(f"| `{name}` | {flag} | {default} | {field.description} |")
     parts += ["", f"Each field is also read from the environment: `{ENV_PREFIX}MAX_NUM_SEQS=64`.\n"]
-    parts += ["## Server\n", "What `tenonry serve` has besides, with flags, variables and file alike.\n"]
+    parts += [
+        "## Server\n",
+        "What `tenonry serve` has besides, with flags, variables and file alike.\n",
+    ]
     parts += ["| field | flag | default | meaning |", "|---|---|---|---|"]
     for name, field in ServerConfig.model_fields.items():
         flag = "`--" + name.replace("_", "-") + "`"
         parts.append(f"| `{name}` | {flag} | {_default(field.default)} | {field.description} |")
     parts.append("")
-    parts += ["## Sampling\n", inspect.getdoc(SamplingParams) or "", "", "| field | default |", "|---|---|"]
-    for name, default in zip(SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True):
+    parts += [
+        "## Sampling\n",
+        inspect.getdoc(SamplingParams) or "",
+        "",
+        "| field | default |",
+        "|---|---|",
+    ]
+    for name, default in zip(
+        SamplingParams.__struct_fields__, SamplingParams.__struct_defaults__, strict=True
+    ):
         parts.append(f"| `{name}` | {_default(default)} |")
     return "\n".join(parts) + "\n"
 
@@ -196,9 +246,14 @@ def metrics_page() -> str:
     from tenonry_stat_logger_prometheus import metric_table
 
     parts = ["# Metrics\n", NOTICE]
-    parts += ["Those that vLLM measures, too, have an alias under its prefix, `vllm:`, unless that is switched off.\n"]
+    parts += [
+        "Those that vLLM measures, too, have an alias under its prefix, `vllm:`, unless that is switched off.\n"
+    ]
     parts += ["| metric | type | labels | meaning |", "|---|---|---|---|"]
-    parts += [f"| `{name}` | {kind} | {', '.join(labels)} | {text} |" for name, kind, labels, text in metric_table()]
+    parts += [
+        f"| `{name}` | {kind} | {', '.join(labels)} | {text} |"
+        for name, kind, labels, text in metric_table()
+    ]
     return "\n".join(parts) + "\n"
 
 
@@ -234,7 +289,11 @@ PAGES = {
 
 def outdated() -> list[str]:
     """Pages whose file differs from what the code says."""
-    return [name for name, make in PAGES.items() if not (HERE / name).is_file() or (HERE / name).read_text() != make()]
+    return [
+        name
+        for name, make in PAGES.items()
+        if not (HERE / name).is_file() or (HERE / name).read_text() != make()
+    ]
 
 
 def main() -> int:

@@ -79,7 +79,9 @@ def undeclared(dists: list[Distribution], root: Path = ROOT) -> list[str]:
                         continue
                     owners = " or ".join(sorted(provided[name])) or "nothing that is installed"
                     where = f"{file.relative_to(root)}:{line}"
-                    lines.append(f"{where}: imports {name} ({owners}), which {dist.name} does not declare")
+                    lines.append(
+                        f"{where}: imports {name} ({owners}), which {dist.name} does not declare"
+                    )
     return lines
 
 

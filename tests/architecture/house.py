@@ -57,7 +57,9 @@ class Distribution:
     def entry_points(self) -> dict[tuple[str, str], str]:
         """`(group, name)` to `module` or `module:attribute`."""
         groups = self.project.get("entry-points", {})
-        return {(group, name): value for group, names in groups.items() for name, value in names.items()}
+        return {
+            (group, name): value for group, names in groups.items() for name, value in names.items()
+        }
 
 
 def distributions(root: Path = ROOT) -> list[Distribution]:

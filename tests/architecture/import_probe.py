@@ -31,7 +31,9 @@ def load(target: str) -> None:
 def outside_the_standard_library() -> set[str]:
     """Return the top-level names of the loaded modules that do not come with Python."""
     names = {name.partition(".")[0] for name in sys.modules} - set(sys.stdlib_module_names)
-    return {name for name in names if not name.startswith("_sysconfigdata")}  # named after the platform
+    return {
+        name for name in names if not name.startswith("_sysconfigdata")
+    }  # named after the platform
 
 
 def main(targets: list[str]) -> None:

@@ -37,7 +37,12 @@ def test_extra_counts_as_declared(tmp_path: Path):
 
 def test_extra_for_tests_does_not_count_for_the_sources(tmp_path: Path):
     extra = '[project.optional-dependencies]\ntest = ["pyyaml"]\n'
-    root = make_tree(tmp_path, "import yaml\n", test="import pytest\nimport yaml\nimport tenonry_thing\n", extra=extra)
+    root = make_tree(
+        tmp_path,
+        "import yaml\n",
+        test="import pytest\nimport yaml\nimport tenonry_thing\n",
+        extra=extra,
+    )
     (line,) = undeclared(distributions(root), root)
     assert "src" in line
 

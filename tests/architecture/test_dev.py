@@ -63,7 +63,9 @@ def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleTy
     assert pips == [("hatchling", "editables"), ("-r", "requirements.txt", "--no-build-isolation")]
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "constraints.txt", "pyproject.toml", "core/pyproject.toml"])
+@pytest.mark.parametrize(
+    "name", ["requirements.txt", "constraints.txt", "pyproject.toml", "core/pyproject.toml"]
+)
 def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Path, pips: list):
     dev.ensure_environment()
     with (copy / name).open("a") as file:
@@ -72,7 +74,9 @@ def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Pa
     assert len(pips) == 4
 
 
-def test_installs_again_when_the_last_installation_failed(dev: ModuleType, pips: list, monkeypatch: pytest.MonkeyPatch):
+def test_installs_again_when_the_last_installation_failed(
+    dev: ModuleType, pips: list, monkeypatch: pytest.MonkeyPatch
+):
     pip = dev.pip
 
     def failing(*words: object, **options: object) -> None:
@@ -144,7 +148,9 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
 
 
 @pytest.mark.parametrize(("others", "ray", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)])
-def test_all_tests_run_and_each_failure_counts(others, ray, status, dev, tmp_path, monkeypatch, capfd):
+def test_all_tests_run_and_each_failure_counts(
+    others, ray, status, dev, tmp_path, monkeypatch, capfd
+):
     """Ray's are alone in a process, which it may end; what they say comes last."""
     end = "exit 0" if not ray else "kill -9 $$"
     python = tmp_path / "python"
@@ -155,20 +161,27 @@ def test_all_tests_run_and_each_failure_counts(others, ray, status, dev, tmp_pat
     monkeypatch.chdir(ROOT)
     assert dev.test([]) == status
     said = capfd.readouterr().out.splitlines()
-    assert [line.split()[:4] for line in said] == [["-m", "pytest", "-q", "-n"], ["-m", "pytest", "-q", dev.ALONE[0]]]
+    assert [line.split()[:4] for line in said] == [
+        ["-m", "pytest", "-q", "-n"],
+        ["-m", "pytest", "-q", dev.ALONE[0]],
+    ]
     for path in dev.ALONE:
         assert (ROOT / path).exists()
         assert f"--deselect={path}" in said[0].split()
         assert path in said[1].split()
 
 
-@pytest.mark.parametrize("word", ["schedulers/static", "./schedulers/static/", "tenonry-scheduler-static"])
+@pytest.mark.parametrize(
+    "word", ["schedulers/static", "./schedulers/static/", "tenonry-scheduler-static"]
+)
 def test_distribution_is_chosen_by_folder_or_name(word: str, dev: ModuleType):
     assert dev.choose([word]) == ["tenonry-scheduler-static"]
 
 
 def test_unknown_distribution_is_refused_with_the_known_ones(dev: ModuleType):
-    with pytest.raises(SystemExit, match=r"(?s)no distribution 'schedulers/fast'.*schedulers/static"):
+    with pytest.raises(
+        SystemExit, match=r"(?s)no distribution 'schedulers/fast'.*schedulers/static"
+    ):
         dev.choose(["schedulers/fast"])
 
 
@@ -189,7 +202,9 @@ def test_unsupported_python_hands_over_to_one_that_starts(
     calls = []
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "version_info", (3, 14, 0))
-    monkeypatch.setattr(dev.os, "execv", lambda path, words: calls.append((path, words)) or sys.exit(0))
+    monkeypatch.setattr(
+        dev.os, "execv", lambda path, words: calls.append((path, words)) or sys.exit(0)
+    )
     with pytest.raises(SystemExit):
         dev.need_python()
     [(path, words)] = calls
@@ -199,12 +214,22 @@ def test_unsupported_python_hands_over_to_one_that_starts(
 
 @pytest.mark.parametrize(("words", "status"), [([], 2), (["--help"], 0), (["bild"], 1)])
 def test_usage_is_printed(words: list[str], status: int):
-    done = subprocess.run([sys.executable, ROOT / "dev.py", *words], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, ROOT / "dev.py", *words], capture_output=True, text=True, check=False
+    )
     assert done.returncode == status
-    assert "run, test, check, bench" in done.stderr if status == 1 else "dev.py test --isolated" in done.stdout
+    assert (
+        "run, test, check, bench" in done.stderr
+        if status == 1
+        else "dev.py test --isolated" in done.stdout
+    )
 
 
-def test_unknown_check_is_refused_with_the_known_ones(dev: ModuleType, monkeypatch: pytest.MonkeyPatch):
+def test_unknown_check_is_refused_with_the_known_ones(
+    dev: ModuleType, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(dev, "ensure_environment", lambda: None)
-    with pytest.raises(SystemExit, match="no check 'pylint'; there are: ruff, format, mypy, layers, declared"):
+    with pytest.raises(
+        SystemExit, match="no check 'pylint'; there are: ruff, format, mypy, layers, declared"
+    ):
         dev.check(["pylint"])

@@ -11,7 +11,13 @@ from house import NOT_STANDARD, ROOT, Distribution, distributions
 
 DISTS = distributions()
 NAMES = {dist.name for dist in DISTS}
-LIBRARIES = {"tenonry_commands", "tenonry_front_ends", "tenonry_hf_hub", "tenonry_kvcache", "tenonry_scheduling"}
+LIBRARIES = {
+    "tenonry_commands",
+    "tenonry_front_ends",
+    "tenonry_hf_hub",
+    "tenonry_kvcache",
+    "tenonry_scheduling",
+}
 WORKSPACE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 VERSION = WORKSPACE["project"]["version"]
 MAJOR, MINOR = (int(part) for part in VERSION.split(".")[:2])
@@ -28,7 +34,9 @@ def test_version_is_the_one_version(dist: Distribution):
 @each
 def test_siblings_are_required_in_one_range(dist: Distribution):
     lines = list(dist.project["dependencies"])
-    lines += [line for more in dist.project.get("optional-dependencies", {}).values() for line in more]
+    lines += [
+        line for more in dist.project.get("optional-dependencies", {}).values() for line in more
+    ]
     for line in lines:
         name, extras, rest = re.match(r"([\w.-]+)(\[[^]]*\])?(.*)", line).groups()
         if name in NAMES:
@@ -51,7 +59,9 @@ def test_metadata_has_the_common_shape(dist: Distribution):
 def test_folder_has_a_typed_package_of_the_flat_name(dist: Distribution):
     assert (dist.package / "__init__.py").is_file()
     assert (dist.package / "py.typed").is_file()
-    packages = [path.name for path in (dist.folder / "src").iterdir() if (path / "__init__.py").is_file()]
+    packages = [
+        path.name for path in (dist.folder / "src").iterdir() if (path / "__init__.py").is_file()
+    ]
     assert packages == [dist.import_name]
 
 
@@ -73,7 +83,9 @@ def test_readme_says_what_it_is_and_names_what_it_provides(dist: Distribution):
 def test_installed_metadata_is_that_of_the_tree(dist: Distribution):
     installed = importlib.metadata.distribution(dist.name)
     groups = {(point.group, point.name): point.value for point in installed.entry_points}
-    scripts = {("console_scripts", name): value for name, value in dist.project.get("scripts", {}).items()}
+    scripts = {
+        ("console_scripts", name): value for name, value in dist.project.get("scripts", {}).items()
+    }
     assert installed.version == VERSION, "run python3 dev.py test: the environment is out of date"
     assert groups == {**dist.entry_points, **scripts}
 
@@ -87,27 +99,41 @@ def test_tools_know_it(dist: Distribution):
 
 
 def test_contracts_name_every_distribution():
-    contracts = {contract["name"]: contract for contract in WORKSPACE["tool"]["importlinter"]["contracts"]}
+    contracts = {
+        contract["name"]: contract for contract in WORKSPACE["tool"]["importlinter"]["contracts"]
+    }
     plugins = {dist.import_name for dist in DISTS} - {"tenonry"}
     libraries = LIBRARIES
     assert set(contracts["Libraries know the kernel only"]["source_modules"]) == libraries
     kernel = contracts["The kernel knows no plugin, no torch and no transformers"]
     assert set(kernel["forbidden_modules"]) == plugins | {"torch", "transformers"}
-    assert set(contracts["Plugins know the kernel and libraries, never each other"]["modules"]) == plugins - libraries
+    assert (
+        set(contracts["Plugins know the kernel and libraries, never each other"]["modules"])
+        == plugins - libraries
+    )
     known_to_libraries = contracts["Libraries know the kernel only"]
-    assert set(known_to_libraries["forbidden_modules"]) == (plugins - libraries) | {"torch", "transformers"}
+    assert set(known_to_libraries["forbidden_modules"]) == (plugins - libraries) | {
+        "torch",
+        "transformers",
+    }
 
 
 def test_the_extra_standard_names_every_plugin_that_is_not_large():
     core = next(dist for dist in DISTS if dist.name == "tenonry")
     standard = core.project["optional-dependencies"]["standard"]
-    assert sorted(standard) == sorted(f"{name}{SIBLING_RANGE}" for name in NAMES - {"tenonry", *NOT_STANDARD})
+    assert sorted(standard) == sorted(
+        f"{name}{SIBLING_RANGE}" for name in NAMES - {"tenonry", *NOT_STANDARD}
+    )
 
 
 def test_version_is_in_the_changelog_and_in_the_kernel():
     import tenonry
 
-    assert re.search(rf"^## {re.escape(VERSION)}\b", (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"), re.MULTILINE)
+    assert re.search(
+        rf"^## {re.escape(VERSION)}\b",
+        (ROOT / "CHANGELOG.md").read_text(encoding="utf-8"),
+        re.MULTILINE,
+    )
     assert tenonry.__version__ == VERSION
 
 

@@ -31,7 +31,9 @@ def forbidden(source: str) -> list[str]:
 def forbidden_in_call(node: ast.Call) -> list[str]:
     """Return the names that matter in a call: builtins, modules given as strings, readers of pickles."""
     function = node.func
-    names = [word.arg for word in node.keywords if word.arg == "allow_pickle" and is_true(word.value)]
+    names = [
+        word.arg for word in node.keywords if word.arg == "allow_pickle" and is_true(word.value)
+    ]
     if names:
         return ["pickle"]
     if isinstance(function, ast.Name):
@@ -42,7 +44,11 @@ def forbidden_in_call(node: ast.Call) -> list[str]:
         elif (function.value.id, function.attr) == ("torch", "load"):
             names = ["pickle"]
     called = function.attr if isinstance(function, ast.Attribute) else names[0] if names else ""
-    if called in {"import_module", "__import__"} and node.args and isinstance(node.args[0], ast.Constant):
+    if (
+        called in {"import_module", "__import__"}
+        and node.args
+        and isinstance(node.args[0], ast.Constant)
+    ):
         names = [str(node.args[0].value).partition(".")[0]]
     return names
 
@@ -79,7 +85,13 @@ def test_checker_finds(source: str):
 
 @pytest.mark.parametrize(
     "source",
-    ["model.eval()", "self.exec('x')", "import json", "numpy.load('f', allow_pickle=False)", "evaluate('1')"],
+    [
+        "model.eval()",
+        "self.exec('x')",
+        "import json",
+        "numpy.load('f', allow_pickle=False)",
+        "evaluate('1')",
+    ],
 )
 def test_checker_lets_pass(source: str):
     assert forbidden(source) == []

@@ -31,7 +31,9 @@ def code_lines(source: str) -> int:
     strings = {
         (node.lineno, node.col_offset)
         for node in ast.walk(ast.parse(source))
-        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
+        if isinstance(node, ast.Expr)
+        and isinstance(node.value, ast.Constant)
+        and isinstance(node.value.value, str)
     }
     lines: set[int] = set()
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
@@ -71,12 +73,18 @@ class Short(Thing): """counted, for its first half"""
 
 
 def test_kernel_does_not_grow():
-    sizes = {str(f.relative_to(CORE)): code_lines(f.read_text(encoding="utf-8")) for f in CORE.rglob("*.py")}
+    sizes = {
+        str(f.relative_to(CORE)): code_lines(f.read_text(encoding="utf-8"))
+        for f in CORE.rglob("*.py")
+    }
     largest = sorted(sizes.items(), key=lambda item: -item[1])[:10]
     assert sizes
     assert sum(sizes.values()) <= MAX_CODE_LINES, f"largest files: {largest}"
 
 
 def test_no_kernel_file_has_more_than_300_lines():
-    sizes = {str(f.relative_to(CORE)): len(f.read_text(encoding="utf-8").splitlines()) for f in CORE.rglob("*.py")}
+    sizes = {
+        str(f.relative_to(CORE)): len(f.read_text(encoding="utf-8").splitlines())
+        for f in CORE.rglob("*.py")
+    }
     assert {name: size for name, size in sizes.items() if size > MAX_FILE_LINES} == {}

@@ -30,12 +30,17 @@ LIGHT_GROUPS = {
     "tenonry.scheduling_policies",
 }
 LIGHT = sorted(
-    value for dist in distributions() for (group, _), value in dist.entry_points.items() if group in LIGHT_GROUPS
+    value
+    for dist in distributions()
+    for (group, _), value in dist.entry_points.items()
+    if group in LIGHT_GROUPS
 )
 
 
 def probe(*targets: str) -> dict[str, dict]:
-    done = subprocess.run([sys.executable, str(PROBE), *targets], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, str(PROBE), *targets], capture_output=True, text=True, check=True
+    )
     return json.loads(done.stdout)
 
 
@@ -52,7 +57,9 @@ def test_import_tenonry_loads_only_the_standard_library():
 
 def test_every_public_name_resolves():
     script = "import tenonry; missing = [n for n in tenonry.__all__ if not hasattr(tenonry, n)]; print(missing)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 

@@ -11,7 +11,9 @@ KERNEL = "tenonry"  # its modules are below that logger by their own names
 
 
 def test_no_plugin_logs_under_its_modules_name():
-    sources = [file for dist in distributions() if dist.import_name != KERNEL for file in dist.sources]
+    sources = [
+        file for dist in distributions() if dist.import_name != KERNEL for file in dist.sources
+    ]
     assert sources
     found = [file for file in sources if FROM_THE_MODULE.search(file.read_text(encoding="utf-8"))]
     assert [str(file.relative_to(ROOT)) for file in found] == []

@@ -55,12 +55,18 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "max_position_embeddings": 512, "eos_token_id": 256, "torch_dtype": "float32",
     }))  # fmt: skip
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    tokenizer = Tokenizer(models.BPE(vocab={**{c: i for i, c in enumerate(alphabet)}, "<eos>": 256}, merges=[]))
+    tokenizer = Tokenizer(
+        models.BPE(vocab={**{c: i for i, c in enumerate(alphabet)}, "<eos>": 256}, merges=[])
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     tokenizer.decoder = decoders.ByteLevel()
     tokenizer.add_special_tokens(["<eos>"])
     tokenizer.save(str(folder / "tokenizer.json"))
-    settings = {"tokenizer_class": "PreTrainedTokenizerFast", "eos_token": "<eos>", "chat_template": TEMPLATE}
+    settings = {
+        "tokenizer_class": "PreTrainedTokenizerFast",
+        "eos_token": "<eos>",
+        "chat_template": TEMPLATE,
+    }
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     return folder
 

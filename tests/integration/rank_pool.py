@@ -27,14 +27,18 @@ class Pool:
         self.pipes = [ours for ours, _ in ends]
         theirs = [end.fileno() for _, end in ends]
         environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen([sys.executable, __file__, *map(str, theirs)], pass_fds=theirs, env=environment)
+        self.process = subprocess.Popen(
+            [sys.executable, __file__, *map(str, theirs)], pass_fds=theirs, env=environment
+        )
         for _, end in ends:
             end.close()
 
     def ask(self, count: int, name: str, *arguments: object, each: list | None = None) -> list:
         """The same of the first `count` ranks at once; `each` is one more argument per rank."""
         for number in range(count):
-            self.pipes[number].send((name, arguments if each is None else (*arguments, each[number])))
+            self.pipes[number].send(
+                (name, arguments if each is None else (*arguments, each[number]))
+            )
         return self.answers(count)
 
     def answers(self, count: int) -> list:
@@ -44,7 +48,11 @@ class Pool:
         while len(found) < count:
             ready = wait([pipe for pipe in self.pipes[:count] if pipe not in found], TIMEOUT_S)
             if not ready:
-                raise RankError(wrong[0] if wrong else f"{count - len(found)} ranks did not answer in {TIMEOUT_S} s")
+                raise RankError(
+                    wrong[0]
+                    if wrong
+                    else f"{count - len(found)} ranks did not answer in {TIMEOUT_S} s"
+                )
             for pipe in ready:
                 is_right, found[pipe] = pipe.recv()
                 if not is_right:

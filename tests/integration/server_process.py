@@ -27,7 +27,17 @@ class Server:
     """A `tenonry serve` process on a free port, with what it wrote."""
 
     def __init__(self, model: Path, *words: str, **environment: str) -> None:
-        command = [sys.executable, "-m", "tenonry", "serve", str(model), "--port", "0", "--served-model-name", "tiny"]
+        command = [
+            sys.executable,
+            "-m",
+            "tenonry",
+            "serve",
+            str(model),
+            "--port",
+            "0",
+            "--served-model-name",
+            "tiny",
+        ]
         command += ["--load-format", "dummy", *words]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
@@ -58,7 +68,9 @@ class Server:
             if self.process.poll() is not None and not self._reader.is_alive():
                 break
             time.sleep(0.05)
-        raise AssertionError(f"{pattern!r} was not said; exit status {self.process.poll()}\n{self.output}")
+        raise AssertionError(
+            f"{pattern!r} was not said; exit status {self.process.poll()}\n{self.output}"
+        )
 
     def client(self, api_key: str = "none") -> openai.OpenAI:
         return openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=30)
@@ -75,7 +87,11 @@ class Server:
         return float(match[1]) if match else 0.0
 
     def engine_pid(self) -> int:
-        (engine,) = [c for c in psutil.Process(self.process.pid).children() if "engine" in " ".join(c.cmdline())]
+        (engine,) = [
+            c
+            for c in psutil.Process(self.process.pid).children()
+            if "engine" in " ".join(c.cmdline())
+        ]
         return engine.pid
 
     def pids(self) -> dict[str, int]:

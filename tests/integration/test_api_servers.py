@@ -57,7 +57,13 @@ class Stream(threading.Thread):
         super().__init__(daemon=True)
         host, port = server.url.removeprefix("http://").split(":")
         self.connection = http.client.HTTPConnection(host, int(port), timeout=30)
-        self.body = {"prompt": "x", "max_tokens": max_tokens, "stream": True, "ignore_eos": True, **extra}
+        self.body = {
+            "prompt": "x",
+            "max_tokens": max_tokens,
+            "stream": True,
+            "ignore_eos": True,
+            **extra,
+        }
         self.headers = {"content-type": "application/json"}
         self.events: list[dict] = []
         self.connection.connect()
@@ -70,7 +76,10 @@ class Stream(threading.Thread):
         return self
 
     def run(self) -> None:
-        with contextlib.closing(self.connection), contextlib.suppress(OSError, http.client.HTTPException):
+        with (
+            contextlib.closing(self.connection),
+            contextlib.suppress(OSError, http.client.HTTPException),
+        ):
             self.connection.request("POST", "/v1/completions", json.dumps(self.body), self.headers)
             for line in self.connection.getresponse():
                 data = line.decode().removeprefix("data: ").strip()
@@ -91,10 +100,16 @@ class Stream(threading.Thread):
         self.join(30)
         assert not self.is_alive()
         last = self.events[-1] if self.events else {"choices": [{"finish_reason": None}]}
-        return last["error"]["code"] if "error" in last else last["choices"][0]["finish_reason"] or "broken"
+        return (
+            last["error"]["code"]
+            if "error" in last
+            else last["choices"][0]["finish_reason"] or "broken"
+        )
 
 
-def on_each_server(server: Server, count: int = 2, max_tokens: int = 250) -> dict[str, list[Stream]]:
+def on_each_server(
+    server: Server, count: int = 2, max_tokens: int = 250
+) -> dict[str, list[Stream]]:
     """Streams that run, at least `count` on each API server."""
     streams: dict[str, list[Stream]] = {"api-server 1": [], "api-server 2": []}
     pids = server.pids()
@@ -147,7 +162,9 @@ def test_totals_of_all_servers_are_exact_wherever_one_asks(start):
     with server.client() as client, concurrent.futures.ThreadPoolExecutor(64) as pool:
         counts = list(pool.map(complete, range(64)))
     prompt, generated = (sum(column) for column in zip(*counts, strict=True))
-    os.kill(server.pids()["api-server 2"], signal.SIGINT)  # Ctrl-C at a terminal reaches it, too, and means nothing
+    os.kill(
+        server.pids()["api-server 2"], signal.SIGINT
+    )  # Ctrl-C at a terminal reaches it, too, and means nothing
     for _ in range(4):  # each on a connection of its own
         assert total(server, "prompt_tokens_total") == prompt == 64 * 65 / 2
         assert total(server, "generation_tokens_total") == generated
@@ -160,7 +177,9 @@ def test_totals_of_all_servers_are_exact_wherever_one_asks(start):
     assert total(server, "num_requests_running") == 0
     roles = sorted(server.pids())
     assert roles == ["api-server 1", "api-server 2", "coordinator", "engine 0", "engine 1"]
-    assert "".join(psutil.Process(server.process.pid).cmdline()).rstrip("\0 ") == "tenonry: supervisor"
+    assert (
+        "".join(psutil.Process(server.process.pid).cmdline()).rstrip("\0 ") == "tenonry: supervisor"
+    )
     server.process.send_signal(signal.SIGTERM)
     assert server.end() == 0
 
@@ -216,7 +235,10 @@ def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
         pid = successor(server, pid)
         os.kill(pid, signal.SIGKILL)
     assert server.end() == 1
-    assert f"api-server 1 (pid {pid}) ended with signal SIGKILL; it was restarted 3 times within 60 s" in server.output
+    assert (
+        f"api-server 1 (pid {pid}) ended with signal SIGKILL; it was restarted 3 times within 60 s"
+        in server.output
+    )
 
 
 # --------------------------------------------------------------------------------------------------- an engine dies

@@ -42,13 +42,19 @@ def test_model_that_cannot_run(capsys, weightless_model):
     config = json.loads((weightless_model / "config.json").read_text())
     config |= {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "state_size": 8}
     (weightless_model / "config.json").write_text(json.dumps(config))
-    line = refused(capsys, "--model", str(weightless_model), "--load-format", "dummy", "--io-processor", "none")
+    line = refused(
+        capsys, "--model", str(weightless_model), "--load-format", "dummy", "--io-processor", "none"
+    )
     assert "Mamba" in line
 
 
 @pytest.mark.parametrize(
     ("flag", "name", "nearest"),
-    [("--scheduler", "batchin", "batching"), ("--executor", "umi", "uni"), ("--worker", "torhc", "torch")],
+    [
+        ("--scheduler", "batchin", "batching"),
+        ("--executor", "umi", "uni"),
+        ("--worker", "torhc", "torch"),
+    ],
 )
 def test_unknown_plugin_names_the_nearest(capsys, weightless_model, flag, name, nearest):
     line = refused(capsys, "--model", str(weightless_model), "--load-format", "dummy", flag, name)
@@ -56,9 +62,13 @@ def test_unknown_plugin_names_the_nearest(capsys, weightless_model, flag, name, 
     assert f"did you mean '{nearest}'?" in line
 
 
-def test_first_party_plugin_that_is_missing_names_the_package(capsys, weightless_model, monkeypatch):
+def test_first_party_plugin_that_is_missing_names_the_package(
+    capsys, weightless_model, monkeypatch
+):
     monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
-    line = refused(capsys, "--model", str(weightless_model), "--load-format", "dummy", "--executor", "moon")
+    line = refused(
+        capsys, "--model", str(weightless_model), "--load-format", "dummy", "--executor", "moon"
+    )
     assert "pip install tenonry-executor-moon" in line
 
 
@@ -96,7 +106,12 @@ def test_settings_out_of_bounds(capsys, weightless_model, words, named):
 
 def make_llm(model, **settings) -> LLM:
     return LLM(
-        model=str(model), load_format="dummy", skip_tokenizer_init=True, worker="null", max_num_seqs=8, **settings
+        model=str(model),
+        load_format="dummy",
+        skip_tokenizer_init=True,
+        worker="null",
+        max_num_seqs=8,
+        **settings,
     )
 
 
@@ -114,7 +129,9 @@ def test_length_that_nobody_asked_for_is_cut_to_the_pool(weightless_model):
 
 def test_pool_that_overflows_preempts_and_all_finish(weightless_model):
     """Fault 19: eight requests of 100 tokens share a pool of 160."""
-    with make_llm(weightless_model, num_gpu_blocks_override=10, block_size=16, max_model_len=128) as llm:
+    with make_llm(
+        weightless_model, num_gpu_blocks_override=10, block_size=16, max_model_len=128
+    ) as llm:
         params = SamplingParams(max_tokens=60, temperature=0, ignore_eos=True)
         outputs = llm.generate([[5 + i] * 40 for i in range(8)], params)
         assert [len(output.outputs[0].token_ids) for output in outputs] == [60] * 8
@@ -123,7 +140,12 @@ def test_pool_that_overflows_preempts_and_all_finish(weightless_model):
 
 @pytest.mark.parametrize(
     ("prompt", "reason"),
-    [([], "empty"), ([1, -2], "prompt_token_ids"), ([1, 512], "id 512; ids are 0 to 511"), ("text", "no tokenizer")],
+    [
+        ([], "empty"),
+        ([1, -2], "prompt_token_ids"),
+        ([1, 512], "id 512; ids are 0 to 511"),
+        ("text", "no tokenizer"),
+    ],
 )
 def test_bad_prompts(weightless_model, prompt, reason):
     with make_llm(weightless_model) as llm:

@@ -84,12 +84,16 @@ def test_scheduler_by_qualified_name_serves(tmp_path, weightless_model, monkeypa
     assert serve(weightless_model, "my_pkg.mod:Mine") == [7, 7, 7]
 
 
-def install(folder: Path, name: str, module: str, source: str, requires: str = "tenonry>=0.1") -> None:
+def install(
+    folder: Path, name: str, module: str, source: str, requires: str = "tenonry>=0.1"
+) -> None:
     """A distribution as pip would leave it: a module and its metadata."""
     (folder / f"{module}.py").write_text(source)
     info = folder / f"{name.replace('-', '_')}-1.4.dist-info"
     info.mkdir()
-    (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.4\nRequires-Dist: {requires}\n")
+    (info / "METADATA").write_text(
+        f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.4\nRequires-Dist: {requires}\n"
+    )
     (info / "entry_points.txt").write_text(f"[tenonry.schedulers]\n{module} = {module}:Mine\n")
 
 
@@ -132,8 +136,16 @@ def test_broken_scheduler_is_refused_with_its_name_distribution_and_reason(
     assert reason in text
 
 
-def test_scheduler_made_for_another_kernel_is_refused_before_import(tmp_path, weightless_model, monkeypatch):
-    install(tmp_path, "acme-future", "acme_future", "raise SystemExit('imported')", requires="tenonry>=9")
+def test_scheduler_made_for_another_kernel_is_refused_before_import(
+    tmp_path, weightless_model, monkeypatch
+):
+    install(
+        tmp_path,
+        "acme-future",
+        "acme_future",
+        "raise SystemExit('imported')",
+        requires="tenonry>=9",
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     with pytest.raises(PluginIncompatible, match=r"acme-future 1\.4 needs tenonry>=9"):
         AsyncLLM(EngineConfig(**settings(weightless_model, "acme_future")))
@@ -158,13 +170,28 @@ def test_scheduler_by_flag_on_the_command_line(tmp_path, weightless_model):
     """The same through the command line, as a user types it; a wrong one ends with one line and status 1."""
     (tmp_path / "my_sched.py").write_text(SHORTEST_FIRST)
     (tmp_path / "bad.py").write_text("raise RuntimeError('no luck today')")
-    words = ["generate", "hi", "--model", str(weightless_model), "--load-format", "dummy", "--io-processor", "none"]
+    words = [
+        "generate",
+        "hi",
+        "--model",
+        str(weightless_model),
+        "--load-format",
+        "dummy",
+        "--io-processor",
+        "none",
+    ]
     for name, status, expected in [
-        ("./my_sched.py:Mine", 1, "no tokenizer is loaded"),  # resolved and built: the prompt is what is refused
+        (
+            "./my_sched.py:Mine",
+            1,
+            "no tokenizer is loaded",
+        ),  # resolved and built: the prompt is what is refused
         ("./bad.py:Mine", 1, "no luck today"),
     ]:
         command = [sys.executable, "-m", "tenonry", *words, "--worker", "null", "--scheduler", name]
-        done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
         assert done.returncode == status
         assert expected in done.stderr
         assert "Traceback" not in done.stderr

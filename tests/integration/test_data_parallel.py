@@ -24,13 +24,17 @@ SEEDED = SamplingParams(temperature=0.8, top_p=0.95, seed=11, max_tokens=12, ign
 PROMPTS = [f"Once upon a time there were {number}" for number in range(STREAMS)]
 
 
-async def stream(engine: AsyncLLM, prompt: str, params: SamplingParams, request_id: str) -> list[int]:
+async def stream(
+    engine: AsyncLLM, prompt: str, params: SamplingParams, request_id: str
+) -> list[int]:
     last = [output async for output in engine.generate(prompt, params, request_id)][-1]
     return list(last.outputs[0].token_ids)
 
 
 async def streams(engine: AsyncLLM, params: SamplingParams, name: str) -> list[list[int]]:
-    running = (stream(engine, prompt, params, f"{name}{number}") for number, prompt in enumerate(PROMPTS))
+    running = (
+        stream(engine, prompt, params, f"{name}{number}") for number, prompt in enumerate(PROMPTS)
+    )
     return await asyncio.gather(*running)
 
 
@@ -39,7 +43,9 @@ def finished(logger: RecordingStatLogger) -> dict[int, int]:
     counts: dict[int, int] = {}
     for record in logger.records:
         if record.iteration is not None:
-            counts[record.engine_index] = counts.get(record.engine_index, 0) + len(record.iteration.finished)
+            counts[record.engine_index] = counts.get(record.engine_index, 0) + len(
+                record.iteration.finished
+            )
     return counts
 
 
@@ -72,7 +78,9 @@ def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected)
             assert time.monotonic() < deadline, "the coordinator's death was not noticed"
             await asyncio.sleep(0.01)
         answers.append(await streams(engine, SEEDED, "seeded"))
-        while sum(finished(logger).values()) < 2 * STREAMS:  # the last numbers come a moment after the last tokens
+        while (
+            sum(finished(logger).values()) < 2 * STREAMS
+        ):  # the last numbers come a moment after the last tokens
             assert time.monotonic() < deadline + 20, finished(logger)
             await asyncio.sleep(0.02)
         return answers

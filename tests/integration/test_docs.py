@@ -55,7 +55,9 @@ class Server:
         self.words, self.port, self.log = words, port, folder / f"server-{port}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "tenonry", *words]
-            self.process = subprocess.Popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log
+            )
         self.is_ready = "--headless" in words  # whoever waits for its engines says so
 
     def wait_until_ready(self) -> None:
@@ -66,7 +68,9 @@ class Server:
                     self.is_ready = True
             except OSError:
                 time.sleep(0.1)
-        assert self.is_ready, f"{self.words}: exit status {self.process.poll()}\n{self.log.read_text()}"
+        assert self.is_ready, (
+            f"{self.words}: exit status {self.process.poll()}\n{self.log.read_text()}"
+        )
 
     def stop(self) -> None:
         """An orderly end has the status 0."""
@@ -133,7 +137,9 @@ class Reader:
         if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
             self.serve(words[3:] or ["serve", "demo"])
         elif line.startswith(f"{DEV_RUN} serve path/"):
-            check_settings(words[4:])  # a path that only the reader has, and often a cluster, or more GPUs than here
+            check_settings(
+                words[4:]
+            )  # a path that only the reader has, and often a cluster, or more GPUs than here
         elif line.startswith(DEV_RUN) and self.installed.exists():
             self.run([sys.executable, "-m", "tenonry", *self.lighter(words[3:])])
         elif line.startswith(DEV_RUN):
@@ -141,7 +147,13 @@ class Reader:
         elif words[0] == ".venv/bin/python":
             self.run([sys.executable, *words[1:]])
         elif line.startswith(".venv/bin/pip install ./"):
-            offline = ["--no-index", "--no-deps", "--no-build-isolation", "--target", str(self.installed)]
+            offline = [
+                "--no-index",
+                "--no-deps",
+                "--no-build-isolation",
+                "--target",
+                str(self.installed),
+            ]
             self.run([sys.executable, "-m", "pip", "install", *offline, words[-1]])
         else:
             assert words[0] == "curl", f"{line!r} is documented, but this test cannot run it"
@@ -152,7 +164,10 @@ class Reader:
         """The command line, in this process: what takes long, importing torch, happens once."""
         self.wait_for_servers()
         words = self.lighter(words)
-        with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
             patch.chdir(self.folder)
             for name, value in environment.items():
                 patch.setenv(name, value)
@@ -164,7 +179,13 @@ class Reader:
         path = os.pathsep.join([str(self.installed), *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": self.few_tests(command)}
         done = subprocess.run(
-            command, cwd=self.folder, capture_output=True, text=True, timeout=120, check=False, env=environment
+            command,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=environment,
         )
         assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
         assert done.stdout.strip(), f"{command} printed nothing"
@@ -186,7 +207,11 @@ class Reader:
         self.servers[port] = Server(self.lighter(words), self.folder, port)
 
     def lighter(self, words: list[str]) -> list[str]:
-        return words if self.needs_model or words[0] in {"keys", "plugins", "ps"} else [*words, "--worker", "null"]
+        return (
+            words
+            if self.needs_model or words[0] in {"keys", "plugins", "ps"}
+            else [*words, "--worker", "null"]
+        )
 
     def wait_for_servers(self) -> None:
         for server in self.servers.values():
@@ -232,7 +257,8 @@ def test_no_command_is_shown_that_is_not_run():
         for page in [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
         for language, text in FENCED.findall(page.read_text())
         for line in text.splitlines()
-        if re.match(r"(env .*)?(python3? |tenonry [a-z]+ |curl )", line) and (language != "sh" or page not in PAGES)
+        if re.match(r"(env .*)?(python3? |tenonry [a-z]+ |curl )", line)
+        and (language != "sh" or page not in PAGES)
     ]
     assert hidden == []
 
@@ -251,7 +277,9 @@ def test_commands_on_the_pages_of_distributions_are_understood():
 
 
 def test_reference_pages_are_up_to_date():
-    spec = importlib.util.spec_from_file_location("reference", ROOT / "docs" / "reference" / "generate.py")
+    spec = importlib.util.spec_from_file_location(
+        "reference", ROOT / "docs" / "reference" / "generate.py"
+    )
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
@@ -261,7 +289,9 @@ def test_reference_pages_are_up_to_date():
 
 def anchors(page: Path) -> set[str]:
     """What links may name after the `#`: headings as GitHub writes them there."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if page.suffix == ".md" else []
+    headings = (
+        re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if page.suffix == ".md" else []
+    )
     return {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 

@@ -46,7 +46,10 @@ PROGRAM = textwrap.dedent(
 MP = {"executor": "mp"}
 LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
     "one engine": ({}, ["engine 0"]),
-    "tensor parallel": ({**MP, "tensor_parallel_size": 2}, ["engine 0", "worker 0.0", "worker 0.1"]),
+    "tensor parallel": (
+        {**MP, "tensor_parallel_size": 2},
+        ["engine 0", "worker 0.0", "worker 0.1"],
+    ),
     "data parallel": ({"data_parallel_size": 2}, ["engine 0", "engine 1"]),
     "with a coordinator": ({"data_parallel_size": 2}, ["coordinator", "engine 0", "engine 1"]),
     "both": (
@@ -64,7 +67,9 @@ def short_folder() -> Iterator[Path]:
 
 
 @contextmanager
-def program(model: Path, folder: Path, layout: str) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
+def program(
+    model: Path, folder: Path, layout: str
+) -> Iterator[tuple[subprocess.Popen[str], list[psutil.Process]]]:
     """A user's program in the middle of its streams, and all processes under it."""
     values, titles = LAYOUTS[layout]
     command = [sys.executable, "-c", PROGRAM, str(model), json.dumps(values)]
@@ -75,9 +80,16 @@ def program(model: Path, folder: Path, layout: str) -> Iterator[tuple[subprocess
     ) as running:
         try:
             assert running.stdout is not None
-            assert sorted(running.stdout.readline() for _ in range(4)) == ["0\n", "1\n", "2\n", "3\n"]
+            assert sorted(running.stdout.readline() for _ in range(4)) == [
+                "0\n",
+                "1\n",
+                "2\n",
+                "3\n",
+            ]
             children = psutil.Process(running.pid).children(recursive=True)
-            assert sorted(child.cmdline()[0] for child in children) == [f"tenonry: {title}" for title in titles]
+            assert sorted(child.cmdline()[0] for child in children) == [
+                f"tenonry: {title}" for title in titles
+            ]
             yield running, children
         finally:
             running.kill()

@@ -35,10 +35,14 @@ def start(text_model: Path) -> Iterator[Start]:
     """Starts servers; when they have ended, neither a process nor a socket file may be left."""
     servers: list[Server] = []
     seen: list[psutil.Process] = []
-    with tempfile.TemporaryDirectory(prefix="t") as folder:  # pytest's would be too long for the names of sockets
+    with tempfile.TemporaryDirectory(
+        prefix="t"
+    ) as folder:  # pytest's would be too long for the names of sockets
 
         def run(*words: str, worker: str = "null") -> Server:
-            servers.append(Server(text_model, "--worker", worker, "--device", "cpu", *words, TMPDIR=folder))
+            servers.append(
+                Server(text_model, "--worker", worker, "--device", "cpu", *words, TMPDIR=folder)
+            )
             send = servers[-1].signal_all
 
             def send_and_remember(number: int = signal.SIGTERM) -> None:
@@ -174,7 +178,9 @@ PROGRAM = textwrap.dedent(
 def test_a_program_of_ones_own_decides_for_its_engines(text_model):
     command = [sys.executable, "-c", PROGRAM, str(text_model)]
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, start_new_session=True) as program:
+    with subprocess.Popen(
+        command, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    ) as program:
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         os.killpg(program.pid, signal.SIGTERM)

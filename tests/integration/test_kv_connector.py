@@ -33,11 +33,15 @@ def folder(tmp_path_factory):
 
 def prompts():
     generator = torch.Generator().manual_seed(0)
-    return [torch.randint(3, 96, (length,), generator=generator).tolist() for length in (21, 9, 3, 33)]
+    return [
+        torch.randint(3, 96, (length,), generator=generator).tolist() for length in (21, 9, 3, 33)
+    ]
 
 
 def tokens(llm):
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts()], GREEDY, use_tqdm=False)
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts()], GREEDY, use_tqdm=False
+    )
     return [output.outputs[0].token_ids for output in outputs]
 
 

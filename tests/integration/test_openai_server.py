@@ -17,7 +17,9 @@ import psutil
 import pytest
 from server_process import Server, Stream, eventually
 
-pytestmark = pytest.mark.timeout(120)  # a start takes seconds, and several on a busy machine take more
+pytestmark = pytest.mark.timeout(
+    120
+)  # a start takes seconds, and several on a busy machine take more
 SLOW = ("--worker-option", "step_ms=20")
 
 
@@ -38,7 +40,11 @@ def test_official_client_completes_and_streams(shared):
     with shared.client() as client:
         options = {"model": "tiny", "prompt": "Hello", "max_tokens": 20, "temperature": 0}
         whole = client.completions.create(**options)
-        chunks = list(client.completions.create(**options, stream=True, stream_options={"include_usage": True}))
+        chunks = list(
+            client.completions.create(
+                **options, stream=True, stream_options={"include_usage": True}
+            )
+        )
     text = "".join(chunk.choices[0].text for chunk in chunks if chunk.choices)
     assert text == whole.choices[0].text != ""
     assert chunks[-1].usage.completion_tokens == whole.usage.completion_tokens == 20
@@ -48,23 +54,41 @@ def test_official_client_completes_and_streams(shared):
 
 def test_official_client_chats_and_streams(shared):
     with shared.client() as client:
-        options = {"model": "tiny", "messages": [{"role": "user", "content": "hi"}], "max_tokens": 20, "temperature": 0}
+        options = {
+            "model": "tiny",
+            "messages": [{"role": "user", "content": "hi"}],
+            "max_tokens": 20,
+            "temperature": 0,
+        }
         whole = client.chat.completions.create(**options)
         chunks = list(client.chat.completions.create(**options, stream=True))
     assert chunks[0].choices[0].delta.role == "assistant"
-    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole.choices[0].message.content != ""
+    assert (
+        "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+        == whole.choices[0].message.content
+        != ""
+    )
     assert whole.usage.prompt_tokens == len("<|user|>hi\n<|assistant|>")
 
 
 def test_streamed_token_ids_are_those_of_the_whole(shared):
     with shared.client() as client:
         body = {"return_token_ids": True, "ignore_eos": True}
-        options = {"model": "tiny", "prompt": [5, 6, 7], "max_tokens": 12, "temperature": 0, "n": 2, "extra_body": body}
+        options = {
+            "model": "tiny",
+            "prompt": [5, 6, 7],
+            "max_tokens": 12,
+            "temperature": 0,
+            "n": 2,
+            "extra_body": body,
+        }
         whole = client.completions.create(**options)
         chunks = list(client.completions.create(**options, stream=True))
     assert whole.choices[0].prompt_token_ids == [5, 6, 7]
     for index in range(2):
-        ids = [i for chunk in chunks for c in chunk.choices if c.index == index for i in c.token_ids]
+        ids = [
+            i for chunk in chunks for c in chunk.choices if c.index == index for i in c.token_ids
+        ]
         assert ids == whole.choices[index].token_ids
         assert len(ids) == 12
 
@@ -72,8 +96,12 @@ def test_streamed_token_ids_are_those_of_the_whole(shared):
 def test_many_prompts_at_once(shared):
     with shared.client() as client:
         prompts = [f"prompt {i}" for i in range(20)]  # more than run at once
-        answer = client.completions.create(model="tiny", prompt=prompts, max_tokens=3, temperature=0)
-        alone = client.completions.create(model="tiny", prompt=prompts[7], max_tokens=3, temperature=0)
+        answer = client.completions.create(
+            model="tiny", prompt=prompts, max_tokens=3, temperature=0
+        )
+        alone = client.completions.create(
+            model="tiny", prompt=prompts[7], max_tokens=3, temperature=0
+        )
     assert [choice.index for choice in answer.choices] == list(range(20))
     assert answer.choices[7].text == alone.choices[0].text
 
@@ -81,9 +109,15 @@ def test_many_prompts_at_once(shared):
 def test_scores_of_a_text(shared):
     """echo, logprobs and max_tokens=0 together: how evaluation harnesses ask for the likelihood of a text."""
     with shared.client() as client:
-        answer = client.completions.create(model="tiny", prompt="abc", echo=True, logprobs=2, max_tokens=0)
+        answer = client.completions.create(
+            model="tiny", prompt="abc", echo=True, logprobs=2, max_tokens=0
+        )
         chat = client.chat.completions.create(
-            model="tiny", messages=[{"role": "user", "content": "x"}], max_tokens=1, logprobs=True, top_logprobs=3
+            model="tiny",
+            messages=[{"role": "user", "content": "x"}],
+            max_tokens=1,
+            logprobs=True,
+            top_logprobs=3,
         )
     logprobs = answer.choices[0].logprobs
     assert (answer.choices[0].text, logprobs.tokens) == ("abc", ["a", "b", "c"])

@@ -38,7 +38,8 @@ def load(name, path):
 
 
 families = load(
-    "families_of_parallel_tests", HERE.parents[1] / "plugins" / "worker-torch" / "tests" / "worker_families.py"
+    "families_of_parallel_tests",
+    HERE.parents[1] / "plugins" / "worker-torch" / "tests" / "worker_families.py",
 )
 rank_pool = load("rank_pool_of_parallel_tests", HERE / "rank_pool.py")
 
@@ -65,7 +66,9 @@ def pool():
 
 def prompts():
     generator = torch.Generator().manual_seed(0)
-    return [torch.randint(3, 96, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS]
+    return [
+        torch.randint(3, 96, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS
+    ]
 
 
 @functools.cache
@@ -73,7 +76,11 @@ def generated(family):
     model = families.build(family)
     return [
         model.generate(
-            torch.tensor([prompt]), max_new_tokens=OUTPUT_LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
+            torch.tensor([prompt]),
+            max_new_tokens=OUTPUT_LENGTH,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )[0, len(prompt) :].tolist()
         for prompt in prompts()
     ]
@@ -88,11 +95,15 @@ def greedy():
 
 
 def seeded():
-    return [params(temperature=0.8, top_p=0.9, seed=number) for number in range(len(PROMPT_LENGTHS))]
+    return [
+        params(temperature=0.8, top_p=0.9, seed=number) for number in range(len(PROMPT_LENGTHS))
+    ]
 
 
 def serve(llm, sampling):
-    outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts()], sampling, use_tqdm=False)
+    outputs = llm.generate(
+        [{"prompt_token_ids": prompt} for prompt in prompts()], sampling, use_tqdm=False
+    )
     return [list(output.outputs[0].token_ids) for output in outputs]
 
 
@@ -126,12 +137,18 @@ def test_ranks_share_kv_heads_when_there_are_fewer(pool, folder, family):
 
 
 def test_preempted_requests_come_back_the_same(pool, folder):
-    more = {"num_gpu_blocks_override": 20, "enable_prefix_caching": False, "max_num_batched_tokens": 64}
+    more = {
+        "num_gpu_blocks_override": 20,
+        "enable_prefix_caching": False,
+        "max_num_batched_tokens": 64,
+    }
     with pooled(folder("qwen3"), "TP 2 x PP 2", **more) as llm:
         assert serve(llm, greedy()) == generated("qwen3")
 
 
-@pytest.mark.parametrize(("family", "layout"), [("llama-biased", "TP 2 x PP 2"), ("gemma2", "PP 2")])
+@pytest.mark.parametrize(
+    ("family", "layout"), [("llama-biased", "TP 2 x PP 2"), ("gemma2", "PP 2")]
+)
 def test_the_mp_executor_gives_the_same_tokens(folder, family, layout):
     """The whole way, as users go it: a process per rank, started for this engine."""
     tp, pp = LAYOUTS[layout]
@@ -144,9 +161,21 @@ def test_the_mp_executor_gives_the_same_tokens(folder, family, layout):
 @pytest.mark.parametrize(
     ("family", "sizes", "text"),
     [
-        ("gpt2", {"tensor_parallel_size": 2}, "no tensor parallel plan .* use tensor_parallel_size=1"),
-        ("opt", {"pipeline_parallel_size": 2}, "no pipeline parallel plan .* use pipeline_parallel_size=1"),
-        ("qwen3", {"tensor_parallel_size": 3}, "4 attention heads, which tensor_parallel_size=3 does not divide"),
+        (
+            "gpt2",
+            {"tensor_parallel_size": 2},
+            "no tensor parallel plan .* use tensor_parallel_size=1",
+        ),
+        (
+            "opt",
+            {"pipeline_parallel_size": 2},
+            "no pipeline parallel plan .* use pipeline_parallel_size=1",
+        ),
+        (
+            "qwen3",
+            {"tensor_parallel_size": 3},
+            "4 attention heads, which tensor_parallel_size=3 does not divide",
+        ),
         ("qwen3", {"pipeline_parallel_size": 4}, "3 layers, but pipeline_parallel_size=4"),
     ],
 )

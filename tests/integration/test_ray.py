@@ -44,7 +44,10 @@ def cluster():
         for name, value in SETTINGS.items():
             patch.setenv(name, value)
         patch.delenv("RAY_ADDRESS", raising=False)
-        found = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False, "no_monitor": True})
+        found = Cluster(
+            initialize_head=True,
+            head_node_args={**NODE, "include_dashboard": False, "no_monitor": True},
+        )
         found.add_node(**NODE, node_ip_address=SECOND_ADDRESS)
         yield found
 
@@ -90,7 +93,9 @@ async def stream(engine, prompt, params, request_id):
 
 async def streams(engine, prompts, params):
     """The outcome of each: its output, or the error that ended it."""
-    running = (stream(engine, prompt, params, f"r{number}") for number, prompt in enumerate(prompts))
+    running = (
+        stream(engine, prompt, params, f"r{number}") for number, prompt in enumerate(prompts)
+    )
     return await asyncio.gather(*running, return_exceptions=True)
 
 
@@ -103,7 +108,10 @@ def expected():
     """The tokens of each prompt, from one engine without Ray."""
     one = LLM(**MODEL)
     try:
-        return [list(output.outputs[0].token_ids) for output in one.generate(prompts(), GREEDY, use_tqdm=False)]
+        return [
+            list(output.outputs[0].token_ids)
+            for output in one.generate(prompts(), GREEDY, use_tqdm=False)
+        ]
     finally:
         one.shutdown()
 
@@ -160,17 +168,22 @@ def test_ranks_use_the_group_of_their_engine(serve):
         assert {answer.finish_reason for answer in answers} == {"length"}
         ranks = [process for process in psutil.process_iter(["cmdline"]) if is_rank(process)]
         assert len(ranks) == 2
-        running = asyncio.create_task(streams(engine, prompts(), SamplingParams(max_tokens=200, ignore_eos=True)))
+        running = asyncio.create_task(
+            streams(engine, prompts(), SamplingParams(max_tokens=200, ignore_eos=True))
+        )
         await asyncio.sleep(0.5)
         ranks[0].kill()
         return ranks[0].pid, await running
 
     pid, answers = asyncio.run(main())
-    assert all(isinstance(answer, EngineDeadError) and f"pid {pid}) is gone" in str(answer) for answer in answers)
+    assert all(
+        isinstance(answer, EngineDeadError) and f"pid {pid}) is gone" in str(answer)
+        for answer in answers
+    )
 
 
 def is_rank(process):
     line = " ".join(process.info["cmdline"] or [])
-    return line.startswith(("ray::RankActor", "ray::rank")) and process.environ().get(RUN_VARIABLE) == os.environ.get(
+    return line.startswith(("ray::RankActor", "ray::rank")) and process.environ().get(
         RUN_VARIABLE
-    )
+    ) == os.environ.get(RUN_VARIABLE)

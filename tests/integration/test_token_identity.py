@@ -28,9 +28,15 @@ WAYS = {
     "chunked prefill": {"max_num_batched_tokens": 8},
     "no prefix cache": {"enable_prefix_caching": False},
     "preemption": {"num_gpu_blocks_override": 20, "enable_prefix_caching": False},
-    "preemption in chunks with a prefix cache": {"num_gpu_blocks_override": 22, "max_num_batched_tokens": 11},
+    "preemption in chunks with a prefix cache": {
+        "num_gpu_blocks_override": 22,
+        "max_num_batched_tokens": 11,
+    },
     "two steps in flight": {"worker": "{folder}/deep.py:TwoSteps"},
-    "three steps in flight": {"worker": "{folder}/deep.py:ThreeSteps", "max_num_batched_tokens": 16},
+    "three steps in flight": {
+        "worker": "{folder}/deep.py:ThreeSteps",
+        "max_num_batched_tokens": 16,
+    },
 }
 DEEP = """
 from tenonry_worker_torch.worker import TorchWorker
@@ -71,7 +77,10 @@ def folders(tmp_path_factory):
 def prompts(shared=0):
     generator = torch.Generator().manual_seed(0)
     start = torch.randint(3, 96, (shared,), generator=generator).tolist()
-    return [start + torch.randint(3, 96, (length,), generator=generator).tolist() for length in PROMPT_LENGTHS]
+    return [
+        start + torch.randint(3, 96, (length,), generator=generator).tolist()
+        for length in PROMPT_LENGTHS
+    ]
 
 
 @functools.cache
@@ -79,7 +88,11 @@ def generated(family, shared=0):
     model = families.build(family)
     return [
         model.generate(
-            torch.tensor([prompt]), max_new_tokens=OUTPUT_LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
+            torch.tensor([prompt]),
+            max_new_tokens=OUTPUT_LENGTH,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )[0, len(prompt) :].tolist()
         for prompt in prompts(shared)
     ]
@@ -88,7 +101,9 @@ def generated(family, shared=0):
 def serve(llm, ids):
     outputs = llm.generate(
         [{"prompt_token_ids": prompt} for prompt in ids],
-        SamplingParams(temperature=0.0, max_tokens=OUTPUT_LENGTH, ignore_eos=True, detokenize=False),
+        SamplingParams(
+            temperature=0.0, max_tokens=OUTPUT_LENGTH, ignore_eos=True, detokenize=False
+        ),
         use_tqdm=False,
     )
     return [output.outputs[0].token_ids for output in outputs], outputs
@@ -99,7 +114,8 @@ def serve(llm, ids):
 def test_tokens_equal_generate(folders, family, way):
     folder = folders(family)
     changes = {
-        key: value.format(folder=folder.parent) if isinstance(value, str) else value for key, value in WAYS[way].items()
+        key: value.format(folder=folder.parent) if isinstance(value, str) else value
+        for key, value in WAYS[way].items()
     }
     with LLM(model=str(folder), **(SETTINGS | changes)) as llm:
         tokens, outputs = serve(llm, prompts())

@@ -9,7 +9,9 @@ from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "stat_loggers" / "opentelemetry" / "tests"))
+sys.path.insert(
+    0, str(Path(__file__).resolve().parents[2] / "stat_loggers" / "opentelemetry" / "tests")
+)
 
 from otlp_collector import Collector
 
@@ -30,10 +32,16 @@ def test_a_span_is_a_child_of_the_callers_and_is_sent_before_the_end(serve, coll
     words = ("--otlp-traces-endpoint", collector.url, "--api-server-count", servers)
     server = serve(*words).ready()
     with server.client() as client:
-        whole = client.completions.create(model="tiny", prompt="Hello", max_tokens=7, extra_headers=HEADERS)
+        whole = client.completions.create(
+            model="tiny", prompt="Hello", max_tokens=7, extra_headers=HEADERS
+        )
         messages = [{"role": "user", "content": "hi"}]
         stream = client.chat.completions.create(
-            model="tiny", messages=messages, max_completion_tokens=5, stream=True, extra_headers=HEADERS
+            model="tiny",
+            messages=messages,
+            max_completion_tokens=5,
+            stream=True,
+            extra_headers=HEADERS,
         )
         chat_id = [chunk.id for chunk in stream][-1]
     server.process.terminate()

@@ -12,7 +12,9 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 SOURCES = ["core", "executors", "plugins", "schedulers", "stat_loggers"]
-LEAST_LETTERS = 12  # of a template, outside its fields: one that is hardly more than fields matches anything
+LEAST_LETTERS = (
+    12  # of a template, outside its fields: one that is hardly more than fields matches anything
+)
 FIELD = "(?s:.+?)"
 LOG_FIELD = re.compile(r"%[.\d]*[sdrgf]")
 NESTING = re.compile(r"engine \d+ could not start: ")
@@ -23,7 +25,10 @@ def literal_parts(node: ast.expr) -> str | None:
     if isinstance(node, ast.Constant) and isinstance(node.value, str):
         return FIELD.join(map(re.escape, LOG_FIELD.split(node.value)))
     if isinstance(node, ast.JoinedStr):
-        return "".join(re.escape(part.value) if isinstance(part, ast.Constant) else FIELD for part in node.values)
+        return "".join(
+            re.escape(part.value) if isinstance(part, ast.Constant) else FIELD
+            for part in node.values
+        )
     return None
 
 
@@ -32,7 +37,10 @@ def templates() -> Iterator[re.Pattern[str]]:
         for path in (ROOT / folder).rglob("src/**/*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 text = literal_parts(node) if isinstance(node, ast.expr) else None
-                if text is not None and len(re.findall(r"[A-Za-z]", text.replace(FIELD, ""))) >= LEAST_LETTERS:
+                if (
+                    text is not None
+                    and len(re.findall(r"[A-Za-z]", text.replace(FIELD, ""))) >= LEAST_LETTERS
+                ):
                     yield re.compile(text)
 
 
@@ -42,7 +50,10 @@ def known() -> list[re.Pattern[str]]:
 
 
 def quoted() -> list[str]:
-    return [text.strip() for text in re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)]
+    return [
+        text.strip()
+        for text in re.findall(r"^```text\n(.*?)^```", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    ]
 
 
 def test_the_page_quotes_texts():
@@ -52,7 +63,9 @@ def test_the_page_quotes_texts():
 @pytest.mark.parametrize("text", quoted())
 def test_a_quoted_text_occurs_in_the_sources(known, text):
     inner = NESTING.sub("", text)
-    assert any(template.fullmatch(inner) for template in known), f"nothing in the sources says: {inner}"
+    assert any(template.fullmatch(inner) for template in known), (
+        f"nothing in the sources says: {inner}"
+    )
 
 
 def test_a_text_that_nobody_says_is_found(known):

@@ -79,10 +79,19 @@ class VerbParser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         known = _flags(self)
-        words = [word.partition("=")[0].rstrip(":") for word in message.split() if word.startswith("-")]
-        near = [flag for word in words for flag in difflib.get_close_matches(word, known, n=1) if word not in known]
+        words = [
+            word.partition("=")[0].rstrip(":") for word in message.split() if word.startswith("-")
+        ]
+        near = [
+            flag
+            for word in words
+            for flag in difflib.get_close_matches(word, known, n=1)
+            if word not in known
+        ]
         hint = f"; did you mean {', '.join(near)}?" if near else ";"
-        self.exit(2, f"{self.prog}: error: {message}{hint} `{self.prog} --help` lists what there is\n")
+        self.exit(
+            2, f"{self.prog}: error: {message}{hint} `{self.prog} --help` lists what there is\n"
+        )
 
 
 def _flags(parser: argparse.ArgumentParser) -> set[str]:
@@ -100,7 +109,9 @@ def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
 
     found, entry = resolve_owned("command", verb)
     if not (isinstance(found, type) and issubclass(found, Command)):
-        raise PluginIncompatible(f"{entry.label()} is not a subclass of tenonry.interfaces.command.Command")
+        raise PluginIncompatible(
+            f"{entry.label()} is not a subclass of tenonry.interfaces.command.Command"
+        )
     command = found()
     parser = VerbParser(f"tenonry {verb}", description=command.summary)
     command.add_arguments(parser)
@@ -117,5 +128,8 @@ def help_text() -> str:
     for entry in installed("command"):
         summary = SUMMARIES.get(entry.name) or metadata(entry.distribution).json.get("summary", "")
         lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
-    lines += ["", "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed."]
+    lines += [
+        "",
+        "`tenonry VERB --help` explains a verb; `tenonry plugins list` shows what is installed.",
+    ]
     return "\n".join(lines) + "\n"

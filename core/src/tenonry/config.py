@@ -14,7 +14,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    ValidationError,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from tenonry.errors import ConfigError
 
@@ -81,73 +89,139 @@ class EngineConfig(Settings):
 
     # the model
     model: str = Field(description="Folder, hub id or registered name of the model.", min_length=1)
-    tokenizer: str | None = Field(None, description="Folder or hub id of the tokenizer; the model's by default.")
+    tokenizer: str | None = Field(
+        None, description="Folder or hub id of the tokenizer; the model's by default."
+    )
     revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field("auto", description="Weight and KV data type.")
-    device: str = Field("auto", description="auto, cpu or cuda.", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
-    seed: int = Field(0, description="Seeds the seeds of requests that bring none, and dummy weights.", ge=0)
-    load_format: Literal["auto", "safetensors", "dummy"] = Field("auto", description="dummy: random weights.")
-    max_model_len: int | None = Field(None, description="Longest sequence in tokens; the model's own by default.", ge=1)
-    skip_model_check: bool = Field(False, description="Skip the packed-against-apart self check at start.")
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="Weight and KV data type."
+    )
+    device: str = Field(
+        "auto", description="auto, cpu or cuda.", pattern=r"^(auto|cpu|cuda(:\d+)?)$"
+    )
+    seed: int = Field(
+        0, description="Seeds the seeds of requests that bring none, and dummy weights.", ge=0
+    )
+    load_format: Literal["auto", "safetensors", "dummy"] = Field(
+        "auto", description="dummy: random weights."
+    )
+    max_model_len: int | None = Field(
+        None, description="Longest sequence in tokens; the model's own by default.", ge=1
+    )
+    skip_model_check: bool = Field(
+        False, description="Skip the packed-against-apart self check at start."
+    )
     enforce_eager: bool = Field(False, description="Run the model as loaded: no fusion, no graphs.")
-    skip_tokenizer_init: bool = Field(False, description="Load no tokenizer; prompts must be token ids.")
-    served_model_name: tuple[str, ...] = Field((), description="Names in the API; the model's by default.")
-    chat_template: str | None = Field(None, description="Template text or file used instead of the model's own.")
+    skip_tokenizer_init: bool = Field(
+        False, description="Load no tokenizer; prompts must be token ids."
+    )
+    served_model_name: tuple[str, ...] = Field(
+        (), description="Names in the API; the model's by default."
+    )
+    chat_template: str | None = Field(
+        None, description="Template text or file used instead of the model's own."
+    )
 
     # the batch and the KV cache
     max_num_seqs: int = Field(256, description="Most sequences that run at once.", ge=1, le=65536)
     max_num_batched_tokens: int | None = Field(
-        None, description="Token budget of one step; default max(2048, max_num_seqs).", ge=1, le=1 << 24
+        None,
+        description="Token budget of one step; default max(2048, max_num_seqs).",
+        ge=1,
+        le=1 << 24,
     )
     block_size: int | None = Field(
         None, description="Slots in a KV block; the backend's choice by default.", ge=1, le=4096
     )
-    num_gpu_blocks_override: int | None = Field(None, description="Exactly this many KV blocks.", ge=1)
-    gpu_memory_utilization: float = Field(0.9, description="Share of the device's memory to use.", gt=0, le=1)
-    kv_cache_memory_bytes: int | None = Field(None, description="Exactly this much KV memory, in bytes.", ge=1)
+    num_gpu_blocks_override: int | None = Field(
+        None, description="Exactly this many KV blocks.", ge=1
+    )
+    gpu_memory_utilization: float = Field(
+        0.9, description="Share of the device's memory to use.", gt=0, le=1
+    )
+    kv_cache_memory_bytes: int | None = Field(
+        None, description="Exactly this much KV memory, in bytes.", ge=1
+    )
     enable_prefix_caching: bool = Field(True, description="Reuse the KV blocks of equal prefixes.")
     enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
-    async_scheduling: bool = Field(True, description="Let the executor keep several steps in flight.")
-    max_num_queued_reqs: int | None = Field(4096, description="Waiting requests above which new ones get 429.", ge=0)
-    validate_scheduler: bool = Field(True, description="Check every step of the scheduler against its contract.")
+    async_scheduling: bool = Field(
+        True, description="Let the executor keep several steps in flight."
+    )
+    max_num_queued_reqs: int | None = Field(
+        4096, description="Waiting requests above which new ones get 429.", ge=0
+    )
+    validate_scheduler: bool = Field(
+        True, description="Check every step of the scheduler against its contract."
+    )
 
     # parallelism
     tensor_parallel_size: int = Field(1, description="Ranks that share each layer.", ge=1, le=1024)
-    pipeline_parallel_size: int = Field(1, description="Ranks that share the stack of layers.", ge=1, le=1024)
-    data_parallel_size: int = Field(1, description="Independent copies of the engine.", ge=1, le=65536)
+    pipeline_parallel_size: int = Field(
+        1, description="Ranks that share the stack of layers.", ge=1, le=1024
+    )
+    data_parallel_size: int = Field(
+        1, description="Independent copies of the engine.", ge=1, le=65536
+    )
     data_parallel_size_local: int | None = Field(
         None, description="Engines started on this node; all of them by default.", ge=0, le=65536
     )
-    data_parallel_start_rank: int = Field(0, description="First engine of this node (--headless).", ge=0, le=65535)
-    data_parallel_rank: int | None = Field(
-        None, description="This server runs the one engine of this rank; a balancer in front chooses.", ge=0, le=65535
+    data_parallel_start_rank: int = Field(
+        0, description="First engine of this node (--headless).", ge=0, le=65535
     )
-    data_parallel_address: str = Field("127.0.0.1", description="Address of the first node, for engines on others.")
-    data_parallel_rpc_port: int = Field(0, description="Its port for them; 0 takes a free one.", ge=0, le=65535)
-    data_parallel_sync_steps: int = Field(32, description="Steps between two looks at who has work.", ge=1, le=65536)
+    data_parallel_rank: int | None = Field(
+        None,
+        description="This server runs the one engine of this rank; a balancer in front chooses.",
+        ge=0,
+        le=65535,
+    )
+    data_parallel_address: str = Field(
+        "127.0.0.1", description="Address of the first node, for engines on others."
+    )
+    data_parallel_rpc_port: int = Field(
+        0, description="Its port for them; 0 takes a free one.", ge=0, le=65535
+    )
+    data_parallel_sync_steps: int = Field(
+        32, description="Steps between two looks at who has work.", ge=1, le=65536
+    )
     load_balancing: Literal["affinity", "least-loaded", "round-robin"] = Field(
         "affinity", description="How a request finds its engine."
     )
-    auth_key_file: str | None = Field(None, description="File with the keys that nodes of one instance share.")
+    auth_key_file: str | None = Field(
+        None, description="File with the keys that nodes of one instance share."
+    )
 
     # the plugins
-    executor: PluginChoice = _plugin("uni", "Where the ranks of one engine run; mp for more than one rank.")
+    executor: PluginChoice = _plugin(
+        "uni", "Where the ranks of one engine run; mp for more than one rank."
+    )
     scheduler: PluginChoice = _plugin("batching", "What runs next.")
-    scheduling_policy: PluginChoice = _plugin("fcfs", "Order, admission and victims of the batching scheduler.")
+    scheduling_policy: PluginChoice = _plugin(
+        "fcfs", "Order, admission and victims of the batching scheduler."
+    )
     worker: PluginChoice = _plugin("torch", "What one rank runs.")
     launcher: PluginChoice = _plugin("process", "Where engine processes are started.")
     io_processor: PluginChoice | None = _plugin("text", "Raw prompt to tokens and back.")
     kv_connector: PluginChoice | None = _plugin(None, "Moves KV blocks in or out of the engine.")
-    stat_loggers: tuple[PluginChoice, ...] = Field((), description="Who hears the numbers; any number of them.")
-    attention_backend: str | None = Field(None, description="Attention backend of the torch worker.")
-    plugins: PluginPolicy = Field(PluginPolicy(), description="Which hook modules may be active (allow, disable).")
+    stat_loggers: tuple[PluginChoice, ...] = Field(
+        (), description="Who hears the numbers; any number of them."
+    )
+    attention_backend: str | None = Field(
+        None, description="Attention backend of the torch worker."
+    )
+    plugins: PluginPolicy = Field(
+        PluginPolicy(), description="Which hook modules may be active (allow, disable)."
+    )
 
     # operations
     shutdown_timeout: float = Field(
         30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400
     )
-    start_timeout: float = Field(600.0, description="Seconds until an engine must be ready.", gt=0, le=86400)
-    step_timeout: float = Field(300.0, description="Seconds until a silent process is given up.", gt=0, le=86400)
+    start_timeout: float = Field(
+        600.0, description="Seconds until an engine must be ready.", gt=0, le=86400
+    )
+    step_timeout: float = Field(
+        300.0, description="Seconds until a silent process is given up.", gt=0, le=86400
+    )
     log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
     log_requests: bool = Field(False, description="Log each request as it comes and goes.")
 
@@ -204,12 +278,16 @@ class EngineConfig(Settings):
 
     def describe(self) -> str:
         """What differs from the defaults, as JSON for a log: without plugins' options, which can be secrets."""
-        hidden: Any = {name: {"options"} for name in PLUGIN_FIELDS} | {"stat_loggers": {"__all__": {"options"}}}
+        hidden: Any = {name: {"options"} for name in PLUGIN_FIELDS} | {
+            "stat_loggers": {"__all__": {"options"}}
+        }
         return self.model_dump_json(exclude_defaults=True, exclude=hidden)
 
 
 _FIELDS = EngineConfig.model_fields.items()
-PLUGIN_FIELDS = tuple(name for name, field in _FIELDS if plain_type(field.annotation) is PluginChoice)
+PLUGIN_FIELDS = tuple(
+    name for name, field in _FIELDS if plain_type(field.annotation) is PluginChoice
+)
 
 
 def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
@@ -237,7 +315,9 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict):
-        raise ConfigError(f"config file {path} must hold a mapping of settings, not a {type(data).__name__}")
+        raise ConfigError(
+            f"config file {path} must hold a mapping of settings, not a {type(data).__name__}"
+        )
     return {str(key).replace("-", "_"): value for key, value in data.items()}
 
 
@@ -274,7 +354,9 @@ def explain(error: ValidationError, known: Sequence[str]) -> str:
         path = ".".join(str(part) for part in problem["loc"])
         if problem["type"] == "extra_forbidden":
             near = difflib.get_close_matches(path, known if len(problem["loc"]) == 1 else (), n=1)
-            lines.append(f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else ""))
+            lines.append(
+                f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else "")
+            )
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")
         else:

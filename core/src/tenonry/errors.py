@@ -35,11 +35,22 @@ class PluginFault(PluginError):
     Attributes name the culprit: `plugin`, `distribution`, `version`, `call`.
     """
 
-    def __init__(self, plugin: str, distribution: str, version: str, call: str, cause: BaseException) -> None:
-        self.plugin, self.distribution, self.version, self.call = plugin, distribution, version, call
+    def __init__(
+        self, plugin: str, distribution: str, version: str, call: str, cause: BaseException
+    ) -> None:
+        self.plugin, self.distribution, self.version, self.call = (
+            plugin,
+            distribution,
+            version,
+            call,
+        )
         origin = f"{distribution} {version}" if distribution else "no distribution"
-        place = "".join(f" ({at.filename}:{at.lineno})" for at in traceback.extract_tb(cause.__traceback__)[-1:])
-        super().__init__(f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{place}")
+        place = "".join(
+            f" ({at.filename}:{at.lineno})" for at in traceback.extract_tb(cause.__traceback__)[-1:]
+        )
+        super().__init__(
+            f"plugin {plugin} ({origin}) failed in {call}: {type(cause).__name__}: {cause}{place}"
+        )
         self.__cause__ = cause
 
 
@@ -58,7 +69,9 @@ class ModelError(TenonryError):
 class RequestError(TenonryError, ValueError):
     """One request is invalid; nothing else is affected. `param` names the offending field, where one is known."""
 
-    def __init__(self, message: str, param: str | None = None, code: str = "invalid_request") -> None:
+    def __init__(
+        self, message: str, param: str | None = None, code: str = "invalid_request"
+    ) -> None:
         super().__init__(message)
         self.param = param
         self.code = code

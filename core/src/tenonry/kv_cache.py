@@ -65,9 +65,13 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
     allowed = [size for size in offers[0] if all(size in offer for offer in offers)]
     if not allowed:
         text = ", ".join(map(str, offers))
-        raise ConfigError(f"the KV groups have no block size in common ({text}); use another attention backend")
+        raise ConfigError(
+            f"the KV groups have no block size in common ({text}); use another attention backend"
+        )
     if wanted is not None and wanted not in allowed:
-        raise ConfigError(f"block_size={wanted} is not possible with this attention backend; it can do {allowed}")
+        raise ConfigError(
+            f"block_size={wanted} is not possible with this attention backend; it can do {allowed}"
+        )
     return allowed[0] if wanted is None else wanted
 
 
@@ -85,7 +89,9 @@ def plan_kv_cache(
     `max_model_len` can use. Raises ConfigError when ranks disagree, or when not even one block fits.
     """
     if not groups or len(groups) != len(memory):
-        raise ConfigError(f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree")
+        raise ConfigError(
+            f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree"
+        )
     first, *others = ([(group.kind, group.window) for group in rank] for rank in groups)
     for number, shape in enumerate(others, 1):  # layers may differ: a pipeline stage has its own
         if shape != first:
@@ -96,18 +102,23 @@ def plan_kv_cache(
     block_bytes = [block_size * sum(group.bytes_per_token for group in rank) for rank in groups]
     most_useful = config.max_num_seqs * -(-max_model_len // block_size)
     blocks = config.num_gpu_blocks_override or min(
-        _blocks_of_rank(size, report, config, most_useful) for size, report in zip(block_bytes, memory, strict=True)
+        _blocks_of_rank(size, report, config, most_useful)
+        for size, report in zip(block_bytes, memory, strict=True)
     )
     if blocks < 1:
         need = f"one block of {block_size} tokens needs {max(block_bytes)}"
         if config.kv_cache_memory_bytes is not None:
-            raise ConfigError(f"kv_cache_memory_bytes={config.kv_cache_memory_bytes} is too small: {need}")
+            raise ConfigError(
+                f"kv_cache_memory_bytes={config.kv_cache_memory_bytes} is too small: {need}"
+            )
         raise ConfigError(
             f"no memory for the KV cache: {min(report.free_bytes for report in memory)} bytes are free, {need}; use a "
             "smaller model or a higher --gpu-memory-utilization"
         )
     longest = fit_model_len(blocks * block_size, config.max_model_len, max_model_len)
-    return KVCacheConfig(num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]), max_model_len=longest)
+    return KVCacheConfig(
+        num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]), max_model_len=longest
+    )
 
 
 def fit_model_len(num_slots: int, wanted: int | None, default: int) -> int:
@@ -123,9 +134,13 @@ def fit_model_len(num_slots: int, wanted: int | None, default: int) -> int:
     return min(default, num_slots)
 
 
-def _blocks_of_rank(per_block: int, report: MemoryReport, config: EngineConfig, most_useful: int) -> int:
+def _blocks_of_rank(
+    per_block: int, report: MemoryReport, config: EngineConfig, most_useful: int
+) -> int:
     """`per_block`: its bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
-    if per_block == 0:  # a worker without a cache (the null worker): as many blocks as could ever be used
+    if (
+        per_block == 0
+    ):  # a worker without a cache (the null worker): as many blocks as could ever be used
         return most_useful
     if config.kv_cache_memory_bytes is not None:
         return config.kv_cache_memory_bytes // per_block

@@ -11,7 +11,9 @@ LEVEL_VARIABLE = "TENONRY_LOG_LEVEL"
 def configure_logging(process: str) -> None:
     """Send `tenonry` records to standard error with the process named; the level comes from TENONRY_LOG_LEVEL."""
     handler = logging.StreamHandler()
-    handler.setFormatter(logging.Formatter(f"%(levelname).1s %(asctime)s [{process}] %(message)s", "%H:%M:%S"))
+    handler.setFormatter(
+        logging.Formatter(f"%(levelname).1s %(asctime)s [{process}] %(message)s", "%H:%M:%S")
+    )
     root = logging.getLogger("tenonry")
     for old in list(root.handlers):
         root.removeHandler(old)

@@ -35,7 +35,9 @@ class Request:
         "num_output_tokens", "num_preemptions", "num_prompt_tokens", "row", "source", "status", "token_ids",
     )  # fmt: skip
 
-    def __init__(self, source: EngineCoreRequest, arrival: int, arrival_time: float, max_model_len: int) -> None:
+    def __init__(
+        self, source: EngineCoreRequest, arrival: int, arrival_time: float, max_model_len: int
+    ) -> None:
         self.source = source
         self.handle = source.handle
         self.arrival = arrival
@@ -44,7 +46,9 @@ class Request:
         self.num_output_tokens = len(source.output_token_ids)
         self.token_ids = source.prompt_token_ids
         if self.num_output_tokens:
-            self.token_ids = np.concatenate([source.prompt_token_ids, np.asarray(source.output_token_ids, np.int32)])
+            self.token_ids = np.concatenate(
+                [source.prompt_token_ids, np.asarray(source.output_token_ids, np.int32)]
+            )
         max_tokens = source.sampling_params.max_tokens
         longest = max_model_len if max_tokens is None else self.num_prompt_tokens + max_tokens
         self.max_total_tokens = min(max_model_len, longest)

@@ -35,7 +35,9 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
 def _check_prompt(request: EngineCoreRequest, max_model_len: int) -> None:
     prompt = request.prompt_token_ids
     if prompt.ndim != 1 or prompt.dtype.kind not in "iu":
-        raise RequestError(f"the prompt must be one row of token ids, not {prompt.dtype} {prompt.shape}", "prompt")
+        raise RequestError(
+            f"the prompt must be one row of token ids, not {prompt.dtype} {prompt.shape}", "prompt"
+        )
     if len(prompt) == 0:
         raise RequestError("the prompt is empty; give at least one token", "prompt")
     length = len(prompt) + len(request.output_token_ids)
@@ -61,7 +63,9 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
         )
     check_token_ids("prompt", (int(prompt.min()), int(prompt.max())), largest)
     check_token_ids("output_token_ids", request.output_token_ids, largest)
-    check_token_ids("stop_token_ids", request.stop_token_ids)  # a model's own may lie outside its vocabulary
+    check_token_ids(
+        "stop_token_ids", request.stop_token_ids
+    )  # a model's own may lie outside its vocabulary
     check_token_ids("bad_words", [token_id for word in words for token_id in word], largest)
     for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
         check_token_ids(field, getattr(params, field) or (), largest)
@@ -75,4 +79,6 @@ def _check_texts(request: EngineCoreRequest) -> None:
         raise RequestError(f"{len(request.tags)} tags; at most {MAX_TAGS} are allowed", "tags")
     for key, value in request.tags.items():
         if len(key) > MAX_TAG_CHARS or (isinstance(value, str) and len(value) > MAX_TAG_CHARS):
-            raise RequestError(f"tag '{key[:32]}' is longer than {MAX_TAG_CHARS} characters", "tags")
+            raise RequestError(
+                f"tag '{key[:32]}' is longer than {MAX_TAG_CHARS} characters", "tags"
+            )

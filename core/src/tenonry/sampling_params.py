@@ -88,11 +88,17 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             if value is not info.default:  # which is in bounds
                 _check_field(info, value)
         if self.max_tokens is not None and self.min_tokens > self.max_tokens:
-            raise RequestError(f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens")
+            raise RequestError(
+                f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
+            )
         if self.stop is not None and self.stop_strings and not self.detokenize:
-            raise RequestError("stop strings need detokenize=True; use stop_token_ids without text", "stop")
+            raise RequestError(
+                "stop strings need detokenize=True; use stop_token_ids without text", "stop"
+            )
         if self.allowed_token_ids is not None and not self.allowed_token_ids:
-            raise RequestError("allowed_token_ids is empty; leave it out to allow every token", "allowed_token_ids")
+            raise RequestError(
+                "allowed_token_ids is empty; leave it out to allow every token", "allowed_token_ids"
+            )
 
     @property
     def stop_strings(self) -> tuple[str, ...]:
@@ -112,7 +118,9 @@ def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
     try:  # what a decoder would refuse is refused here, too
         msgspec.convert(value, info.type)
     except msgspec.ValidationError as error:
-        raise RequestError(f"{field}={reprlib.repr(value)} has the wrong type: {error}", field) from None
+        raise RequestError(
+            f"{field}={reprlib.repr(value)} has the wrong type: {error}", field
+        ) from None
     if value is None:
         return
     if field in _BOUNDS:
@@ -130,7 +138,9 @@ def _check_items(field: str, items: Any) -> None:
     if field in {"stop", "bad_words"}:
         for text in items:
             if not 1 <= len(text) <= MAX_STOP_STRING_CHARS:
-                what = f"a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}"
+                what = (
+                    f"a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}"
+                )
                 raise RequestError(f"{field} holds {what}", field)
         return
     check_token_ids(field, items)

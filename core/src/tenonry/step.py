@@ -18,7 +18,9 @@ from tenonry.sampling_params import SamplingParams
 I32 = NDArray[np.int32]
 NO_ROWS: I32 = np.empty(0, np.int32)
 NO_ROWS.setflags(write=False)
-KNOWN_TO_WORKER = -1  # in `next_token`: the ids were sent with the row, or sampled by the worker itself
+KNOWN_TO_WORKER = (
+    -1
+)  # in `next_token`: the ids were sent with the row, or sampled by the worker itself
 
 
 class NewRow(msgspec.Struct, array_like=True, kw_only=True):
@@ -195,7 +197,9 @@ class BatchState:
     i32[max_num_seqs, max_blocks], num_blocks i32[groups, max_num_seqs].
     """
 
-    def __init__(self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1) -> None:
+    def __init__(
+        self, max_num_seqs: int, max_model_len: int, block_size: int, num_groups: int = 1
+    ) -> None:
         max_blocks = -(-max_model_len // block_size)
         self.block_size = block_size
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
@@ -203,7 +207,9 @@ class BatchState:
         self.num_output = np.zeros(max_num_seqs, np.int32)
         self.num_prompt = np.zeros(max_num_seqs, np.int32)
         self.handle = np.zeros(max_num_seqs, np.uint64)
-        self.block_table = [np.zeros((max_num_seqs, max_blocks), np.int32) for _ in range(num_groups)]
+        self.block_table = [
+            np.zeros((max_num_seqs, max_blocks), np.int32) for _ in range(num_groups)
+        ]
         self.num_blocks = np.zeros((num_groups, max_num_seqs), np.int32)
 
     def apply(self, output: SchedulerOutput) -> StepInputs:
@@ -227,7 +233,9 @@ class BatchState:
         start = self.num_computed[row]
         seq_lens = self.num_computed[row] = start + output.num_tokens
         sampling = row[output.samples]
-        self.token_ids[sampling, seq_lens[output.samples]] = KNOWN_TO_WORKER  # behind what this step computes
+        self.token_ids[sampling, seq_lens[output.samples]] = (
+            KNOWN_TO_WORKER  # behind what this step computes
+        )
         self.num_output[sampling] += 1
         return Spans(row, start, seq_lens)
 

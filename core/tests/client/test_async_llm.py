@@ -16,7 +16,13 @@ from kernel_served import Served
 
 from tenonry.client import async_llm, front_end, input_processor
 from tenonry.client.gate import Gate
-from tenonry.errors import DrainingError, EngineGenerateError, QueueFullError, RequestError, TenonryError
+from tenonry.errors import (
+    DrainingError,
+    EngineGenerateError,
+    QueueFullError,
+    RequestError,
+    TenonryError,
+)
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
@@ -61,14 +67,18 @@ async def begin(served: Served, request_id: str = "r", **fields: Any) -> Any:
 
 class TestStreams:
     def test_one(self, served):
-        assert served.run(collect(served.engine, [1, 2, 3], params(), "r")) == tokens([1, 2, 3], params())
+        assert served.run(collect(served.engine, [1, 2, 3], params(), "r")) == tokens(
+            [1, 2, 3], params()
+        )
 
     def test_many_at_once_get_their_own_tokens(self, served):
         """More than one chunk of the output handler, more than fit into a step (AF-5)."""
         work = {f"{i}": ([i % 512, i // 512, i], params(max_tokens=1 + i % 17)) for i in range(300)}
 
         async def main() -> list[list[int]]:
-            return await asyncio.gather(*(collect(served.engine, *work[name], name) for name in work))
+            return await asyncio.gather(
+                *(collect(served.engine, *work[name], name) for name in work)
+            )
 
         assert served.run(main()) == [tokens(*each) for each in work.values()]
 
@@ -100,7 +110,10 @@ class TestStreams:
     def test_text_in_text_out(self, served):
         async def main() -> Any:
             return [
-                o async for o in served.engine.generate("hello", params(detokenize=True), "r", tags={"tenant": "a"})
+                o
+                async for o in served.engine.generate(
+                    "hello", params(detokenize=True), "r", tags={"tenant": "a"}
+                )
             ]
 
         outputs = served.run(main())
@@ -124,7 +137,9 @@ class TestStreams:
         first = chr(tokens("hello", params())[0])
 
         async def main() -> Any:
-            sampling = params(stop=[first], detokenize=True, max_tokens=400, output_kind=OutputKind.FINAL)
+            sampling = params(
+                stop=[first], detokenize=True, max_tokens=400, output_kind=OutputKind.FINAL
+            )
             return [output async for output in served.engine.generate("hello", sampling, "r")]
 
         if ord(first) < 128:
@@ -134,8 +149,12 @@ class TestStreams:
     def test_a_request_that_is_ready_for_the_engine_passes(self, served):
         """AF-6: and lists will do."""
         for ids in ([1, 2, 3], np.array([1, 2, 3])):
-            made = EngineCoreRequest(handle=9, request_id="x", prompt_token_ids=ids, sampling_params=params())  # type: ignore[arg-type]
-            assert served.run(collect(served.engine, made, params(), "r")) == tokens([1, 2, 3], params())
+            made = EngineCoreRequest(
+                handle=9, request_id="x", prompt_token_ids=ids, sampling_params=params()
+            )  # type: ignore[arg-type]
+            assert served.run(collect(served.engine, made, params(), "r")) == tokens(
+                [1, 2, 3], params()
+            )
 
     def test_a_long_text_is_tokenised_off_the_loop(self, served, threads, monkeypatch):
         seen_in = set()
@@ -210,7 +229,9 @@ class TestEnding:
 
         def failing(outputs: Any) -> None:
             absorb(outputs)
-            served.engine._outputs._on_finished(FinishedOutput(first, FinishReason.ERROR, error="NaN logits"))
+            served.engine._outputs._on_finished(
+                FinishedOutput(first, FinishReason.ERROR, error="NaN logits")
+            )
 
         first = 0
 
@@ -224,12 +245,16 @@ class TestEnding:
                     pass
             monkeypatch.undo()
             await served.engine.abort("r")
-            await counts_are(served, [1, 0])  # the fault was made up here: the engine knows nothing of it
+            await counts_are(
+                served, [1, 0]
+            )  # the fault was made up here: the engine knows nothing of it
             served.engine._client.abort_requests([first])
 
         served.run(main())
 
-    def test_an_error_while_a_stream_is_read_aborts_and_names_the_request(self, served, monkeypatch):
+    def test_an_error_while_a_stream_is_read_aborts_and_names_the_request(
+        self, served, monkeypatch
+    ):
         """AF-8: other → abort, EngineGenerateError from the cause."""
 
         def broken(output: Any) -> Any:
@@ -257,7 +282,12 @@ class TestRefusals:
             ("", {}, RequestError, "the prompt must be a text"),
             ([1], {"tags": {"k": "v" * 300}}, RequestError, "tag 'k'"),
             ([1], {"request_id": "x" * 300}, RequestError, "request_id has more than"),
-            ([1], {"kv_transfer_params": {"x": object()}}, RequestError, "request .* cannot be sent: object"),
+            (
+                [1],
+                {"kv_transfer_params": {"x": object()}},
+                RequestError,
+                "request .* cannot be sent: object",
+            ),
             ([1], {"kv_transfer_params": {"x": 2**70}}, RequestError, "cannot be sent"),
             (
                 [1],
@@ -265,7 +295,12 @@ class TestRefusals:
                 RequestError,
                 "data_parallel_rank=5: there is no such engine; the ranks here are 0",
             ),
-            ([1], {"priority": "high"}, EngineGenerateError, "a frame cannot be decoded: Expected `int`, got `str`"),
+            (
+                [1],
+                {"priority": "high"},
+                EngineGenerateError,
+                "a frame cannot be decoded: Expected `int`, got `str`",
+            ),
         ],
     )
     def test_a_bad_request_fails_alone(self, served, prompt, fields, error, text):
@@ -293,7 +328,9 @@ class TestRefusals:
 
     def test_another_event_loop_is_refused(self, served):
         served.run(collect(served.engine, [1], params(), "r"))
-        with pytest.raises(TenonryError, match="serves another event loop; use it from one loop only"):
+        with pytest.raises(
+            TenonryError, match="serves another event loop; use it from one loop only"
+        ):
             asyncio.run(collect(served.engine, [1], params(), "r"))
         with pytest.raises(TenonryError, match="another event loop"):
             asyncio.run(served.engine.reset_prefix_cache())
@@ -305,7 +342,8 @@ class TestRefusals:
         async def main() -> None:
             first = await begin(served, "a", n=3, temperature=1.0, seed=1)
             with pytest.raises(
-                QueueFullError, match=r"3 sequences run or wait, the request brings 2, .* room for 4"
+                QueueFullError,
+                match=r"3 sequences run or wait, the request brings 2, .* room for 4",
             ) as full:
                 await collect(served.engine, [1], params(n=2, temperature=1), "b")
             assert full.value.retry_after_s > 0
@@ -335,7 +373,10 @@ class TestPause:
             await served.engine.pause_generation()
             assert served.engine.is_paused
             assert [o async for o in stream][-1].outputs[0].finish_reason == "abort"
-            held = [asyncio.ensure_future(collect(served.engine, [i], params(), f"h{i}")) for i in range(3)]
+            held = [
+                asyncio.ensure_future(collect(served.engine, [i], params(), f"h{i}"))
+                for i in range(3)
+            ]
             await asyncio.sleep(0.1)
             assert not any(task.done() for task in held)
             await served.engine.pause_generation()  # idempotent
@@ -395,7 +436,10 @@ class TestPause:
 
         async def main() -> None:
             await served.engine.pause_generation()
-            held = [asyncio.ensure_future(collect(served.engine, [1], params(), f"{i}")) for i in range(2)]
+            held = [
+                asyncio.ensure_future(collect(served.engine, [1], params(), f"{i}"))
+                for i in range(2)
+            ]
             await asyncio.sleep(0.05)
             with pytest.raises(QueueFullError):
                 await collect(served.engine, [1], params(), "one too many")
@@ -427,7 +471,9 @@ class TestDrain:
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
             assert served.engine._gate.is_draining
-            with pytest.raises(DrainingError, match="shutting down and accepts no new requests") as full:
+            with pytest.raises(
+                DrainingError, match="shutting down and accepts no new requests"
+            ) as full:
                 await collect(served.engine, [1], params(), "late")
             assert full.value.retry_after_s == 5.0
             assert await drained is True
@@ -504,7 +550,9 @@ class TestCalls:
 
     def test_many_calls_at_once_get_their_own_answers(self, served):
         async def main() -> list[Any]:
-            return await asyncio.gather(*(served.engine.collective_rpc("echo", [i]) for i in range(50)))
+            return await asyncio.gather(
+                *(served.engine.collective_rpc("echo", [i]) for i in range(50))
+            )
 
         assert served.run(main()) == [[[0, i]] for i in range(50)]
 
@@ -526,14 +574,20 @@ class TestCalls:
         }
         usage = engine.info.usage
         assert usage is not None
-        assert (usage.architecture, usage.tensor_parallel_size, usage.context) == ("FakeForCausalLM", 1, "library")
+        assert (usage.architecture, usage.tensor_parallel_size, usage.context) == (
+            "FakeForCausalLM",
+            1,
+            "library",
+        )
         assert engine.stat_loggers == {}
         with pytest.raises(ValueError, match="has no tokenizer"):
             engine.get_tokenizer()
 
 
 def test_requests_are_logged_if_wanted(served, caplog, monkeypatch):
-    monkeypatch.setattr(served.engine, "config", served.engine.config.model_copy(update={"log_requests": True}))
+    monkeypatch.setattr(
+        served.engine, "config", served.engine.config.model_copy(update={"log_requests": True})
+    )
     with caplog.at_level(logging.INFO, logger=front_end.logger.name):
         served.run(collect(served.engine, [1, 2], params(), "r-77"))
     assert "request r-77: 2 prompt tokens, SamplingParams(" in caplog.text
@@ -543,6 +597,13 @@ def test_the_public_names_are_lazy():
     import tenonry
 
     assert tenonry.AsyncLLM is async_llm.AsyncLLM
-    assert set(dir(tenonry)) >= {"LLM", "AsyncLLM", "EngineConfig", "SamplingParams", "hookimpl", "__version__"}
+    assert set(dir(tenonry)) >= {
+        "LLM",
+        "AsyncLLM",
+        "EngineConfig",
+        "SamplingParams",
+        "hookimpl",
+        "__version__",
+    }
     with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
         _ = tenonry.Nothing

@@ -72,12 +72,16 @@ class TestDeath:
 
             tasks = [asyncio.ensure_future(read(i)) for i in range(16)]
             final = asyncio.ensure_future(
-                collect(served.engine, [1], params(output_kind=OutputKind.FINAL, max_tokens=400), "f")
+                collect(
+                    served.engine, [1], params(output_kind=OutputKind.FINAL, max_tokens=400), "f"
+                )
             )
             call = asyncio.ensure_future(served.engine.collective_rpc("echo", ["x"]))
             await asyncio.gather(call, *(event.wait() for event in started))
             os.kill(pid_of(served), signal.SIGKILL)
-            results = await asyncio.wait_for(asyncio.gather(*tasks, final, return_exceptions=True), WITHIN_S)
+            results = await asyncio.wait_for(
+                asyncio.gather(*tasks, final, return_exceptions=True), WITHIN_S
+            )
             assert [type(result) for result in results] == [EngineDeadError] * 17
             assert "engine 0 (pid" in str(results[0])
             assert "signal SIGKILL" in str(results[0])
@@ -108,7 +112,9 @@ class TestDeath:
             call = asyncio.ensure_future(served.engine.collective_rpc("echo", ["x"]))
             await asyncio.sleep(0.05)
             os.kill(pid_of(served), signal.SIGKILL)
-            results = await asyncio.wait_for(asyncio.gather(held, call, return_exceptions=True), WITHIN_S)
+            results = await asyncio.wait_for(
+                asyncio.gather(held, call, return_exceptions=True), WITHIN_S
+            )
             assert [type(result) for result in results] == [EngineDeadError] * 2
 
         served.run(main())
@@ -141,7 +147,10 @@ class TestDeath:
 
         served.run(main())
         assert served.engine.errored
-        assert re.search(r"engine 0 \(pid \d+\) has given no sign of life for 2 s \(--step-timeout\)", caplog.text)
+        assert re.search(
+            r"engine 0 \(pid \d+\) has given no sign of life for 2 s \(--step-timeout\)",
+            caplog.text,
+        )
 
     def test_an_idle_engine_and_one_with_a_long_call_live_on(self, serve):
         served = serve(step_timeout=1)
@@ -161,8 +170,12 @@ class TestDeath:
             served.run(collect(served.engine, [1], params(), "r"))
 
     def test_a_fault_in_a_step_names_the_plugin(self, serve):
-        served = serve(worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
-        with pytest.raises(EngineDeadError, match=r"plugin kernel_parts:MoodyWorker .* told to fail on token 7"):
+        served = serve(
+            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}}
+        )
+        with pytest.raises(
+            EngineDeadError, match=r"plugin kernel_parts:MoodyWorker .* told to fail on token 7"
+        ):
             served.run(collect(served.engine, [7], params(), "r"))
 
     def test_a_worker_that_ends_the_process(self, serve):
@@ -177,7 +190,10 @@ class TestDeath:
         async def main() -> None:
             short = served.engine.generate([1], params(max_tokens=20), "r")
             long = served.engine.generate([2], params(max_tokens=30), "s")
-            begun = [await anext(short), await anext(long)]  # a request that is on its way yet would be refused
+            begun = [
+                await anext(short),
+                await anext(long),
+            ]  # a request that is on its way yet would be refused
             os.kill(pid_of(served), STOP_SIGNAL)
             outputs = [begun[0], *[output async for output in short]]
             got = [token for output in outputs for token in output.outputs[0].token_ids]
@@ -196,11 +212,17 @@ class TestDeath:
             raise KeyError("on purpose")
 
         async def main() -> None:
-            tasks = [asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(3)]
+            tasks = [
+                asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(3)
+            ]
             await asyncio.sleep(0.1)
             monkeypatch.setattr(served.engine._outputs, "absorb", broken)
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), WITHIN_S)
-            assert [str(result) for result in results] == ["the output handler failed: 'on purpose'"] * 3
+            results = await asyncio.wait_for(
+                asyncio.gather(*tasks, return_exceptions=True), WITHIN_S
+            )
+            assert [str(result) for result in results] == [
+                "the output handler failed: 'on purpose'"
+            ] * 3
 
         served.run(main())
         assert not served.engine.is_running
@@ -217,10 +239,14 @@ class TestDeath:
             return flush(touched)
 
         async def main() -> None:
-            tasks = [asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(200)]
+            tasks = [
+                asyncio.ensure_future(collect(served.engine, [i], LONG, f"{i}")) for i in range(200)
+            ]
             await asyncio.sleep(0.2)
             monkeypatch.setattr(served.engine._outputs, "flush", broken)
-            results = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), WITHIN_S + 2)
+            results = await asyncio.wait_for(
+                asyncio.gather(*tasks, return_exceptions=True), WITHIN_S + 2
+            )
             assert {type(result) for result in results} == {EngineDeadError}
 
         served.run(main())
@@ -347,7 +373,10 @@ print(*engine.engine_pids.values(), flush=True)
         source = self.SCRIPT.format(body=body, end=end)
         path = ":".join(sys.path)
         return subprocess.Popen(
-            [sys.executable, "-c", source, path], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            [sys.executable, "-c", source, path],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
         )
 
     @pytest.mark.parametrize(
@@ -412,7 +441,9 @@ class TestStart:
             ({"stat_loggers": ["kernel_parts:Nothing"]}, TenonryError, "has no 'Nothing'"),
         ],
     )  # fmt: skip
-    def test_a_start_that_fails_says_why_and_leaves_nothing(self, fake_model_site, values, error, text):
+    def test_a_start_that_fails_says_why_and_leaves_nothing(
+        self, fake_model_site, values, error, text
+    ):
         with pytest.raises(error, match=text):
             self.start(**values)
         gc.collect()
@@ -422,10 +453,20 @@ class TestStart:
         ("values", "is_plain"),
         [
             ({"num_gpu_blocks_override": 1, "block_size": 4}, True),
-            ({"scheduler": {"name": "kernel_parts:MoodyScheduler", "options": {"fail": "constructor"}}}, False),
+            (
+                {
+                    "scheduler": {
+                        "name": "kernel_parts:MoodyScheduler",
+                        "options": {"fail": "constructor"},
+                    }
+                },
+                False,
+            ),
         ],
     )
-    def test_only_a_failure_that_says_too_little_is_traced(self, fake_model_site, capfd, values, is_plain):
+    def test_only_a_failure_that_says_too_little_is_traced(
+        self, fake_model_site, capfd, values, is_plain
+    ):
         with pytest.raises(LaunchError):
             self.start(**values)
         log = capfd.readouterr().err
@@ -435,7 +476,15 @@ class TestStart:
     @pytest.mark.parametrize(
         ("values", "text"),
         [
-            ({"worker": {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}}, "no weights"),
+            (
+                {
+                    "worker": {
+                        "name": "kernel_parts:MoodyWorker",
+                        "options": {"fail_load": "no weights"},
+                    }
+                },
+                "no weights",
+            ),
             ({"data_parallel_size": 2, "data_parallel_size_local": 1}, "tenonry keys FILE"),
         ],
     )
@@ -448,7 +497,9 @@ class TestStart:
 
     def test_an_engine_that_takes_too_long_is_stopped(self, fake_model_site):
         """Q13."""
-        with pytest.raises(LaunchError, match=r"not ready after 0.05 s: engine 0 \(.*\); raise --start-timeout"):
+        with pytest.raises(
+            LaunchError, match=r"not ready after 0.05 s: engine 0 \(.*\); raise --start-timeout"
+        ):
             self.start(start_timeout=0.05)
         assert psutil.Process().children() == []
 
@@ -456,7 +507,9 @@ class TestStart:
         """Q13: it is ready, and yet nothing can be sent to it."""
         monkeypatch.setattr(engines, "CONNECT_TIMEOUT_S", 0.05)
         monkeypatch.setattr(CoreClient, "unheard", lambda _: {0})
-        with pytest.raises(LaunchError, match=r"engines \[0\] are ready but did not connect their sockets"):
+        with pytest.raises(
+            LaunchError, match=r"engines \[0\] are ready but did not connect their sockets"
+        ):
             self.start()
         assert psutil.Process().children() == []
 
@@ -499,7 +552,9 @@ class TestStatLoggers:
             assert await served.engine.is_tracing_enabled() is True
             fields = {"tags": {"tenant": "acme"}, "trace_headers": {"traceparent": "00-1-2-01"}}
             await collect(served.engine, [1, 2], params(max_tokens=20), "r", **fields)
-            while not any(record.iteration and record.iteration.finished for record in heard.records):
+            while not any(
+                record.iteration and record.iteration.finished for record in heard.records
+            ):
                 await served.engine.reset_prefix_cache()  # the observer hears a little later
 
         served.run(main())
@@ -510,7 +565,11 @@ class TestStatLoggers:
         assert sum(record.iteration.num_generation_tokens for record in heard.records) == 20
         assert any(record.scheduler.num_running == 1 for record in heard.records)
         (finished,) = [each for record in heard.records for each in record.iteration.finished]
-        assert (finished.request_id, finished.num_prompt_tokens, finished.tags) == ("r", 2, {"tenant": "acme"})
+        assert (finished.request_id, finished.num_prompt_tokens, finished.tags) == (
+            "r",
+            2,
+            {"tenant": "acme"},
+        )
         assert finished.trace_headers == {"traceparent": "00-1-2-01"}
         assert abs(finished.start_time - time.time()) < 3600  # the time of day
         assert heard.calls[-2:] == ["log", "shutdown"]
@@ -566,7 +625,9 @@ def test_nothing_is_taken_for_news_that_is_not(serve):
     client = served.engine._client
     frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]
     run = RunDirectory()
-    _, address = client.bind(run.address(), run.address())  # the engine's own is gone: nobody else is to find it
+    _, address = client.bind(
+        run.address(), run.address()
+    )  # the engine's own is gone: nobody else is to find it
 
     async def hear_it() -> None:
         served.engine.listen()

@@ -12,7 +12,13 @@ import psutil
 import pytest
 from kernel_served import Served, served_config
 
-from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, LaunchError, RequestError
+from tenonry.errors import (
+    ConfigError,
+    EngineDeadError,
+    EngineGenerateError,
+    LaunchError,
+    RequestError,
+)
 from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import RequestType
@@ -26,7 +32,10 @@ pytestmark = pytest.mark.timeout(60)
 
 async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:
     return await asyncio.gather(
-        *(collect(served.engine, [i + 1, 5], params(max_tokens=20), f"r{i}", **fields) for i in range(count))
+        *(
+            collect(served.engine, [i + 1, 5], params(max_tokens=20), f"r{i}", **fields)
+            for i in range(count)
+        )
     )
 
 
@@ -46,7 +55,9 @@ class TestTwoEngines:
     def test_a_pinned_request_goes_where_it_says(self, serve):
         served = serve(data_parallel_size=2)
         assert served.run(many(served, 8, data_parallel_rank=1)) == expected(8)
-        with pytest.raises(RequestError, match="rank=2: there is no such engine; the ranks here are 0, 1"):
+        with pytest.raises(
+            RequestError, match="rank=2: there is no such engine; the ranks here are 0, 1"
+        ):
             served.run(many(served, 1, data_parallel_rank=2))
 
     def test_blocks_are_summed(self, serve):
@@ -68,7 +79,9 @@ class TestDeath:
         async def main() -> list[Any]:
             long = params(max_tokens=400)
             jobs = [
-                asyncio.ensure_future(collect(served.engine, [i + 1], long, f"r{i}", data_parallel_rank=i % 2))
+                asyncio.ensure_future(
+                    collect(served.engine, [i + 1], long, f"r{i}", data_parallel_rank=i % 2)
+                )
                 for i in range(8)
             ]
             await asyncio.sleep(0.3)
@@ -86,10 +99,19 @@ class TestDeath:
         assert after == tokens([9], params())
         assert not served.engine.errored
         served.engine.shutdown()  # the logger has heard everything then
-        ended = [one for record in logger.records if record.iteration for one in record.iteration.finished]
+        ended = [
+            one
+            for record in logger.records
+            if record.iteration
+            for one in record.iteration.finished
+        ]
         errors = sorted(one.request_id for one in ended if one.finish_reason == "error")
         assert errors == ["r1", "r3", "r5", "r7"]
-        seen = [record.scheduler for record in logger.records if record.engine_index == 1 and record.scheduler]
+        seen = [
+            record.scheduler
+            for record in logger.records
+            if record.engine_index == 1 and record.scheduler
+        ]
         assert any(one.num_running for one in seen)
         assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
 
@@ -117,7 +139,12 @@ class TestScale:
                 while not stop.is_set():
                     turn += 1
                     done.append(
-                        await collect(served.engine, [number + 1, 5], params(max_tokens=20), f"{number}.{turn}")
+                        await collect(
+                            served.engine,
+                            [number + 1, 5],
+                            params(max_tokens=20),
+                            f"{number}.{turn}",
+                        )
                     )
 
             jobs = [asyncio.ensure_future(client(number)) for number in range(12)]
@@ -154,7 +181,9 @@ class TestScale:
         """PM-7."""
         served = serve(worker="kernel_parts:FirstEngineWorker")
         before = served.engine.engine_pids
-        with pytest.raises(LaunchError, match=r"engine [12] could not start: no weights for this one"):
+        with pytest.raises(
+            LaunchError, match=r"engine [12] could not start: no weights for this one"
+        ):
             served.run(served.engine.scale(3))
         assert served.engine.engine_pids == before
         assert served.engine.info.engine_indexes == (0,)
@@ -174,7 +203,10 @@ class TestScale:
         os.kill(served.engine.engine_pids["engine 1"], signal.SIGKILL)
         eventually(lambda: client.engines[1].dead)
         served.run(served.engine.scale(2))
-        assert {index: link.epoch for index, link in client.engines.items()} == {0: before[0], 1: before[1] + 1}
+        assert {index: link.epoch for index, link in client.engines.items()} == {
+            0: before[0],
+            1: before[1] + 1,
+        }
         assert served.run(many(served, 4, data_parallel_rank=1)) == expected(4)
 
     def test_an_engine_that_does_not_drain_stays(self, serve):
@@ -186,7 +218,8 @@ class TestScale:
             )
             await asyncio.sleep(0.1)
             with pytest.raises(
-                TimeoutError, match=r"1 requests still run on engines \[1\] after 0.05 s; nothing changed"
+                TimeoutError,
+                match=r"1 requests still run on engines \[1\] after 0.05 s; nothing changed",
             ):
                 await served.engine.scale(1, drain_timeout=0.05)
             return await job
@@ -261,7 +294,9 @@ class TestScale:
         before = set(threading.enumerate())
 
         async def main() -> None:
-            stream = served.engine.generate([3], params(max_tokens=400), "long", data_parallel_rank=1)
+            stream = served.engine.generate(
+                [3], params(max_tokens=400), "long", data_parallel_rank=1
+            )
             await anext(stream)
             job = asyncio.ensure_future(served.engine.scale(1))
             await asyncio.sleep(0.05)
@@ -319,7 +354,13 @@ class TestLockstep:
         async def main() -> list[list[list[int]]]:
             seen = []
             for turn in range(3):
-                await collect(served.engine, [3], params(max_tokens=50), f"r{turn}", data_parallel_rank=turn % 2)
+                await collect(
+                    served.engine,
+                    [3],
+                    params(max_tokens=50),
+                    f"r{turn}",
+                    data_parallel_rank=turn % 2,
+                )
                 await asyncio.sleep(0.3)
                 seen.append(await steps())
                 await asyncio.sleep(0.2)
@@ -338,11 +379,17 @@ class TestLockstep:
         )  # fmt: skip
 
         def is_over(index: int) -> bool:
-            records = [one.scheduler for one in logger.records if one.engine_index == index and one.scheduler]
+            records = [
+                one.scheduler
+                for one in logger.records
+                if one.engine_index == index and one.scheduler
+            ]
             return bool(records) and records[-1].num_running == 0
 
         async def main() -> None:
-            long = asyncio.create_task(collect(served.engine, [3], params(max_tokens=55), "long", data_parallel_rank=0))
+            long = asyncio.create_task(
+                collect(served.engine, [3], params(max_tokens=55), "long", data_parallel_rank=0)
+            )
             await collect(served.engine, [4], params(max_tokens=3), "short", data_parallel_rank=1)
             await asyncio.to_thread(eventually, lambda: is_over(1))
             assert not long.done()
@@ -363,7 +410,9 @@ class TestLockstep:
 
         async def main() -> list[int]:
             with pytest.raises(EngineGenerateError, match="does not support 'lora'"):
-                await collect(served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none")
+                await collect(
+                    served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none"
+                )
             async with asyncio.timeout(10):
                 await asyncio.sleep(0.2)
                 return await collect(served.engine, [4], params(), "after", data_parallel_rank=1)
@@ -402,7 +451,10 @@ class TestLockstep:
             return ready
 
         monkeypatch.setattr(EngineFleet, "_start_coordinator", doomed)
-        with pytest.raises(LaunchError, match=r"a process ended before it was ready \(coordinator: signal SIGKILL\)"):
+        with pytest.raises(
+            LaunchError,
+            match=r"a process ended before it was ready \(coordinator: signal SIGKILL\)",
+        ):
             serve(model="fake-lockstep", data_parallel_size=2)
 
     def test_their_number_is_fixed(self, serve):

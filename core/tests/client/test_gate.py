@@ -28,13 +28,18 @@ def make_gate(num_engines: int = 1, num_clients: int = 1) -> tuple[Gate, Any, li
 
 def test_what_never_has_room_is_told_not_to_come_back():
     gate, _, reasons = make_gate()
-    with pytest.raises(RequestError, match="n=13: there is room for 12 sequences in all") as refused, gate.holding(13):
+    with (
+        pytest.raises(RequestError, match="n=13: there is room for 12 sequences in all") as refused,
+        gate.holding(13),
+    ):
         raise AssertionError
     assert refused.value.param == "n"
     assert reasons == ["invalid"]
 
 
-@pytest.mark.parametrize(("num_engines", "num_clients", "room"), [(1, 1, 12), (2, 1, 20), (2, 2, 10), (2, 3, 7)])
+@pytest.mark.parametrize(
+    ("num_engines", "num_clients", "room"), [(1, 1, 12), (2, 1, 20), (2, 2, 10), (2, 3, 7)]
+)
 def test_each_front_end_has_its_share_of_the_room(num_engines, num_clients, room):
     gate, info, reasons = make_gate(num_engines, num_clients)
     with gate.holding(room):

@@ -65,7 +65,9 @@ class TestPrompts:
         """IP-1, AF-3: absent → none."""
         plain = processor(None)
         assert plain.process([1, 2], RANDOM, "r")[0].text is None
-        with pytest.raises(RequestError, match=r"no tokenizer is loaded; give token ids: \{'prompt_token_ids'"):
+        with pytest.raises(
+            RequestError, match=r"no tokenizer is loaded; give token ids: \{'prompt_token_ids'"
+        ):
             plain.process("hi", RANDOM, "r")
         with pytest.raises(RequestError, match="bad_words needs a tokenizer"):
             plain.process([1, 2], SamplingParams(bad_words=["x"]), "r")
@@ -85,7 +87,11 @@ class TestPrompts:
         )  # fmt: skip
         processed, (request,) = processor().process(ready, RANDOM, "new")
         assert (request.request_id, request.handle, request.priority) == ("new", 1, 4)
-        assert (request.output_token_ids, request.stop_token_ids, request.tags) == ([3], (9,), {"a": 1.0})
+        assert (request.output_token_ids, request.stop_token_ids, request.tags) == (
+            [3],
+            (9,),
+            {"a": 1.0},
+        )
         assert processed.token_ids.tolist() == [1, 2]
         assert ready.handle == 77
 
@@ -139,7 +145,11 @@ class TestSeeds:
     def test_without_one_they_differ_and_come_from_the_engines_seed(self):
         def seeds(engine_seed: int) -> list[int | None]:
             made = processor(seed=engine_seed)
-            return [request.sampling_params.seed for i in range(3) for request in made.process("x", RANDOM, f"{i}")[1]]
+            return [
+                request.sampling_params.seed
+                for i in range(3)
+                for request in made.process("x", RANDOM, f"{i}")[1]
+            ]
 
         assert seeds(1) == seeds(1)
         assert seeds(1) != seeds(2)
@@ -154,7 +164,11 @@ class TestHandles:
 
     def test_they_count_up_from_the_clients_base(self):
         made = processor(client=3)
-        handles = [request.handle for i in range(2) for request in made.process("x", SamplingParams(n=2), f"{i}")[1]]
+        handles = [
+            request.handle
+            for i in range(2)
+            for request in made.process("x", SamplingParams(n=2), f"{i}")[1]
+        ]
         assert [handle - (3 << CLIENT_SHIFT) for handle in handles] == [1, 2, 3, 4]
 
     def test_a_refused_request_uses_up_none(self):
@@ -169,7 +183,10 @@ class TestHandles:
 
         def work(name: str) -> None:
             for i in range(300):
-                handles.extend(request.handle for request in made.process([1], SamplingParams(n=2), f"{name}{i}")[1])
+                handles.extend(
+                    request.handle
+                    for request in made.process([1], SamplingParams(n=2), f"{name}{i}")[1]
+                )
 
         threads = [threading.Thread(target=work, args=(f"{i}-",)) for i in range(4)]
         for thread in threads:
@@ -179,7 +196,9 @@ class TestHandles:
         assert len(set(handles)) == len(handles) == 2400
 
     def test_completions_share_everything_else(self):
-        _, (first, second) = processor().process("x", SamplingParams(n=2, seed=1), "r", tags={"a": 1.0})
+        _, (first, second) = processor().process(
+            "x", SamplingParams(n=2, seed=1), "r", tags={"a": 1.0}
+        )
         assert second.prompt_token_ids is first.prompt_token_ids
         assert (second.request_id, second.tags) == (first.request_id, first.tags)
 
@@ -194,6 +213,8 @@ def test_only_texts_are_long(prompt, is_long):
     assert is_long_text(prompt, SamplingParams()) is is_long
 
 
-@pytest.mark.parametrize(("words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)])
+@pytest.mark.parametrize(
+    ("words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)]
+)
 def test_bad_words_are_tokenised_too(words, is_long):
     assert is_long_text([1], SamplingParams(bad_words=words)) is is_long

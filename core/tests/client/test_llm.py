@@ -33,7 +33,9 @@ def make(tmp_path: Path) -> Iterator[Make]:
     made: list[LLM] = []
 
     def build(**values: Any) -> LLM:
-        made.append(LLM(config=served_config(**{"worker": "tenonry_testkit.fakes:FakeWorker", **values})))
+        made.append(
+            LLM(config=served_config(**{"worker": "tenonry_testkit.fakes:FakeWorker", **values}))
+        )
         return made[-1]
 
     with fake_model_installed(tmp_path / "model"):
@@ -51,7 +53,9 @@ class TestGenerate:
         prompts = [[i, i + 1] for i in range(100)]
         outputs = make().generate([{"prompt_token_ids": prompt} for prompt in prompts], GREEDY)
         assert ids(outputs) == [tokens(prompt, GREEDY) for prompt in prompts]
-        assert all(output.finished and output.outputs[0].finish_reason == "length" for output in outputs)
+        assert all(
+            output.finished and output.outputs[0].finish_reason == "length" for output in outputs
+        )
 
     @pytest.mark.parametrize(
         ("prompts", "count"),
@@ -81,7 +85,9 @@ class TestGenerate:
         llm = make()
         longer = SamplingParams(temperature=0, max_tokens=12, detokenize=False)
         assert [len(part) for part in ids(llm.generate([[1], [2]], [GREEDY, longer]))] == [8, 12]
-        with pytest.raises(ConfigError, match="1 sampling params for 2 prompts; give one, or one each"):
+        with pytest.raises(
+            ConfigError, match="1 sampling params for 2 prompts; give one, or one each"
+        ):
             llm.generate([[1], [2]], [GREEDY])
         with pytest.raises(ConfigError, match="1 priorities for 2 prompts"):
             llm.generate([[1], [2]], GREEDY, priority=[1])
@@ -96,12 +102,22 @@ class TestGenerate:
         sampling = SamplingParams(n=3, seed=7, max_tokens=5, detokenize=False)
         (output,) = make().generate([[1]], sampling)
         seeded = [SamplingParams(seed=7 + i, max_tokens=5, detokenize=False) for i in range(3)]
-        assert [completion.token_ids for completion in output.outputs] == [tokens([1], each) for each in seeded]
+        assert [completion.token_ids for completion in output.outputs] == [
+            tokens([1], each) for each in seeded
+        ]
 
     def test_several_calls_in_a_row(self, make):
-        llm = make(executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 3, "late": True}})
+        llm = make(
+            executor={
+                "name": "tenonry_testkit.fakes:InstantExecutor",
+                "options": {"depth": 3, "late": True},
+            }
+        )
         for i in range(5):
-            assert ids(llm.generate([[i], [i + 1]], GREEDY)) == [tokens([i], GREEDY), tokens([i + 1], GREEDY)]
+            assert ids(llm.generate([[i], [i + 1]], GREEDY)) == [
+                tokens([i], GREEDY),
+                tokens([i + 1], GREEDY),
+            ]
             assert not llm.engine_core.has_work()
 
     def test_priority_and_tags_reach_the_scheduler(self, make):
@@ -110,7 +126,10 @@ class TestGenerate:
         add = llm.engine_core.scheduler.add_request
         llm.engine_core.scheduler.add_request = lambda made: (seen.append(made), add(made))[1]  # type: ignore[method-assign]
         llm.generate([[1], [2]], GREEDY, priority=[5, 6], tags={"tenant": "a"})
-        assert [(made.priority, made.tags) for made in seen] == [(5, {"tenant": "a"}), (6, {"tenant": "a"})]
+        assert [(made.priority, made.tags) for made in seen] == [
+            (5, {"tenant": "a"}),
+            (6, {"tenant": "a"}),
+        ]
 
     def test_a_stop_string_ends_a_request_and_frees_the_engine(self, make):
         llm = make()
@@ -144,7 +163,9 @@ class TestFaults:
         assert (len(llm._outputs), llm.engine_core.has_work()) == (0, False)
 
     def test_one_that_fails_is_an_error_output(self, make):
-        llm = make(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_row_token": 7}})
+        llm = make(
+            worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_row_token": 7}}
+        )
         bad, good = llm.generate([[7], [8]], GREEDY)
         assert bad.outputs[0].finish_reason == "error"
         assert "NaN logits" in str(bad.error)
@@ -158,10 +179,14 @@ class TestFaults:
 
     def test_a_dead_engine_says_so_from_then_on(self, make):
         """EC-8: the first call has the cause, later ones the news."""
-        llm = make(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_step_token": 7}})
+        llm = make(
+            worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_step_token": 7}}
+        )
         with pytest.raises(PluginFault, match="told to fail on token 7"):
             llm.generate([[7], [8]], GREEDY)
-        with pytest.raises(EngineDeadError, match=r"the engine is gone: plugin .*told to fail on token 7"):
+        with pytest.raises(
+            EngineDeadError, match=r"the engine is gone: plugin .*told to fail on token 7"
+        ):
             llm.generate([[8]], GREEDY)
 
     def test_a_dead_engine_is_still_shut_down(self, make):
@@ -237,20 +262,26 @@ class TestLife:
 
     def test_settings_may_be_keyword_arguments(self, make):
         config = fake_config().model_dump(exclude_defaults=True, exclude={"model"})
-        with LLM("fake", **{**config, "plugins": {"allow": ["fake-model"]}, "max_num_seqs": 2}) as llm:
+        with LLM(
+            "fake", **{**config, "plugins": {"allow": ["fake-model"]}, "max_num_seqs": 2}
+        ) as llm:
             assert llm.config.max_num_seqs == 2
             assert ids(llm.generate([[1]], GREEDY)) == [tokens([1], GREEDY)]
             assert llm.info.max_model_len == 64
 
     def test_a_context_that_the_model_was_not_made_for_is_refused(self, make):
-        with pytest.raises(ConfigError, match=r"max_model_len=1000000 is above the \d+ tokens that the model fake "):
+        with pytest.raises(
+            ConfigError, match=r"max_model_len=1000000 is above the \d+ tokens that the model fake "
+        ):
             make(max_model_len=1_000_000)
 
     def test_settings_and_a_configuration_exclude_each_other(self):
         for arguments in ({"model": "x"}, {"seed": 1}):
             with pytest.raises(ConfigError, match="either config= or single settings"):
                 LLM(config=fake_config(), **arguments)
-        with pytest.raises(ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"):
+        with pytest.raises(
+            ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"
+        ):
             LLM("fake", max_num_seq=1)
         with pytest.raises(ConfigError, match="LLM runs one engine"):
             LLM("fake", data_parallel_size=2)
@@ -261,7 +292,10 @@ class TestLife:
             monkeypatch.setattr(cls, "shutdown", lambda self: ended.append(type(self)))
         with pytest.raises(ModelError, match="no weights"):
             make(
-                worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights"}},
+                worker={
+                    "name": "tenonry_testkit.fakes:FakeWorker",
+                    "options": {"fail_load": "no weights"},
+                },
                 stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"],
             )
         assert ended == [RecordingStatLogger, ByteIOProcessor]
@@ -276,7 +310,8 @@ class TestLife:
             with pytest.raises(PluginFault, match="plugin late"):
                 LLM(
                     config=served_config(
-                        plugins={"allow": ["fake-model", "late"]}, executor="kernel_parts:MoodyExecutor"
+                        plugins={"allow": ["fake-model", "late"]},
+                        executor="kernel_parts:MoodyExecutor",
                     )
                 )
         assert "MoodyExecutor.shutdown" in CALLS

@@ -11,7 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.client import load_balancer
-from tenonry.client.load_balancer import CHUNK_TOKENS, COMMON, MAX_CHUNKS, SLACK, LoadBalancer, chunk_digests
+from tenonry.client.load_balancer import (
+    CHUNK_TOKENS,
+    COMMON,
+    MAX_CHUNKS,
+    SLACK,
+    LoadBalancer,
+    chunk_digests,
+)
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
 
@@ -46,7 +53,13 @@ def test_one_engine_gets_everything(policy):
 def test_round_robin_takes_turns_whatever_the_load():
     balancer = LoadBalancer("round-robin")
     same = request(words(0, 64))
-    assert [balancer.pick(same, [0, 2, 5], [9, 0, 0, 0, 0, 0].__getitem__) for _ in range(5)] == [0, 2, 5, 0, 2]
+    assert [balancer.pick(same, [0, 2, 5], [9, 0, 0, 0, 0, 0].__getitem__) for _ in range(5)] == [
+        0,
+        2,
+        5,
+        0,
+        2,
+    ]
 
 
 @given(st.lists(st.integers(0, 50), min_size=2, max_size=6), st.integers(0, 1000))
@@ -116,7 +129,9 @@ def test_salt_and_adapter_separate_what_is_cached(field, value):
     assert chunk_digests(other) == chunk_digests(request(prompt, **{field: value}))
     balancer = LoadBalancer("affinity")
     home = balancer.pick(plain, ENGINES, idle)
-    busy = (dict.fromkeys(ENGINES, 0) | {home: SLACK}).__getitem__  # strangers avoid it, who knows it does not
+    busy = (
+        dict.fromkeys(ENGINES, 0) | {home: SLACK}
+    ).__getitem__  # strangers avoid it, who knows it does not
     assert balancer.pick(other, ENGINES, busy) != home
     assert balancer.pick(plain, ENGINES, busy) == home
 

@@ -66,7 +66,9 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
         params = SamplingParams(max_tokens=9, output_kind=OutputKind.DELTA)
         stream = outputs.add(*inputs.process([97], params, "stream"))
         for i in range(8):
-            outputs.add(*inputs.process([97, 98, 99], SamplingParams(prompt_logprobs=1), f"long {i}"))
+            outputs.add(
+                *inputs.process([97, 98, 99], SamplingParams(prompt_logprobs=1), f"long {i}")
+            )
         handler = OutputHandler(client, outputs, stats, gate)  # type: ignore[arg-type]
         found = []
         while sum(found) < 8:

@@ -39,11 +39,16 @@ class Front:
         self.outputs = OutputProcessor(io, self.clock, log_stats=log_stats)
 
     def open(self, request_id: str = "r", prompt: Any = "hi", **params: Any) -> Stream:
-        processed, requests = self.inputs.process(prompt, SamplingParams(**{"max_tokens": 99, **params}), request_id)
+        processed, requests = self.inputs.process(
+            prompt, SamplingParams(**{"max_tokens": 99, **params}), request_id
+        )
         return self.outputs.add(processed, requests)
 
     def hear(
-        self, tokens: dict[int, Sequence[int] | str] | None = None, ended: Iterable[FinishedOutput] = (), **more: Any
+        self,
+        tokens: dict[int, Sequence[int] | str] | None = None,
+        ended: Iterable[FinishedOutput] = (),
+        **more: Any,
     ) -> list[int]:
         """One frame: handle → tokens. Returns the handles to abort."""
         self.outputs.absorb(frame(tokens or {}, ended, **more))
@@ -85,7 +90,11 @@ class TestText:
         front.hear({1: "Hel"})
         front.hear({1: "lo"}, [end(1)])
         output = take(stream)
-        assert (output.request_id, output.prompt, output.prompt_token_ids) == ("r", "hi", [104, 105])
+        assert (output.request_id, output.prompt, output.prompt_token_ids) == (
+            "r",
+            "hi",
+            [104, 105],
+        )
         assert output.outputs[0].text == "Hello"
         assert output.outputs[0].token_ids == list(b"Hello")
         assert (output.finished, output.outputs[0].finish_reason) == (True, "length")
@@ -186,7 +195,10 @@ class TestKinds:
                             got[completion.index] += completion.text
                             ids[completion.index] += completion.token_ids
                         else:
-                            got[completion.index], ids[completion.index] = completion.text, completion.token_ids
+                            got[completion.index], ids[completion.index] = (
+                                completion.text,
+                                completion.token_ids,
+                            )
         assert [got[i] for i in range(n)] == list(texts.values())
         assert [ids[i] for i in range(n)] == [list(text.encode()) for text in texts.values()]
         assert [output.finished for output in outputs].count(True) == 1
@@ -269,7 +281,9 @@ class TestEndings:
         assert front.hear({1: "aEND"}, [end(1)]) == []
         assert one(stream).stop_reason == "END"
 
-    @pytest.mark.parametrize(("stop_token_ids", "stop_reason"), [([65], 65), (None, None), ([66], None)])
+    @pytest.mark.parametrize(
+        ("stop_token_ids", "stop_reason"), [([65], 65), (None, None), ([66], None)]
+    )
     def test_a_stop_id_is_a_reason_if_the_caller_named_it(self, stop_token_ids, stop_reason):
         front = Front()
         stream = front.open(stop_token_ids=stop_token_ids)
@@ -294,7 +308,10 @@ class TestEndings:
 
     def test_news_of_unknown_requests_is_ignored(self):
         front = Front()
-        assert front.hear({77: "x", 78: "yz"}, [end(79)], scheduled=[ScheduledOutput(80, 0.0, 0)]) == []
+        assert (
+            front.hear({77: "x", 78: "yz"}, [end(79)], scheduled=[ScheduledOutput(80, 0.0, 0)])
+            == []
+        )
 
     def test_an_id_in_use_is_refused_and_free_after_the_end(self):
         """A live duplicate is an error."""
@@ -322,7 +339,11 @@ class TestAbort:
         front.hear({1: "ab"})
         assert front.outputs.abort(["r", "unknown"]) == [1]
         output = take(stream)
-        assert (output.finished, output.outputs[0].text, output.outputs[0].finish_reason) == (True, "ab", "abort")
+        assert (output.finished, output.outputs[0].text, output.outputs[0].finish_reason) == (
+            True,
+            "ab",
+            "abort",
+        )
         assert front.outputs.abort(["r"]) == []
 
     def test_between_arrival_and_detokenisation(self):
@@ -375,7 +396,10 @@ class TestAbort:
 def logprobs(rows: list[int], ids: list[list[int]]) -> TokenLogprobs:
     values = -np.arange(len(rows) * len(ids[0]), dtype=np.float32).reshape(len(rows), -1)
     return TokenLogprobs(
-        np.array(rows, np.int32), np.array(ids, np.int32), values, np.arange(1, len(rows) + 1, dtype=np.int32)
+        np.array(rows, np.int32),
+        np.array(ids, np.int32),
+        values,
+        np.arange(1, len(rows) + 1, dtype=np.int32),
     )
 
 
@@ -431,7 +455,11 @@ class TestLogprobs:
         front = Front()
         stream = front.open(prompt="abc", prompt_logprobs=1)
         part = PromptLogprobs(
-            0, 1, np.array([[98, 99], [99, 98]], np.int32), np.zeros((2, 2), np.float32), np.array([1, 2], np.int32)
+            0,
+            1,
+            np.array([[98, 99], [99, 98]], np.int32),
+            np.zeros((2, 2), np.float32),
+            np.array([1, 2], np.int32),
         )
         front.hear({1: "x"}, prompt_logprobs=[part], prompt_logprobs_handles=[1])
         found = take(stream).prompt_logprobs
@@ -445,7 +473,9 @@ class TestLogprobs:
 
         def part(start: int, *ids: int) -> dict[str, Any]:
             columns = np.array([ids], np.int32).T
-            made = PromptLogprobs(0, start, columns, columns.astype(np.float32), np.ones(len(ids), np.int32))
+            made = PromptLogprobs(
+                0, start, columns, columns.astype(np.float32), np.ones(len(ids), np.int32)
+            )
             return {"prompt_logprobs": [made], "prompt_logprobs_handles": [1]}
 
         front.hear({}, **part(1, 98, 99))
@@ -461,11 +491,17 @@ class BrokenIO(ByteIOProcessor):
 
     fails = ""
 
-    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> ByteDetokenizer | None:
+    def make_detokenizer(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> ByteDetokenizer | None:
         if self.fails == "make_detokenizer":
             raise ValueError("on purpose")
         made = super().make_detokenizer(prompt_token_ids, params)
-        if made is not None and self.fails in {"push", "finish"} and "bad" in bytes(prompt_token_ids).decode():
+        if (
+            made is not None
+            and self.fails in {"push", "finish"}
+            and "bad" in bytes(prompt_token_ids).decode()
+        ):
             setattr(made, self.fails, self._raise)
         return made
 
@@ -516,12 +552,16 @@ class TestFaultsOfTheIOProcessor:
 
     def test_before_a_request_is_accepted(self):
         front = self.front("make_detokenizer")
-        with pytest.raises(EngineGenerateError, match=r"request r failed: plugin .*BrokenIO.* in make_detokenizer"):
+        with pytest.raises(
+            EngineGenerateError, match=r"request r failed: plugin .*BrokenIO.* in make_detokenizer"
+        ):
             front.open(n=2, seed=1)
         assert len(front.outputs) == front.outputs.num_completions == 0
 
     def test_while_a_prompt_is_processed(self):
-        with pytest.raises(EngineGenerateError, match=r"request r failed: plugin .* in process_prompt: KeyError"):
+        with pytest.raises(
+            EngineGenerateError, match=r"request r failed: plugin .* in process_prompt: KeyError"
+        ):
             self.front("process_prompt").open()
 
 
@@ -543,7 +583,9 @@ class TestWaiting:
 
     def test_not_by_tokens_if_only_the_end_matters(self):
         assert not self.woken(lambda front: front.hear({1: "a"}), output_kind=OutputKind.FINAL)
-        assert self.woken(lambda front: front.hear({1: "a"}, [end(1)]), output_kind=OutputKind.FINAL)
+        assert self.woken(
+            lambda front: front.hear({1: "a"}, [end(1)]), output_kind=OutputKind.FINAL
+        )
 
     @pytest.mark.parametrize("kind", OutputKind)
     def test_by_an_end_an_abort_and_a_death(self, kind):
@@ -580,13 +622,23 @@ class TestNumbers:
         assert output.metrics is not None
         assert (output.metrics.queued_s, output.metrics.num_preemptions) == (0.5, 2)
         taken = front.outputs.take_iteration()
-        assert (taken.num_prompt_tokens, taken.num_cached_tokens, taken.num_generation_tokens) == (2, 1, 2)
+        assert (taken.num_prompt_tokens, taken.num_cached_tokens, taken.num_generation_tokens) == (
+            2,
+            1,
+            2,
+        )
         assert (taken.ttft_s, taken.inter_token_latency_s) == ([2.0], [2.0])
         (ended,) = taken.finished
         assert (ended.request_id, ended.finish_reason, ended.num_prompt_tokens, ended.num_generation_tokens) == (
             "r", "length", 2, 2,
         )  # fmt: skip
-        assert (ended.e2e_latency_s, ended.ttft_s, ended.queued_s, ended.prefill_s, ended.decode_s) == (
+        assert (
+            ended.e2e_latency_s,
+            ended.ttft_s,
+            ended.queued_s,
+            ended.prefill_s,
+            ended.decode_s,
+        ) == (
             4,
             2,
             0.5,
@@ -602,7 +654,12 @@ class TestNumbers:
         front.clock.advance(3)
         front.outputs.abort(["r"])
         (ended,) = front.outputs.take_iteration().finished
-        assert (ended.ttft_s, ended.prefill_s, ended.decode_s, ended.e2e_latency_s) == (None, 0, 0, 3)
+        assert (ended.ttft_s, ended.prefill_s, ended.decode_s, ended.e2e_latency_s) == (
+            None,
+            0,
+            0,
+            3,
+        )
         assert ended.finish_reason == "abort"
 
     def test_several_completions_are_one_request(self):
@@ -614,7 +671,9 @@ class TestNumbers:
 
     def test_tags_reach_the_record(self):
         front = Front(log_stats=True)
-        processed, requests = front.inputs.process("hi", SamplingParams(), "r", tags={"tenant": "acme"})
+        processed, requests = front.inputs.process(
+            "hi", SamplingParams(), "r", tags={"tenant": "acme"}
+        )
         front.outputs.add(processed, requests)
         front.outputs.abort(["r"])
         assert front.outputs.take_iteration().finished[0].tags == {"tenant": "acme"}
@@ -623,7 +682,9 @@ class TestNumbers:
         """AF-22."""
         front = Front(log_stats=True)
         headers = {"traceparent": "00-1-2-01"}
-        processed, requests = front.inputs.process("hi", SamplingParams(), "r", trace_headers=headers)
+        processed, requests = front.inputs.process(
+            "hi", SamplingParams(), "r", trace_headers=headers
+        )
         front.outputs.add(processed, requests)
         front.clock.advance(3)
         monkeypatch.setattr("tenonry.client.output_processor.time.time", lambda: 1_000_000.0)
@@ -643,5 +704,9 @@ class TestNumbers:
         one, two = front.outputs.take_iteration(1), front.outputs.take_iterations()
         assert (one.num_prompt_tokens, one.num_generation_tokens, one.finished) == (2, 3, [])
         assert list(two) == [2]
-        assert (two[2].num_prompt_tokens, two[2].num_generation_tokens, len(two[2].finished)) == (4, 1, 1)
+        assert (two[2].num_prompt_tokens, two[2].num_generation_tokens, len(two[2].finished)) == (
+            4,
+            1,
+            1,
+        )
         assert front.outputs.take_iterations() == {}

@@ -25,7 +25,12 @@ class Lent(Engines):
     def __init__(self) -> None:
         self.owned = owned = OwnedEngines(served_config())
         owned.on_death = self._lost
-        self.plan, self.model, self.stats, self.client = owned.plan, owned.model, owned.stats, owned.client
+        self.plan, self.model, self.stats, self.client = (
+            owned.plan,
+            owned.model,
+            owned.stats,
+            owned.client,
+        )
         self.calls: list[str] = []
 
     def _lost(self, index: int, reason: str) -> None:
@@ -35,7 +40,9 @@ class Lent(Engines):
         self.owned.start()
         self.info = self.owned.info
 
-    def listen(self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]) -> None:
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
+    ) -> None:
         assert loop is asyncio.get_running_loop()
         assert take() == {}
         self.calls.append("listen")

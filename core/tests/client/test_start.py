@@ -12,13 +12,17 @@ from tenonry.info import ModelInfo
 from tenonry.messages import EngineFacts
 from tenonry.plugin.plan import PluginPlan
 
-MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=100, vocab_size=9, dtype="bfloat16")
+MODEL = ModelInfo(
+    name="m", path="", architecture="A", max_model_len=100, vocab_size=9, dtype="bfloat16"
+)
 
 
 def info(*, context: str = "library", **settings: Any) -> Any:
     config = make_config({"model": "m", **settings}, use_environment=False)
     facts = [
-        EngineFacts(index=index, epoch=1, num_gpu_blocks=10 + index, block_size=16, max_model_len=90)
+        EngineFacts(
+            index=index, epoch=1, num_gpu_blocks=10 + index, block_size=16, max_model_len=90
+        )
         for index in (3, 1)
     ]
     return engine_info(config, MODEL, PluginPlan(()), facts, context)
@@ -27,7 +31,12 @@ def info(*, context: str = "library", **settings: Any) -> Any:
 def test_facts_of_several_engines():
     """HS-16."""
     told = info(served_model_name="mine")
-    assert (told.model, told.served_model_name, told.max_model_len, told.block_size) == ("m", "mine", 90, 16)
+    assert (told.model, told.served_model_name, told.max_model_len, told.block_size) == (
+        "m",
+        "mine",
+        90,
+        16,
+    )
     assert (told.num_gpu_blocks, told.engine_indexes) == (24, (1, 3))
     assert info().served_model_name == "m"
 

@@ -24,7 +24,9 @@ from tenonry_testkit.roles import eventually
 
 CONFIG = EngineConfig(model="m")
 CONTEXT = StatLoggerContext(CONFIG)
-INFO = EngineInfo(model="m", served_model_name="m", max_model_len=8, num_gpu_blocks=1, block_size=16)
+INFO = EngineInfo(
+    model="m", served_model_name="m", max_model_len=8, num_gpu_blocks=1, block_size=16
+)
 
 
 class Moody(RecordingStatLogger):
@@ -95,7 +97,11 @@ class TestDelivery:
         manager.submit("record_rejection", "queue_full")
         manager.initialized(INFO)
         manager.shutdown()
-        assert (heard.sleeps, heard.rejections, heard.infos) == ([(True, 2)], ["queue_full"], [INFO, INFO])
+        assert (heard.sleeps, heard.rejections, heard.infos) == (
+            [(True, 2)],
+            ["queue_full"],
+            [INFO, INFO],
+        )
 
     def test_it_knows_whether_one_of_them_traces(self, manage):
         """AF-22."""
@@ -184,7 +190,11 @@ class TestQuarantine:
         manager = manage(heard=heard)
         for _ in range(4):
             manager.submit("record_rejection", "invalid")
-        eventually(lambda: "stat logger 'heard' (" in caplog.text and "is quarantined after 3" in caplog.text)
+        eventually(
+            lambda: (
+                "stat logger 'heard' (" in caplog.text and "is quarantined after 3" in caplog.text
+            )
+        )
 
 
 class TestSlowLoggers:
@@ -214,11 +224,15 @@ class TestSlowLoggers:
 class TestPlan:
     def plan(self, **options: Any) -> PluginPlan:
         config = EngineConfig(
-            model="m", stat_loggers=({"name": "tenonry_testkit.fakes:RecordingStatLogger", "options": options},)
+            model="m",
+            stat_loggers=(
+                {"name": "tenonry_testkit.fakes:RecordingStatLogger", "options": options},
+            ),
         )
         return PluginPlan(
             tuple(
-                PluginManager(discover=False).resolve("stat_logger", choice, config) for choice in config.stat_loggers
+                PluginManager(discover=False).resolve("stat_logger", choice, config)
+                for choice in config.stat_loggers
             )
         )
 
@@ -247,10 +261,12 @@ class TestPlan:
         )})  # fmt: skip
         manager = PluginManager(discover=False)
         good, bad = (
-            manager.resolve("stat_logger", PluginChoice(name=f"acme_bad:{name}"), CONFIG) for name in ("Good", "Bad")
+            manager.resolve("stat_logger", PluginChoice(name=f"acme_bad:{name}"), CONFIG)
+            for name in ("Good", "Bad")
         )
         with pytest.raises(
-            PluginFault, match=r"plugin acme_bad:Bad \(acme 3\) failed in its constructor: OSError: no disk"
+            PluginFault,
+            match=r"plugin acme_bad:Bad \(acme 3\) failed in its constructor: OSError: no disk",
         ):
             StatManager(CONFIG, PluginPlan((good, bad)))
         assert vars(good.load())["calls"] == ["shutdown"]

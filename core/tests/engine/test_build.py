@@ -35,8 +35,16 @@ def _fresh_calls() -> None:
 def test_version_and_configuration_are_logged(caplog):
     """EC-1."""
     with caplog.at_level(logging.INFO, logger="tenonry"):
-        make_core(index=3, seed=7, worker={"name": f"{FAKES}:FakeWorker", "options": {"fail_step_token": 77}})
-    line = next(record.getMessage() for record in caplog.records if "engine 3 of tenonry" in record.getMessage())
+        make_core(
+            index=3,
+            seed=7,
+            worker={"name": f"{FAKES}:FakeWorker", "options": {"fail_step_token": 77}},
+        )
+    line = next(
+        record.getMessage()
+        for record in caplog.records
+        if "engine 3 of tenonry" in record.getMessage()
+    )
     assert f"tenonry {__version__}" in line
     assert '"seed":7' in line
     assert '{"name":"tenonry_testkit.fakes:FakeWorker"}' in line
@@ -77,8 +85,14 @@ class TestCache:
         monkeypatch.setattr(build, "time", SimpleNamespace(monotonic=iter([10.0, 12.5]).__next__))
         executor = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 3}}
         with caplog.at_level(logging.INFO, logger="tenonry"):
-            core = make_core(executor=executor, num_gpu_blocks_override=8, block_size=4, max_model_len=None)
-        assert (core.kv_cache.num_blocks, core.kv_cache.block_size, core.limits.max_model_len) == (8, 4, 32)
+            core = make_core(
+                executor=executor, num_gpu_blocks_override=8, block_size=4, max_model_len=None
+            )
+        assert (core.kv_cache.num_blocks, core.kv_cache.block_size, core.limits.max_model_len) == (
+            8,
+            4,
+            32,
+        )
         assert core.scheduler.context.kv_cache is core.kv_cache
         assert core.scheduler.context.max_model_len == 32
         assert (
@@ -106,7 +120,11 @@ class TestScheduler:
             **moody(scheduler={"refuse": "x"}),
         )
         context = core.scheduler.context
-        assert (context.engine_index, context.max_concurrent_steps, context.feeds_back_tokens) == (5, 2, False)
+        assert (context.engine_index, context.max_concurrent_steps, context.feeds_back_tokens) == (
+            5,
+            2,
+            False,
+        )
         assert context.plugin_name == "kernel_parts:MoodyScheduler"
         assert context.options.refuse == "x"
         assert context.clock is core.clock
@@ -134,11 +152,16 @@ class TestConnector:
     @pytest.mark.parametrize("index", [0, 3])
     def test_the_scheduler_half_is_known_to_engine_and_scheduler(self, index):
         core = make_core(index=index, **moody(connector={}))
-        scheduler_half, worker_half = sorted(MoodyConnector.contexts, key=lambda context: context.role.value)
+        scheduler_half, worker_half = sorted(
+            MoodyConnector.contexts, key=lambda context: context.role.value
+        )
         assert core.scheduler.context.kv_connector is core.kv_connector
         assert core.kv_connector is not None
         assert core.kv_connector.context is scheduler_half
-        assert (scheduler_half.role, worker_half.role) == (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
+        assert (scheduler_half.role, worker_half.role) == (
+            KVConnectorRole.SCHEDULER,
+            KVConnectorRole.WORKER,
+        )
         assert scheduler_half.kv_cache == core.kv_cache
 
     def test_its_engine_id_is_one_per_engine_and_equal_in_both_halves(self):
@@ -155,7 +178,10 @@ class TestFaults:
 
     def test_a_worker_that_moves_no_blocks_is_refused_with_one(self):
         """Else promised blocks would never come, and kept ones would never be given back."""
-        with pytest.raises(ConfigError, match=r"kv connector 'kernel_parts:.* worker 'kernel_parts:Still.* lacks it"):
+        with pytest.raises(
+            ConfigError,
+            match=r"kv connector 'kernel_parts:.* worker 'kernel_parts:Still.* lacks it",
+        ):
             make_core(**moody(connector={}), worker="kernel_parts:StillWorker")
         assert CALLS == [], "nothing was started"
 
@@ -166,7 +192,9 @@ class TestFaults:
         assert caught.value.plugin == f"kernel_parts:Moody{kind.title()}"
         assert caught.value.call == "its constructor"
 
-    @pytest.mark.parametrize("method", ["start", "initialize", "kv_cache_groups", "available_memory", "on_failure"])
+    @pytest.mark.parametrize(
+        "method", ["start", "initialize", "kv_cache_groups", "available_memory", "on_failure"]
+    )
     def test_an_executor_that_raises_is_shut_down(self, method):
         with pytest.raises(PluginFault, match=f"RuntimeError: {method} failed on purpose"):
             make_core(**moody(executor={"fail": method}))
@@ -174,7 +202,9 @@ class TestFaults:
 
     @pytest.mark.parametrize("method", ["load", "initialize_cache"])
     def test_a_worker_that_raises_is_named_and_shut_down(self, method):
-        with pytest.raises(PluginFault, match=f"plugin kernel_parts:MoodyWorker .*: {method} failed on purpose"):
+        with pytest.raises(
+            PluginFault, match=f"plugin kernel_parts:MoodyWorker .*: {method} failed on purpose"
+        ):
             make_core(**moody(executor={}, worker={"fail": method}))
         assert CALLS[-2:] == ["MoodyExecutor.shutdown", "MoodyWorker.shutdown"]
 
@@ -197,7 +227,12 @@ class TestFaults:
 
     def test_an_error_of_ours_says_enough_already(self):
         with pytest.raises(ModelError, match=r"^no weights$"):
-            make_core(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights"}})
+            make_core(
+                worker={
+                    "name": "tenonry_testkit.fakes:FakeWorker",
+                    "options": {"fail_load": "no weights"},
+                }
+            )
 
     def test_bad_options_are_refused_before_anything_starts(self):
         with pytest.raises(PluginError, match=r"options of scheduler .*unknown setting 'refusee'"):
@@ -208,5 +243,7 @@ class TestFaults:
 @pytest.mark.parametrize(("depth", "expected"), [(1, 1), (2, 2), (3, 3)])
 def test_the_depth_is_the_executors(depth, expected):
     """EC-10."""
-    made = make_core(executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth}})
+    made = make_core(
+        executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth}}
+    )
     assert made.depth == expected

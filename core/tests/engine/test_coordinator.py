@@ -10,7 +10,9 @@ from tenonry.engine.coordinator import Coordinator, CoordinatorState
 from tenonry.messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVerdict
 
 
-@pytest.mark.parametrize("frame", [b"", b"\xc1", b"\x91\xa2\xdbx", b"\x91" * 100_000, b"\x93\xa4load\x01\x02"])
+@pytest.mark.parametrize(
+    "frame", [b"", b"\xc1", b"\x91\xa2\xdbx", b"\x91" * 100_000, b"\x93\xa4load\x01\x02"]
+)
 def test_garbage_is_dropped(frame, tmp_path, caplog):
     """Fault 21: whoever finds the socket cannot end the process, and with it all engines in lockstep."""
     coordinator = Coordinator(f"ipc://{tmp_path}/c", None, lockstep=True)
@@ -70,7 +72,9 @@ def test_a_wave_ends_when_nobody_has_work():
     state = joined(2)
     state.take(WaveStart(0, 0))
     state.take(WaveSync(0, 0, 32, unfinished=False))
-    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [WaveVerdict(0, 32, unfinished=False)]
+    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [
+        WaveVerdict(0, 32, unfinished=False)
+    ]
     assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
     assert state.take(WaveStart(1, 0)) == [WaveStart(1, 0)]
 
@@ -86,7 +90,10 @@ def test_word_of_a_wave_that_is_over_wakes_nobody():
 
 
 @settings(max_examples=60)
-@given(work=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12), order=st.randoms())
+@given(
+    work=st.lists(st.lists(st.booleans(), min_size=3, max_size=3), min_size=1, max_size=12),
+    order=st.randoms(),
+)
 def test_one_verdict_per_round_whatever_the_order(work, order):
     state = joined(3)
     wave = 0

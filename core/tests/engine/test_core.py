@@ -22,12 +22,17 @@ FAKES = "tenonry_testkit.fakes"
 
 
 def deep(depth: int, *, late: bool = True) -> dict[str, Any]:
-    return {"executor": {"name": f"{FAKES}:InstantExecutor", "options": {"depth": depth, "late": late}}}
+    return {
+        "executor": {"name": f"{FAKES}:InstantExecutor", "options": {"depth": depth, "late": late}}
+    }
 
 
 def moody(**parts: Any) -> dict[str, Any]:
     """Parts of `kernel_parts`, by kind, with their options."""
-    return {kind: {"name": f"kernel_parts:Moody{kind.title()}", "options": options} for kind, options in parts.items()}
+    return {
+        kind: {"name": f"kernel_parts:Moody{kind.title()}", "options": options}
+        for kind, options in parts.items()
+    }
 
 
 class TestStep:
@@ -56,7 +61,9 @@ class TestStep:
         for source in sources:
             assert inbox.tokens[source.handle] == expected(core, source)
             stops = inbox.tokens[source.handle][-1] in source.stop_token_ids
-            assert inbox.finished[source.handle].reason is (FinishReason.STOP if stops else FinishReason.LENGTH)
+            assert inbox.finished[source.handle].reason is (
+                FinishReason.STOP if stops else FinishReason.LENGTH
+            )
         assert core.step() == ({}, False)
 
     def test_filling_the_queue_comes_before_collecting(self):
@@ -84,7 +91,10 @@ class TestStep:
         core.executor.worker.on_step = launched.append
         inbox = Inbox().run(core)
         assert inbox.finished[1].reason is FinishReason.LENGTH
-        assert [len(output.row) for output in launched] == [1, 0]  # the second one tells of the row that left
+        assert [len(output.row) for output in launched] == [
+            1,
+            0,
+        ]  # the second one tells of the row that left
         assert launched[1].gone.tolist() == [0]
 
     def test_news_is_kept_apart_by_client(self):
@@ -125,7 +135,10 @@ class TestAddRequest:
                 {"adapter": "style"},
                 "adapter='style': worker '.*FakeWorker' does not support 'lora'",
             ),
-            ({"features": {"image": [1]}}, "features={'image': .*}: worker '.*' does not support 'features'"),
+            (
+                {"features": {"image": [1]}},
+                "features={'image': .*}: worker '.*' does not support 'features'",
+            ),
             ({"max_tokens": 2, "output_token_ids": [1, 2]}, "nothing is left to generate"),
             ({"data_parallel_rank": 3}, "data_parallel_rank=3"),
         ],
@@ -238,16 +251,20 @@ class TestWorkerFaults:
     def test_an_exception_ends_the_engine_with_the_state_in_the_log(self, where, caplog):
         """EC-8."""
         parts = (
-            {"executor": {"fail": "execute_model"}} if where == "at launch" else {"worker": {"fail": "execute_model"}}
+            {"executor": {"fail": "execute_model"}}
+            if where == "at launch"
+            else {"worker": {"fail": "execute_model"}}
         )
         core = make_core(**moody(**parts))
         core.add_request(request(1))
         with pytest.raises(
-            PluginFault, match=r"failed in execute_model: RuntimeError: execute_model failed on purpose"
+            PluginFault,
+            match=r"failed in execute_model: RuntimeError: execute_model failed on purpose",
         ):
             Inbox().run(core)
         assert (
-            "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; 1 running, 0 waiting; stats SchedulerStats(" in caplog.text
+            "step 0 failed: 1 rows, 3 tokens, 1 new, 0 gone; 1 running, 0 waiting; stats SchedulerStats("
+            in caplog.text
         )
 
     def test_the_culprit_and_the_cause_are_named(self):
@@ -287,12 +304,14 @@ class TestSchedulerFaults:
     """Fault 25: whatever a scheduler raises names it."""
 
     @pytest.mark.parametrize(
-        "call", [name for name in SCHEDULER_METHODS if name not in {"reset_prefix_cache", "shutdown"}]
+        "call",
+        [name for name in SCHEDULER_METHODS if name not in {"reset_prefix_cache", "shutdown"}],
     )
     def test_an_exception_names_plugin_and_call(self, call):
         core = make_core(**moody(scheduler={"fail": call}))
         with pytest.raises(
-            PluginFault, match=rf"plugin kernel_parts:MoodyScheduler \(.*\) failed in {call}: RuntimeError"
+            PluginFault,
+            match=rf"plugin kernel_parts:MoodyScheduler \(.*\) failed in {call}: RuntimeError",
         ) as caught:
             drive(core)
         assert (caught.value.plugin, caught.value.call) == ("kernel_parts:MoodyScheduler", call)
@@ -313,15 +332,21 @@ class TestSchedulerFaults:
         with pytest.raises(ContractViolation, match="kernel_parts:RenamedScheduler"):
             core.step()
 
-    @pytest.mark.parametrize(("elsewhere", "order"), [(False, ["check", "execute"]), (True, ["execute", "check"])])
+    @pytest.mark.parametrize(
+        ("elsewhere", "order"), [(False, ["check", "execute"]), (True, ["execute", "check"])]
+    )
     def test_a_step_is_checked_while_it_runs_elsewhere(self, monkeypatch, elsewhere, order):
         core, calls = make_core(), []
         core.add_request(request(1))
         monkeypatch.setattr(core.executor, "runs_elsewhere", elsewhere, raising=False)
         check, execute = core.validator.check, core.executor.execute_model
-        monkeypatch.setattr(core.validator, "check", lambda output: (calls.append("check"), check(output)))
         monkeypatch.setattr(
-            core.executor, "execute_model", lambda output: (calls.append("execute"), execute(output))[1]
+            core.validator, "check", lambda output: (calls.append("check"), check(output))
+        )
+        monkeypatch.setattr(
+            core.executor,
+            "execute_model",
+            lambda output: (calls.append("execute"), execute(output))[1],
         )
         news, worked = core.step()
         assert worked
@@ -395,7 +420,9 @@ class TestStall:
         """Every request has ended, and yet there is work: for ever, if the connector forgets to say that it is done."""
         clock = VirtualClock()
         core = make_core(
-            clock=clock, kv_connector="kernel_parts:MoodyConnector", scheduler="tenonry_testkit.worker:CachingScheduler"
+            clock=clock,
+            kv_connector="kernel_parts:MoodyConnector",
+            scheduler="tenonry_testkit.worker:CachingScheduler",
         )
         core.kv_connector.finished = lambda *_: (True, None)  # type: ignore[union-attr,method-assign]
         core.add_request(request(1, prompt=range(1, 40)))
@@ -495,11 +522,18 @@ class TestStats:
 class TestShutdown:
     def test_executor_then_scheduler_then_connector(self):
         """EC-12."""
-        core = make_core(**moody(executor={}, scheduler={}), kv_connector="kernel_parts:MoodyConnector")
+        core = make_core(
+            **moody(executor={}, scheduler={}), kv_connector="kernel_parts:MoodyConnector"
+        )
         CALLS.clear()
         core.shutdown()
         worker_half = "MoodyConnector.shutdown"
-        assert ["MoodyExecutor.shutdown", worker_half, "MoodyScheduler.shutdown", "MoodyConnector.shutdown"] == CALLS
+        assert [
+            "MoodyExecutor.shutdown",
+            worker_half,
+            "MoodyScheduler.shutdown",
+            "MoodyConnector.shutdown",
+        ] == CALLS
 
     def test_one_that_fails_keeps_nobody_from_ending(self, caplog):
         core = make_core(**moody(executor={"fail": "shutdown"}, scheduler={"fail": "shutdown"}))

@@ -67,7 +67,11 @@ HANDLES = iter(range(1_000_000, 2_000_000))
 
 def tokens_of(source: EngineCoreRequest) -> list[int]:
     ids, params = source.prompt_token_ids.tolist(), source.sampling_params
-    return TokenModel(512).complete(ids, params, max_model_len=64, stop_ids=source.stop_token_ids).token_ids
+    return (
+        TokenModel(512)
+        .complete(ids, params, max_model_len=64, stop_ids=source.stop_token_ids)
+        .token_ids
+    )
 
 
 def test_the_types_of_messages_are_bytes_that_every_front_end_knows():
@@ -84,7 +88,9 @@ class TestRequests:
         engine.add(mine)
         engine.add(theirs, client=1)
         assert engine.until_finished(mine.handle).tokens[mine.handle] == tokens_of(mine)
-        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(theirs)
+        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(
+            theirs
+        )
 
     def test_a_large_prompt_travels_out_of_band(self, start):
         """IO-7."""
@@ -203,19 +209,27 @@ class TestGarbage:
     def test_parameters_out_of_bounds_are_answered_by_handle(self, engine):
         """The engine checks again, whatever the front end let through."""
         handle = next(HANDLES)
-        body = msgspec.msgpack.encode([handle, "r", ["<i4", b"\x01\x00\x00\x00"], {"temperature": -1.0}])
+        body = msgspec.msgpack.encode(
+            [handle, "r", ["<i4", b"\x01\x00\x00\x00"], {"temperature": -1.0}]
+        )
         engine.send(ADD, handle.to_bytes(8, "little"), body)
-        assert "temperature=-1.0 is out of bounds" in str(engine.until_finished(handle).finished[handle].error)
+        assert "temperature=-1.0 is out of bounds" in str(
+            engine.until_finished(handle).finished[handle].error
+        )
 
     def test_a_stale_epoch_is_refused(self, engine):
         handle = next(HANDLES)
         engine.add(request(handle), epoch=EPOCH - 1)
-        assert f"epoch {EPOCH - 1}, the engine of {EPOCH}" in str(engine.until_finished(handle).finished[handle].error)
+        assert f"epoch {EPOCH - 1}, the engine of {EPOCH}" in str(
+            engine.until_finished(handle).finished[handle].error
+        )
 
     def test_a_body_of_another_handle_is_refused(self, engine):
         handle = next(HANDLES)
         engine.add(request(handle), handle=(handle + 1).to_bytes(8, "little"))
-        assert f"the body is of handle {handle}" in str(engine.until_finished(handle + 1).finished[handle + 1].error)
+        assert f"the body is of handle {handle}" in str(
+            engine.until_finished(handle + 1).finished[handle + 1].error
+        )
 
     def test_a_handle_of_another_client_is_refused(self, engine):
         """Its tokens would go to somebody else, or to nobody."""
@@ -232,7 +246,9 @@ class TestGarbage:
         theirs = request(next(HANDLES), client=1, max_tokens=30)
         engine.add(theirs, client=1)
         engine.abort(theirs.handle)
-        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(theirs)
+        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(
+            theirs
+        )
 
     def test_a_handle_that_is_none_or_in_use_is_refused(self, engine):
         engine.add(request(0))
@@ -245,10 +261,14 @@ class TestGarbage:
         peer.add(request(1))
         assert sum(stats.frames_dropped for stats in peer.until_finished(1).stats) == 7
 
-    @settings(deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+    @settings(
+        deadline=None, max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture]
+    )
     @given(
         st.lists(
-            st.binary(max_size=40) | st.sampled_from([ADD, ABORT, UTILITY, b"\x01" + b"\0" * 7]), min_size=1, max_size=5
+            st.binary(max_size=40) | st.sampled_from([ADD, ABORT, UTILITY, b"\x01" + b"\0" * 7]),
+            min_size=1,
+            max_size=5,
         )
     )
     def test_random_frames_on_the_input_socket(self, engine, frames):
@@ -305,13 +325,18 @@ class TestSignals:
             peer.add(request(late, max_tokens=1))
             inbox_outputs.append(peer.receive())
             refusals = [
-                f for outputs in inbox_outputs for f in outputs.finished if f.error == "the engine is shutting down"
+                f
+                for outputs in inbox_outputs
+                for f in outputs.finished
+                if f.error == "the engine is shutting down"
             ]
             if refusals:
                 break
             late += 1
         eventually(lambda: peer.child.exit_code == 0)
-        finished = {f.handle: f for outputs in [*inbox_outputs, *rest(peer)] for f in outputs.finished}
+        finished = {
+            f.handle: f for outputs in [*inbox_outputs, *rest(peer)] for f in outputs.finished
+        }
         assert finished[1].reason is FinishReason.LENGTH
 
     def test_what_comes_during_the_last_step_is_answered_too(self, start):
@@ -321,7 +346,10 @@ class TestSignals:
         peer.child.process.send_signal(STOP_SIGNAL)
         peer.add(request(2))
         finished = peer.until_finished(1, 2).finished
-        assert (finished[1].reason, finished[2].error) == (FinishReason.LENGTH, "the engine is shutting down")
+        assert (finished[1].reason, finished[2].error) == (
+            FinishReason.LENGTH,
+            "the engine is shutting down",
+        )
         eventually(lambda: peer.child.exit_code == 0)
 
     def test_the_second_one_aborts(self, start):
@@ -351,7 +379,10 @@ class TestSignals:
         peer.child.process.send_signal(STOP_SIGNAL)
         for client in (0, 1):
             handle = make_handle(client, 1)
-            assert peer.until_finished(handle, client=client).finished[handle].reason is FinishReason.ABORT
+            assert (
+                peer.until_finished(handle, client=client).finished[handle].reason
+                is FinishReason.ABORT
+            )
 
     @pytest.mark.parametrize("number", GROUP_SIGNALS)
     def test_what_reaches_a_whole_group_is_the_front_ends_business(self, start, number):
@@ -364,7 +395,10 @@ class TestDeath:
     """IO-11, IO-12: every client hears that the engine dies, and why."""
 
     def test_of_an_exception_in_a_step(self, start, capfd):
-        peer = start(clients=2, worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
+        peer = start(
+            clients=2,
+            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}},
+        )
         peer.add(request(1, [7]))
         for client in (0, 1):
             assert "plugin kernel_parts:MoodyWorker" in peer.until_dead(client=client)
@@ -385,14 +419,28 @@ class TestDeath:
         assert peer.until_dead() == "rank 1 died"
 
     def test_of_a_broken_scheduler(self, start):
-        peer = start(scheduler={"name": "kernel_parts:MoodyScheduler", "options": {"fail": "update_from_output"}})
+        peer = start(
+            scheduler={
+                "name": "kernel_parts:MoodyScheduler",
+                "options": {"fail": "update_from_output"},
+            }
+        )
         peer.add(request(1))
-        assert "plugin kernel_parts:MoodyScheduler (no distribution) failed in update_from_output" in peer.until_dead()
+        assert (
+            "plugin kernel_parts:MoodyScheduler (no distribution) failed in update_from_output"
+            in peer.until_dead()
+        )
 
     def test_of_a_fault_during_a_call(self, start):
         """The call is answered, and then the engine goes: the step that it waited for is lost."""
-        deep = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
-        peer = start(executor=deep, worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}})
+        deep = {
+            "name": "tenonry_testkit.fakes:InstantExecutor",
+            "options": {"depth": 2, "late": True},
+        }
+        peer = start(
+            executor=deep,
+            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}},
+        )
         peer.add(request(1, [7]))
         peer.send(UTILITY, msgspec.msgpack.encode([1, "reset_prefix_cache"]))
         assert "told to fail on token 7" in peer.until_dead()

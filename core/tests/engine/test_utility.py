@@ -54,7 +54,10 @@ class TestAllowList:
         answered = call(core, name)
         assert answered.result is None
         assert answered.failure is not None
-        assert f"Unsupported: '{name}' is not a method of the engine; it has ['add_lora'," in answered.failure
+        assert (
+            f"Unsupported: '{name}' is not a method of the engine; it has ['add_lora',"
+            in answered.failure
+        )
 
     def test_the_answer_carries_the_calls_number(self, core):
         assert call(core, "ping") == UtilityResult(7, True, None)
@@ -65,7 +68,9 @@ class TestArguments:
 
     def test_more_than_there_are_parameters_are_refused(self, core):
         assert call(core, "ping", 1).failure == "TypeError: ping takes 0 arguments, 1 were given"
-        assert "takes 2 arguments, 3 were given" in str(call(core, "reset_prefix_cache", True, True, True).failure)
+        assert "takes 2 arguments, 3 were given" in str(
+            call(core, "reset_prefix_cache", True, True, True).failure
+        )
 
     def test_missing_arguments_are_refused(self, core):
         assert "missing 1 required positional argument" in str(call(core, "add_lora", "a").failure)
@@ -104,7 +109,10 @@ class TestFailures:
 
     @pytest.mark.parametrize(
         ("method", "text"),
-        [("unknown_type", "TypeError: object cannot be sent"), ("nothing_of_the_kind", "Unsupported: ")],
+        [
+            ("unknown_type", "TypeError: object cannot be sent"),
+            ("nothing_of_the_kind", "Unsupported: "),
+        ],
     )
     def test_what_cannot_be_sent_or_called_is_a_text(self, core, method, text):
         assert str(call(core, "collective_rpc", method).failure).startswith(text)
@@ -116,7 +124,9 @@ class TestFailures:
         assert msgspec.msgpack.encode(answered)
 
     def test_results_are_plain(self, core):
-        assert result(core, "collective_rpc", "data") == [{"array": [0, 1, 2], "bytes": b"\x00", "number": 0.5}]
+        assert result(core, "collective_rpc", "data") == [
+            {"array": [0, 1, 2], "bytes": b"\x00", "number": 0.5}
+        ]
 
 
 class TestMethods:
@@ -152,7 +162,9 @@ class TestMethods:
         assert result(core, "reset_mm_cache") is True
 
     def test_ill_health_is_a_failure(self):
-        core = make_core(executor={"name": "kernel_parts:MoodyExecutor", "options": {"fail": "check_health"}})
+        core = make_core(
+            executor={"name": "kernel_parts:MoodyExecutor", "options": {"fail": "check_health"}}
+        )
         assert call(core, "check_health").failure == "RuntimeError: check_health failed on purpose"
 
     def test_workers_answer_with_no_step_in_flight(self, core):
@@ -191,7 +203,9 @@ class TestCapabilities:
         """What they refer to may be gone when it wakes up."""
         order: list[str] = []
         monkeypatch.setattr(core.scheduler, "reset_prefix_cache", lambda _: order.append("reset"))
-        monkeypatch.setattr(core.executor.worker, "sleep", lambda level: order.append(f"sleep {level}"))
+        monkeypatch.setattr(
+            core.executor.worker, "sleep", lambda level: order.append(f"sleep {level}")
+        )
         result(core, "sleep", 2)
         assert order == ["reset", "sleep 2"]
 
@@ -220,4 +234,6 @@ def test_every_method_has_annotations():
     """IO-10 rests on them."""
     for name in METHODS:
         signature = inspect.signature(getattr(EngineUtilities, name))
-        assert all(p.annotation is not p.empty for p in list(signature.parameters.values())[1:]), name
+        assert all(p.annotation is not p.empty for p in list(signature.parameters.values())[1:]), (
+            name
+        )

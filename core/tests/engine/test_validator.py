@@ -23,7 +23,9 @@ def i32(*values: int) -> np.ndarray:
     return np.array(values, np.int32)
 
 
-def new_row(row: int, handle: int, length: int, *blocks: int, num_computed: int = 0, **fields) -> NewRow:
+def new_row(
+    row: int, handle: int, length: int, *blocks: int, num_computed: int = 0, **fields
+) -> NewRow:
     groups = fields.pop("groups", 1)
     return NewRow(
         row=row,
@@ -59,11 +61,18 @@ def make_validator(*, feeds_back: bool = True, groups: int = 1) -> StepValidator
     """Three rows of at most 12 tokens, ten blocks of four, eight tokens a step; handles 1 to 9 exist."""
     config = EngineConfig(model="fake", max_num_seqs=3, max_num_batched_tokens=8)
     kv_cache = KVCacheConfig(
-        num_blocks=10, block_size=4, groups=tuple(KVCacheGroup(layers=(str(i),)) for i in range(groups))
+        num_blocks=10,
+        block_size=4,
+        groups=tuple(KVCacheGroup(layers=(str(i),)) for i in range(groups)),
     )
     validator = StepValidator(
         SchedulerContext(
-            config, kv_cache, max_model_len=12, clock=time.monotonic, plugin_name="mine", feeds_back_tokens=feeds_back
+            config,
+            kv_cache,
+            max_model_len=12,
+            clock=time.monotonic,
+            plugin_name="mine",
+            feeds_back_tokens=feeds_back,
         )
     )
     for handle in range(1, 10):
@@ -75,7 +84,9 @@ def make_validator(*, feeds_back: bool = True, groups: int = 1) -> StepValidator
 def validator() -> StepValidator:
     """After a right step: row 0 (handle 1) and row 1 (handle 2) hold three and five tokens and decode."""
     validator = make_validator()
-    validator.check(step(0, (0, 3, True), (1, 4, False), new=[new_row(0, 1, 3, 0), new_row(1, 2, 5, 1, 2)]))
+    validator.check(
+        step(0, (0, 3, True), (1, 4, False), new=[new_row(0, 1, 3, 0), new_row(1, 2, 5, 1, 2)])
+    )
     validator.check(step(1, (0, 1, True), (1, 1, True)))
     return validator
 
@@ -224,7 +235,12 @@ def test_a_request_that_comes_back_may_share_what_another_writes(validator):
 def test_each_group_has_writers_of_its_own():
     validator = make_validator(groups=2)
     validator.check(
-        step(0, (0, 3, True), (1, 3, True), new=[new_row(0, 1, 3, 0, groups=2), new_row(1, 2, 3, 1, groups=2)])
+        step(
+            0,
+            (0, 3, True),
+            (1, 3, True),
+            new=[new_row(0, 1, 3, 0, groups=2), new_row(1, 2, 3, 1, groups=2)],
+        )
     )
     clash = step(1, (2, 3, True), new=[new_row(2, 3, 3, 5, groups=2)])
     clash.new[0].block_ids = (i32(5), i32(1))
@@ -245,7 +261,10 @@ def test_an_empty_step_breaks_nothing(validator):
 @pytest.mark.parametrize("forget", ["added", "ended"])
 def test_the_validator_is_told_by_the_engine_only(forget: str):
     """Handles are known through `added` and `ended`, not through what the scheduler says."""
-    calls: dict[str, Callable[[StepValidator], None]] = {"added": lambda v: None, "ended": lambda v: v.ended(50)}
+    calls: dict[str, Callable[[StepValidator], None]] = {
+        "added": lambda v: None,
+        "ended": lambda v: v.ended(50),
+    }
     validator = make_validator()
     if forget == "ended":
         validator.added(50)

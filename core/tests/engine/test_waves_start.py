@@ -29,7 +29,9 @@ from tenonry_testkit.fakes.model import FakeModelHooks
         ),
     ],
 )
-def test_what_cannot_work_is_said_before_a_model_is_loaded(tmp_path, monkeypatch, worker, error, text):
+def test_what_cannot_work_is_said_before_a_model_is_loaded(
+    tmp_path, monkeypatch, worker, error, text
+):
     def load(*_: Any, **__: Any) -> None:
         raise AssertionError("an engine core was built")
 
@@ -43,9 +45,13 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(tmp_path, monkeypatch
         model_text=msgspec.json.encode(manager.resolve_model(config)).decode(),
     )  # fmt: skip
     nowhere = f"ipc://{tmp_path}/x"
-    addresses = EngineZmqAddresses(inputs=[], outputs=[], coordinator_input=nowhere, coordinator_output=nowhere)
+    addresses = EngineZmqAddresses(
+        inputs=[], outputs=[], coordinator_input=nowhere, coordinator_output=nowhere
+    )
     context: zmq.Context[Any] = zmq.Context()
     with pytest.raises(error, match=text) as caught:
-        make_loop(context, spec, HandshakeMetadata(addresses=addresses, parallel_config={"lockstep": 1}))
+        make_loop(
+            context, spec, HandshakeMetadata(addresses=addresses, parallel_config={"lockstep": 1})
+        )
     context.destroy(linger=0)  # as `run_engine` does, while the loop is there
     assert caught

@@ -30,7 +30,9 @@ def visible(monkeypatch: pytest.MonkeyPatch):
 
 
 def share(rank: int, **values: object) -> dict[str, str]:
-    config = served_config(**{"device": "cuda", "data_parallel_size": 2, "executor": "mp", **values})
+    config = served_config(
+        **{"device": "cuda", "data_parallel_size": 2, "executor": "mp", **values}
+    )
     return device_environment(config, rank)
 
 

@@ -32,14 +32,18 @@ def fleet() -> Iterator[FleetOf]:
             config, manager = fake_config(**values), PluginManager(discover=False)
             manager.register(FakeModelHooks())
             plan = manager.plan(config, launcher=True)
-            made = EngineFleet(config, manager.resolve_model(config), plan, on_death, coordinated=coordinated)
+            made = EngineFleet(
+                config, manager.resolve_model(config), plan, on_death, coordinated=coordinated
+            )
             ends.callback(made.shutdown)
             return made
 
         yield make
 
 
-@pytest.mark.parametrize(("rank", "ranks"), [(None, [0, 1]), (1, [0, 0])], ids=["all here", "one per server"])
+@pytest.mark.parametrize(
+    ("rank", "ranks"), [(None, [0, 1]), (1, [0, 0])], ids=["all here", "one per server"]
+)
 def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     """PM-6: its launcher chooses its devices by it."""
     made = fleet(data_parallel_size=2, data_parallel_rank=rank)
@@ -59,14 +63,24 @@ def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
 
 def facts(index: int, **values: int) -> EngineFacts:
     return EngineFacts(
-        **{"index": index, "epoch": 1, "num_gpu_blocks": 10, "block_size": 16, "max_model_len": 64, **values}
+        **{
+            "index": index,
+            "epoch": 1,
+            "num_gpu_blocks": 10,
+            "block_size": 16,
+            "max_model_len": 64,
+            **values,
+        }
     )
 
 
 def test_engines_that_differ_are_stopped_again(fleet):
     """EC-5: see `check_alike`."""
     made = fleet(data_parallel_size=2, worker="kernel_parts:UnlikeWorker", max_model_len=32)
-    with pytest.raises(ConfigError, match="engine 0 has block_size 16, engine 1 has 32; give --block-size 16 to all"):
+    with pytest.raises(
+        ConfigError,
+        match="engine 0 has block_size 16, engine 1 has 32; give --block-size 16 to all",
+    ):
         made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
     assert made.pids() == {}
 
@@ -104,8 +118,14 @@ def test_engines_may_have_different_numbers_of_blocks():
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"block_size": 32}, "engine 0 has block_size 16, engine 2 has 32; give --block-size 16 to all"),
-        ({"max_model_len": 48}, "engine 0 has max_model_len 64, engine 2 has 48; give --max-model-len 48 to all"),
+        (
+            {"block_size": 32},
+            "engine 0 has block_size 16, engine 2 has 32; give --block-size 16 to all",
+        ),
+        (
+            {"max_model_len": 48},
+            "engine 0 has max_model_len 64, engine 2 has 48; give --max-model-len 48 to all",
+        ),
     ],
 )
 def test_a_request_must_fit_any(values, words):

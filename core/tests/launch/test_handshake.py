@@ -34,15 +34,21 @@ from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, engine_identity, make_socket
 from tenonry_testkit.roles import eventually
 
-PLAN = PluginPlan((PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),))
+PLAN = PluginPlan(
+    (PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
+)
 ADDRESSES = EngineZmqAddresses(
     inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
     frontend_stats_publish_address="stats",
 )  # fmt: skip
-METADATA = HandshakeMetadata(addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4)
+METADATA = HandshakeMetadata(
+    addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4
+)
 VERSIONS = {"acme": "2.0"}
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
-FACTS = EngineFacts(index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"})
+FACTS = EngineFacts(
+    index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"}
+)
 READY = ReadyMessage(local=True, facts=FACTS)
 
 
@@ -78,7 +84,9 @@ class FrontEnd:
         self.engines = list(engines) or [CoreEngine(0)]
         self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
         self.dealers = {
-            index: make_socket(self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index))
+            index: make_socket(
+                self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
+            )
             for index in (0, 1, 258, 9)
         }
 
@@ -116,7 +124,12 @@ class TestGoodOrder:
         """HS-2, HS-4, HS-5, HS-15."""
         one = front_end()
         engine = one.engines[0]
-        assert (engine.index, engine.local, engine.identity, engine.state) == (0, True, b"\0\0", CoreEngineState.NEW)
+        assert (engine.index, engine.local, engine.identity, engine.state) == (
+            0,
+            True,
+            b"\0\0",
+            CoreEngineState.NEW,
+        )
         one.say(hello(), READY)
         assert one.run() == [FACTS]
         init = msgspec.msgpack.decode(one.dealers[0].recv(), type=HandshakeMetadata)
@@ -153,7 +166,8 @@ class TestWhatGoesWrong:
     def test_nobody_answers(self, front_end):
         """Q13: there is an overall deadline."""
         front_end(CoreEngine(0), CoreEngine(1)).fails(
-            r"not ready after 0.05 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout", timeout=0.05
+            r"not ready after 0.05 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout",
+            timeout=0.05,
         )
 
     def test_it_says_hello_and_no_more(self, front_end):
@@ -161,13 +175,19 @@ class TestWhatGoesWrong:
         one.say(hello())
         one.fails(r"engine 0 \(connected\)", timeout=0.3)
 
-    @pytest.mark.parametrize(("code", "text"), [(3, "engine 0: exit code 3"), (-9, "engine 0: signal SIGKILL")])
+    @pytest.mark.parametrize(
+        ("code", "text"), [(3, "engine 0: exit code 3"), (-9, "engine 0: signal SIGKILL")]
+    )
     def test_a_child_exits(self, front_end, code, text):
         """HS-13."""
-        front_end().fails(rf"ended before it was ready \({text}\); its own log lines say why", engine_0=code)
+        front_end().fails(
+            rf"ended before it was ready \({text}\); its own log lines say why", engine_0=code
+        )
 
     def test_several_children_exit(self, front_end):
-        front_end().fails(r"\(engine 0: exit code 1, engine 1: signal SIGTERM\)", engine_0=1, engine_1=-15)
+        front_end().fails(
+            r"\(engine 0: exit code 1, engine 1: signal SIGTERM\)", engine_0=1, engine_1=-15
+        )
 
     def test_the_last_words_of_a_dead_child_say_more_than_its_exit_code(self, front_end):
         one = front_end()
@@ -190,7 +210,10 @@ class TestWhatGoesWrong:
 
     @pytest.mark.parametrize(
         ("timeout", "ended", "text"),
-        [(0.05, {}, r"not ready after 0.05 s: engine 0 \(new\)"), (30.0, {"engine_0": 3}, "engine 0: exit code 3")],
+        [
+            (0.05, {}, r"not ready after 0.05 s: engine 0 \(new\)"),
+            (30.0, {"engine_0": 3}, "engine 0: exit code 3"),
+        ],
         ids=["the deadline", "an exit"],
     )
     def test_reports_of_many_nodes_put_off_nothing(self, front_end, timeout, ended, text):
@@ -242,7 +265,14 @@ class TestWhatGoesWrong:
         one.fails("local engine 0 sent READY while it was ready")
 
     @pytest.mark.parametrize(
-        "raw", [b"", b"\xc1", b"\x80", msgspec.msgpack.encode({"type": "HELLO"}), msgspec.msgpack.encode({"type": "X"})]
+        "raw",
+        [
+            b"",
+            b"\xc1",
+            b"\x80",
+            msgspec.msgpack.encode({"type": "HELLO"}),
+            msgspec.msgpack.encode({"type": "X"}),
+        ],
     )
     def test_garbage(self, front_end, raw):
         one = front_end()
@@ -252,14 +282,18 @@ class TestWhatGoesWrong:
     def test_another_protocol(self, front_end):
         one = front_end()
         one.say(hello(protocol=PROTOCOL_VERSION + 1))
-        one.fails(f"engine 0 on node-a speaks protocol {PROTOCOL_VERSION + 1}, this front end {PROTOCOL_VERSION}")
+        one.fails(
+            f"engine 0 on node-a speaks protocol {PROTOCOL_VERSION + 1}, this front end {PROTOCOL_VERSION}"
+        )
 
     @pytest.mark.parametrize(("versions", "theirs"), [({"acme": "2.1"}, "2.1"), ({}, "missing")])
     def test_another_version_of_a_plugin(self, front_end, versions, theirs):
         """Node, distribution and both versions are named."""
         one = front_end()
         one.say(hello(versions=versions))
-        one.fails(rf"node node-a \(engine 0\) has acme {theirs}, this one has 2\.0; install the same version on both")
+        one.fails(
+            rf"node node-a \(engine 0\) has acme {theirs}, this one has 2\.0; install the same version on both"
+        )
 
 
 class TestEnginesSide:
@@ -320,7 +354,8 @@ class TestEnginesSide:
             router[1]().hello()
 
     @pytest.mark.parametrize(
-        ("error", "text"), [(ModelError("no weights"), "no weights"), (KeyError("x"), "KeyError: 'x'")]
+        ("error", "text"),
+        [(ModelError("no weights"), "no weights"), (KeyError("x"), "KeyError: 'x'")],
     )
     def test_a_failure_is_told_in_words(self, router, error, text):
         socket, engine = router
@@ -355,7 +390,12 @@ class TestRealEngine:
 
     def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer, capfd):
         """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log tells it from a death."""
-        one = peer(worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_load": "no weights in /x"}})
+        one = peer(
+            worker={
+                "name": "tenonry_testkit.fakes:FakeWorker",
+                "options": {"fail_load": "no weights in /x"},
+            }
+        )
         one.launch()
         one.hear()
         one.answer()
@@ -371,10 +411,13 @@ class TestRealEngine:
         assert one.start().call("ping") is True
 
     @pytest.mark.parametrize(
-        ("plugins", "theirs"), [({"scheduler": "'t' (a:C)"}, r"scheduler 't' \(a:C\)"), ({}, "scheduler none")]
+        ("plugins", "theirs"),
+        [({"scheduler": "'t' (a:C)"}, r"scheduler 't' \(a:C\)"), ({}, "scheduler none")],
     )
     def test_another_plugin(self, front_end, plugins, theirs):
         """Nodes that were given different flags."""
         one = front_end()
         one.say(hello(plugins=plugins))
-        one.fails(rf"node node-a \(engine 0\) has {theirs}, this one has 's' \(a:B\); give both nodes the same flags")
+        one.fails(
+            rf"node node-a \(engine 0\) has {theirs}, this one has 's' \(a:B\); give both nodes the same flags"
+        )

@@ -43,13 +43,19 @@ def test_engines_run_what_an_engine_process_runs():
 
 def test_one_child_per_engine_with_its_name_and_devices(launcher, tmp_path, monkeypatch):
     """DP-2."""
-    monkeypatch.setattr(process, "device_environment", lambda _, rank: {"TENONRY_TEST": f"of {rank}"})
+    monkeypatch.setattr(
+        process, "device_environment", lambda _, rank: {"TENONRY_TEST": f"of {rank}"}
+    )
     files = {index: tmp_path / str(index) for index in (0, 3)}
     launcher.start([spec(index, str(file)) for index, file in files.items()])
     pids = launcher.pids()
     assert list(pids) == ["engine 0", "engine 3"]
     for index, file in files.items():
-        eventually(lambda file=file, index=index: file.exists() and file.read_text("utf-8") == f"of {index}")
+        eventually(
+            lambda file=file, index=index: (
+                file.exists() and file.read_text("utf-8") == f"of {index}"
+            )
+        )
         title = " ".join(psutil.Process(pids[f"engine {index}"]).cmdline())
         assert title.startswith(f"tenonry: engine {index}")
 

@@ -57,7 +57,9 @@ class Exits:
 
 
 class TestStart:
-    def test_a_child_gets_its_role_as_text_and_nothing_by_pickle(self, supervisor, file, monkeypatch):
+    def test_a_child_gets_its_role_as_text_and_nothing_by_pickle(
+        self, supervisor, file, monkeypatch
+    ):
         monkeypatch.setenv("FROM_PARENT", "yes")
         monkeypatch.syspath_prepend(str(file.parent))
         payload = {"file": str(file), "text": "ä\n" * 50_000}
@@ -75,7 +77,9 @@ class TestStart:
         assert facts["frozen"] > 1000  # modules; collections leave them alone
 
     @pytest.mark.parametrize("number", GROUP_SIGNALS)
-    def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(self, supervisor, file, number):
+    def test_what_reaches_a_whole_group_means_nothing_to_it_from_its_first_moment_on(
+        self, supervisor, file, number
+    ):
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
         child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held
@@ -89,7 +93,9 @@ class TestStart:
         ended = subprocess.run(command, check=False, capture_output=True, input=b"")
         assert (ended.returncode, ended.stdout, ended.stderr) == (70, b"", b"")
 
-    def test_the_working_directory_is_not_on_its_path(self, supervisor, file, tmp_path, monkeypatch):
+    def test_the_working_directory_is_not_on_its_path(
+        self, supervisor, file, tmp_path, monkeypatch
+    ):
         """A file in the user's folder must not shadow a module of the child."""
         (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", "utf-8")
         monkeypatch.chdir(tmp_path)
@@ -121,7 +127,9 @@ class TestStart:
     def test_an_interpreter_that_cannot_be_started_is_named_and_leaves_nothing(self, monkeypatch):
         monkeypatch.setattr(supervise.sys, "executable", "/no/such/python")
         before = _open_files()
-        with pytest.raises(LaunchError, match=r"engine 7 cannot be started: .*No such file.*'/no/such/python'"):
+        with pytest.raises(
+            LaunchError, match=r"engine 7 cannot be started: .*No such file.*'/no/such/python'"
+        ):
             start_child("engine 7", "tenonry_testkit.roles:sleep", {})
         assert _open_files() == before
 
@@ -131,7 +139,9 @@ class TestStart:
         assert child.exit_code == 1
         assert "no_such_role" in capfd.readouterr().err
 
-    def test_a_child_that_dies_before_it_reads_is_no_error_of_the_start(self, monkeypatch, tmp_path):
+    def test_a_child_that_dies_before_it_reads_is_no_error_of_the_start(
+        self, monkeypatch, tmp_path
+    ):
         script = tmp_path / "dies"
         script.write_text("#!/bin/sh\nexec 0<&-\nexit 3\n", "utf-8")
         script.chmod(0o755)
@@ -180,7 +190,13 @@ class TestExit:
 
     @pytest.mark.parametrize(
         ("code", "text"),
-        [(0, "exit code 0"), (1, "exit code 1"), (-9, "signal SIGKILL"), (-15, "signal SIGTERM"), (-200, "signal 200")],
+        [
+            (0, "exit code 0"),
+            (1, "exit code 1"),
+            (-9, "signal SIGKILL"),
+            (-15, "signal SIGTERM"),
+            (-200, "signal 200"),
+        ],
     )
     def test_exit_codes_in_words(self, code, text):
         assert describe_exit(code) == text
@@ -193,10 +209,15 @@ class TestSilence:
         exits = Exits()
         supervisor.on_exit(exits)
         for signs in ("+", "+-+", "", "+-", "-"):
-            supervisor.start(f"signs {signs}", "kernel_roles:give_signs", {"signs": signs}, silence_s=2)
+            supervisor.start(
+                f"signs {signs}", "kernel_roles:give_signs", {"signs": signs}, silence_s=2
+            )
         eventually(lambda: len(exits.seen) == 2)
         time.sleep(1.5)
-        assert sorted((name, code) for name, _, code in exits.seen) == [("signs +", -9), ("signs +-+", -9)]
+        assert sorted((name, code) for name, _, code in exits.seen) == [
+            ("signs +", -9),
+            ("signs +-+", -9),
+        ]
         assert caplog.text.count("has given no sign of life for 2 s") == 2
 
 
@@ -300,7 +321,9 @@ class TestLifetime:
         """The parent-death signal belongs to a thread; a child started by a helper thread must do without it."""
         children: list[Child] = []
         starter = threading.Thread(
-            target=lambda: children.append(start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)}))
+            target=lambda: children.append(
+                start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
+            )
         )
         starter.start()
         starter.join()
@@ -321,12 +344,19 @@ else:
 """
 
     def parent(
-        self, file: Path, then: str, *, thread: bool = False, role: str = "tenonry_testkit.roles:sleep"
+        self,
+        file: Path,
+        then: str,
+        *,
+        thread: bool = False,
+        role: str = "tenonry_testkit.roles:sleep",
     ) -> subprocess.Popen[bytes]:
         source = self.PARENT.format(then=then, thread=thread, role=role)
         path = os.pathsep.join(sys.path)
         environment = {**os.environ, "PYTHONPATH": path}
-        return subprocess.Popen([sys.executable, "-c", source, str(file)], env=environment, stdout=subprocess.PIPE)
+        return subprocess.Popen(
+            [sys.executable, "-c", source, str(file)], env=environment, stdout=subprocess.PIPE
+        )
 
     @pytest.mark.parametrize("thread", [False, True], ids=["death signal", "lifeline alone"])
     def test_a_child_ends_with_a_parent_that_is_killed(self, file, thread):
@@ -354,7 +384,9 @@ else:
         """Fault 30: what user code forks runs our finalizers when it ends, and the children are not its own."""
         then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
         with self.parent(
-            file, "import pathlib; from tenonry_testkit import roles; roles.said(pathlib.Path(sys.argv[1]))\n" + then
+            file,
+            "import pathlib; from tenonry_testkit import roles; roles.said(pathlib.Path(sys.argv[1]))\n"
+            + then,
         ) as parent:
             pid = said(file)["pid"]
             try:
@@ -362,7 +394,10 @@ else:
                 assert parent.stdout.readline() == b"0\n"
                 assert not is_gone(pid)
             finally:
-                for process in (psutil.Process(parent.pid), *psutil.Process(parent.pid).children(recursive=True)):
+                for process in (
+                    psutil.Process(parent.pid),
+                    *psutil.Process(parent.pid).children(recursive=True),
+                ):
                     process.kill()
         eventually(lambda: is_gone(pid), seconds=5)
 
@@ -374,7 +409,8 @@ else:
         psutil.Process(facts["grandchild"]).kill()  # no child of ours: nobody promised to stop it
 
     @pytest.mark.parametrize(
-        "then", ["__import__('tenonry_testkit.roles').roles.said(__import__('pathlib').Path(sys.argv[1]))"]
+        "then",
+        ["__import__('tenonry_testkit.roles').roles.said(__import__('pathlib').Path(sys.argv[1]))"],
     )
     def test_a_child_ends_with_a_parent_that_just_ends(self, file, then):
         with self.parent(file, then) as parent:
@@ -384,7 +420,9 @@ else:
 
 
 def _open_files() -> list[str]:
-    return [entry.name for entry in Path("/proc/self/fd").iterdir()] if sys.platform == "linux" else []
+    return (
+        [entry.name for entry in Path("/proc/self/fd").iterdir()] if sys.platform == "linux" else []
+    )
 
 
 def _watchers() -> list[Any]:

@@ -37,7 +37,9 @@ def acme(site: Site) -> Site:
 
 class TestInstalled:
     def test_an_entry_point_is_found_with_its_distribution_and_not_imported(self, acme):
-        found = [entry for entry in installed("stat_logger") if entry.distribution == "acme-loggers"]
+        found = [
+            entry for entry in installed("stat_logger") if entry.distribution == "acme-loggers"
+        ]
         assert [(e.kind, e.name, e.target, e.version) for e in found] == [
             ("stat_logger", "acme", "acme_loggers:Mine", "2.5"),
             ("stat_logger", "other", "acme_loggers:Other", "2.5"),
@@ -75,7 +77,9 @@ class TestInstalled:
 
     def test_a_name_claimed_twice_with_one_target_is_an_error_too(self, acme):
         acme.install("copy", version="2.5", entry_points={GROUP: {"acme": "acme_loggers:Mine"}})
-        with pytest.raises(PluginError, match=r"by acme-loggers 2\.5 \(.*\) and copy 2\.5 \([^)]*\); uninstall"):
+        with pytest.raises(
+            PluginError, match=r"by acme-loggers 2\.5 \(.*\) and copy 2\.5 \([^)]*\); uninstall"
+        ):
             find_entry_point("stat_logger", "acme")
 
 
@@ -97,7 +101,9 @@ class TestNotFound:
         assert "installed: none" in text
 
     def test_says_what_can_be_typed_instead(self, acme):
-        assert "give an installed name, module:Class or path.py:Class" in str(not_found("stat_logger", "zzz"))
+        assert "give an installed name, module:Class or path.py:Class" in str(
+            not_found("stat_logger", "zzz")
+        )
 
     def test_first_party_names_belong_to_known_kinds(self):
         assert {kind for kind, _ in FIRST_PARTY} <= set(GROUPS)

@@ -13,7 +13,14 @@ from kernel_site import Site
 
 from tenonry import hookimpl
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
-from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, PluginIncompatible, PluginNotFound
+from tenonry.errors import (
+    ConfigError,
+    ModelError,
+    PluginError,
+    PluginFault,
+    PluginIncompatible,
+    PluginNotFound,
+)
 from tenonry.info import ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.plugin.kinds import FIRST_PARTY, HOOK_MODULES, KINDS
@@ -58,17 +65,29 @@ class TestByName:
     @pytest.mark.parametrize(
         ("name", "error", "text"),
         [
-            ("god", PluginNotFound, r"no stat logger is called 'god'; installed: .*; did you mean 'good'\?"),
+            (
+                "god",
+                PluginNotFound,
+                r"no stat logger is called 'god'; installed: .*; did you mean 'good'\?",
+            ),
             ("missing", PluginIncompatible, "does not implement record of StatLogger"),
             (
                 "future",
                 PluginIncompatible,
                 r"speaks version 2 of the stat_logger interface; this kernel can drive \[1\]",
             ),
-            ("stranger", PluginIncompatible, r"is not a subclass of tenonry\.interfaces\.stat_logger\.StatLogger"),
+            (
+                "stranger",
+                PluginIncompatible,
+                r"is not a subclass of tenonry\.interfaces\.stat_logger\.StatLogger",
+            ),
             ("function", PluginIncompatible, "is not a subclass of"),
             ("gone", PluginError, r"has no 'Gone'; acme defines \[.*'Mine'.*'function'.*\]"),
-            ("nowhere", PluginError, "cannot be imported: ModuleNotFoundError: No module named 'acme_nowhere'"),
+            (
+                "nowhere",
+                PluginError,
+                "cannot be imported: ModuleNotFoundError: No module named 'acme_nowhere'",
+            ),
         ],
     )
     def test_one_that_cannot_be_used_is_refused(self, acme, name, error, text):
@@ -85,13 +104,17 @@ class TestByName:
             entry_points={LOGGERS: {"old": "old_one:Mine"}},
             modules={"old_one.py": STAT_LOGGER},
         )
-        with pytest.raises(PluginIncompatible, match=r"old-one 1\.0 needs tenonry>=99, but this is tenonry"):
+        with pytest.raises(
+            PluginIncompatible, match=r"old-one 1\.0 needs tenonry>=99, but this is tenonry"
+        ):
             resolve("old")
         assert "old_one" not in sys.modules
 
     def test_requirements_of_whoever_declares_the_entry_point_count(self, acme):
         """The module belongs to a distribution that fits; the one that names it does not."""
-        acme.install("front", requires=["tenonry>=99"], entry_points={LOGGERS: {"front": "acme:Mine"}})
+        acme.install(
+            "front", requires=["tenonry>=99"], entry_points={LOGGERS: {"front": "acme:Mine"}}
+        )
         with pytest.raises(PluginIncompatible, match=r"front 1\.0 needs tenonry>=99"):
             resolve("front")
 
@@ -102,7 +125,9 @@ class TestByName:
 
     def test_a_first_party_name_says_what_to_install(self, monkeypatch):
         monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
-        with pytest.raises(PluginNotFound, match="it comes with: pip install tenonry-executor-moon"):
+        with pytest.raises(
+            PluginNotFound, match="it comes with: pip install tenonry-executor-moon"
+        ):
             PluginManager(discover=False).resolve("executor", PluginChoice(name="moon"), CONFIG)
 
     @pytest.mark.parametrize(
@@ -111,8 +136,14 @@ class TestByName:
          ("def f(:", "SyntaxError"), ("import sys; sys.exit(3)", "SystemExit: 3")],
     )  # fmt: skip
     def test_a_module_that_cannot_be_imported_is_named_with_the_cause(self, site, source, text):
-        site.install("bad", entry_points={LOGGERS: {"bad": "bad_module:Mine"}}, modules={"bad_module.py": source})
-        with pytest.raises(PluginError, match=rf"stat logger 'bad' \(bad_module:Mine, bad 1\.0\) .*{text}") as caught:
+        site.install(
+            "bad",
+            entry_points={LOGGERS: {"bad": "bad_module:Mine"}},
+            modules={"bad_module.py": source},
+        )
+        with pytest.raises(
+            PluginError, match=rf"stat logger 'bad' \(bad_module:Mine, bad 1\.0\) .*{text}"
+        ) as caught:
             resolve("bad")
         assert caught.value.__cause__ is not None
 
@@ -121,18 +152,25 @@ class TestOptions:
     @pytest.mark.parametrize(
         ("options", "text"),
         [
-            ({"levl": 2}, r"unknown setting 'levl'; did you mean 'level'\?; known options: level, where"),
+            (
+                {"levl": 2},
+                r"unknown setting 'levl'; did you mean 'level'\?; known options: level, where",
+            ),
             ({"level": 4}, r"level=4: .*less than or equal to 3"),
             ({"level": "x"}, r"level='x': .*valid integer"),
             ({"level": 4, "where": 5}, r"level=4: .*; where=5: .*"),
         ],
     )
     def test_bad_ones_are_named_by_path_with_the_plugin(self, acme, options, text):
-        with pytest.raises(PluginError, match=rf"options of stat logger 'good' \(acme:Mine, acme 2\.5\).*{text}"):
+        with pytest.raises(
+            PluginError, match=rf"options of stat logger 'good' \(acme:Mine, acme 2\.5\).*{text}"
+        ):
             resolve("good", **options)
 
     def test_a_plugin_without_options_takes_none(self, site):
-        site.install("plain", modules={"plain.py": STAT_LOGGER + "\nMine.Options = StatLogger.Options\n"})
+        site.install(
+            "plain", modules={"plain.py": STAT_LOGGER + "\nMine.Options = StatLogger.Options\n"}
+        )
         with pytest.raises(PluginError, match=r"unknown setting 'level'; known options: none"):
             resolve("plain:Mine", level=1)
 
@@ -149,13 +187,16 @@ class TestQualifiedNames:
         assert "no distribution" in entry.label()
 
     def test_a_nested_class(self, site):
-        (site.folder / "nested.py").write_text(STAT_LOGGER + "\nclass Box:\n    Inner = Mine\n", "utf-8")
+        (site.folder / "nested.py").write_text(
+            STAT_LOGGER + "\nclass Box:\n    Inner = Mine\n", "utf-8"
+        )
         assert resolve("nested:Box.Inner").load().__name__ == "Mine"
 
     @pytest.mark.parametrize("name", ["__main__:Mine", ":Mine"])
     def test_main_is_refused_with_the_remedy(self, name):
         with pytest.raises(
-            PluginError, match=r"of __main__ cannot be imported by other processes; give the file as path\.py:Mine"
+            PluginError,
+            match=r"of __main__ cannot be imported by other processes; give the file as path\.py:Mine",
         ):
             resolve(name)
 
@@ -223,7 +264,9 @@ class TestFiles:
             assert str(name) in str(caught.value)
 
     def test_a_file_without_a_class_is_a_name_that_nobody_knows(self, path):
-        with pytest.raises(PluginNotFound, match=r"give an installed name, module:Class or path\.py:Class"):
+        with pytest.raises(
+            PluginNotFound, match=r"give an installed name, module:Class or path\.py:Class"
+        ):
             resolve(str(path))
 
     def test_the_class_is_checked_as_any_other(self, path):
@@ -235,14 +278,18 @@ class TestHooks:
     def test_a_hook_wins_over_an_entry_point(self, acme):
         manager = PluginManager(discover=False)
         (acme.folder / "better.py").write_text(STAT_LOGGER, "utf-8")
-        (acme.folder / "my_hooks.py").write_text(HOOKS.format(answer="better:Mine", name="good"), "utf-8")
+        (acme.folder / "my_hooks.py").write_text(
+            HOOKS.format(answer="better:Mine", name="good"), "utf-8"
+        )
         manager.register(importlib.import_module("my_hooks"))
         assert resolve("good", manager).target == "better:Mine"
         assert resolve("good").target == "acme:Mine"
 
     def test_a_hook_that_knows_nothing_leaves_it_to_the_next(self, acme):
         manager = PluginManager(discover=False)
-        (acme.folder / "shy_hooks.py").write_text(HOOKS.format(answer="better:Mine", name="else"), "utf-8")
+        (acme.folder / "shy_hooks.py").write_text(
+            HOOKS.format(answer="better:Mine", name="else"), "utf-8"
+        )
         manager.register(importlib.import_module("shy_hooks"))
         assert resolve("good", manager).target == "acme:Mine"
 
@@ -255,7 +302,10 @@ class TestHooks:
         manager = PluginManager(discover=False)
         manager.register(Hooks())
         choice = PluginChoice(name="auto")
-        assert manager.resolve("stat_logger", choice, EngineConfig(model="m", max_num_seqs=7)).target == "acme:Mine"
+        assert (
+            manager.resolve("stat_logger", choice, EngineConfig(model="m", max_num_seqs=7)).target
+            == "acme:Mine"
+        )
         with pytest.raises(PluginNotFound):
             manager.resolve("stat_logger", choice, CONFIG)
 
@@ -293,7 +343,9 @@ class TestHooks:
 
         manager = PluginManager(discover=False)
         manager.register(Hooks(), name="mine")
-        with pytest.raises(PluginError, match=r"tenonry_get_stat_logger answered .*for 'x'; .*\"module:Class\""):
+        with pytest.raises(
+            PluginError, match=r"tenonry_get_stat_logger answered .*for 'x'; .*\"module:Class\""
+        ):
             resolve("x", manager)
 
 
@@ -336,10 +388,13 @@ class TestHookModules:
     def test_only_the_allowed_are_active(self, hooks):
         assert self.names(PluginManager(PluginPolicy(allow=("acme-hooks",)))) == ["acme-hooks"]
 
-    @pytest.mark.parametrize("policy", [PluginPolicy(allow=("acme-hook",)), PluginPolicy(disable=("acme-hook",))])
+    @pytest.mark.parametrize(
+        "policy", [PluginPolicy(allow=("acme-hook",)), PluginPolicy(disable=("acme-hook",))]
+    )
     def test_an_unknown_name_in_the_policy_is_an_error(self, hooks, policy):
         with pytest.raises(
-            ConfigError, match=r"name \['acme-hook'\], which are not installed; installed: .*acme-hooks"
+            ConfigError,
+            match=r"name \['acme-hook'\], which are not installed; installed: .*acme-hooks",
         ):
             PluginManager(policy)
 
@@ -348,14 +403,21 @@ class TestHookModules:
             "old-hooks", requires=["tenonry<0.1"], entry_points={HOOK_MODULES: {"old": "old_hooks"}},
             modules={"old_hooks.py": ""},
         )  # fmt: skip
-        with pytest.raises(PluginIncompatible, match=r"old-hooks 1\.0 needs tenonry<0\.1.*: --disable-plugin old$"):
+        with pytest.raises(
+            PluginIncompatible, match=r"old-hooks 1\.0 needs tenonry<0\.1.*: --disable-plugin old$"
+        ):
             PluginManager()
         assert "old_hooks" not in sys.modules
 
     def test_one_that_cannot_be_imported_stops_the_start_with_the_remedy(self, site):
-        site.install("bad-hooks", entry_points={HOOK_MODULES: {"bad": "bad_hooks"}}, modules={"bad_hooks.py": "1 / 0"})
+        site.install(
+            "bad-hooks",
+            entry_points={HOOK_MODULES: {"bad": "bad_hooks"}},
+            modules={"bad_hooks.py": "1 / 0"},
+        )
         with pytest.raises(
-            PluginError, match=r"hook module 'bad' \(bad_hooks, bad-hooks 1\.0\) .*ZeroDivisionError"
+            PluginError,
+            match=r"hook module 'bad' \(bad_hooks, bad-hooks 1\.0\) .*ZeroDivisionError",
         ) as caught:
             PluginManager()
         assert str(caught.value).endswith("uninstall it, or disable it: --disable-plugin bad")
@@ -364,13 +426,16 @@ class TestHookModules:
     def test_an_attribute_of_a_module_may_be_the_hook_module(self, acme):
         source = (
             "class H:\n"
-            + "\n".join("    " + line for line in HOOKS.format(answer="acme:Mine", name="hooked").splitlines()).replace(
-                "(name", "(self, name"
-            )
+            + "\n".join(
+                "    " + line
+                for line in HOOKS.format(answer="acme:Mine", name="hooked").splitlines()
+            ).replace("(name", "(self, name")
             + "\nhooks = H()\n"
         )
         acme.install(
-            "boxed", entry_points={HOOK_MODULES: {"boxed": "boxed_hooks:hooks"}}, modules={"boxed_hooks.py": source}
+            "boxed",
+            entry_points={HOOK_MODULES: {"boxed": "boxed_hooks:hooks"}},
+            modules={"boxed_hooks.py": source},
         )
         assert resolve("hooked", PluginManager()).target == "acme:Mine"
 
@@ -382,7 +447,8 @@ class TestHookModules:
             modules={"rival_hooks.py": ""},
         )
         with pytest.raises(
-            PluginError, match=r"hook_module 'acme-hooks' is claimed twice, by acme-hooks 1\.2 .* and rival 9"
+            PluginError,
+            match=r"hook_module 'acme-hooks' is claimed twice, by acme-hooks 1\.2 .* and rival 9",
         ):
             PluginManager()
 
@@ -391,17 +457,28 @@ class TestHookModules:
         [
             ("tenonry_get_stat_logger", "name, config", lambda manager: resolve("x", manager)),
             ("tenonry_resolve_model", "config", lambda manager: manager.resolve_model(CONFIG)),
-            ("tenonry_configured", "config", lambda manager: manager.call("tenonry_configured", config=CONFIG)),
-            ("tenonry_engine_ready", "info", lambda manager: manager.call("tenonry_engine_ready", info=None)),
+            (
+                "tenonry_configured",
+                "config",
+                lambda manager: manager.call("tenonry_configured", config=CONFIG),
+            ),
+            (
+                "tenonry_engine_ready",
+                "info",
+                lambda manager: manager.call("tenonry_engine_ready", info=None),
+            ),
         ],
     )
-    def test_one_whose_hook_raises_is_named_with_its_distribution(self, site, hook, arguments, call):
+    def test_one_whose_hook_raises_is_named_with_its_distribution(
+        self, site, hook, arguments, call
+    ):
         site.install(
             "raising", version="4", entry_points={HOOK_MODULES: {"raiser": "raiser_hooks"}},
             modules={"raiser_hooks.py": raising_hooks(hook, arguments)},
         )  # fmt: skip
         with pytest.raises(
-            PluginFault, match=rf"plugin raiser \(raising 4\) failed in {hook}: ValueError: on purpose"
+            PluginFault,
+            match=rf"plugin raiser \(raising 4\) failed in {hook}: ValueError: on purpose",
         ) as caught:
             call(PluginManager())
         assert isinstance(caught.value.__cause__, ValueError)
@@ -436,7 +513,9 @@ class TestModels:
 
     def test_an_unknown_model_lists_the_registered_names_and_the_remedy(self, site):
         site.install("zoo", entry_points={"tenonry.models": {"zebra": "zoo:path"}})
-        with pytest.raises(ModelError, match=r"registered names: .*zebra.*pip install tenonry-hf-hub"):
+        with pytest.raises(
+            ModelError, match=r"registered names: .*zebra.*pip install tenonry-hf-hub"
+        ):
             PluginManager(discover=False).resolve_model(EngineConfig(model="no/such"))
 
 
@@ -447,7 +526,9 @@ class TestOwnedPoints:
 
     def test_by_name_and_by_qualified_name(self, site):
         site.install(
-            "fair", entry_points={self.POLICIES: {"fair": "fair:Fair"}}, modules={"fair.py": "class Fair: pass"}
+            "fair",
+            entry_points={self.POLICIES: {"fair": "fair:Fair"}},
+            modules={"fair.py": "class Fair: pass"},
         )
         for name in ("fair", "fair:Fair"):
             found, entry = resolve_owned("scheduling_policy", name)

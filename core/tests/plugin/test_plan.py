@@ -10,10 +10,17 @@ from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.plan import PlanEntry, PluginPlan
 
-SCHEDULER = PlanEntry(kind="scheduler", name="s", target="a:B", distribution="tenonry", version="0.1.0")
+SCHEDULER = PlanEntry(
+    kind="scheduler", name="s", target="a:B", distribution="tenonry", version="0.1.0"
+)
 LOGGERS = tuple(
     PlanEntry(
-        kind="stat_logger", name=name, target=f"{name}:L", distribution="no-such-dist", version="7", options={"x": [1]}
+        kind="stat_logger",
+        name=name,
+        target=f"{name}:L",
+        distribution="no-such-dist",
+        version="7",
+        options={"x": [1]},
     )
     for name in ("one", "two")
 )
@@ -36,13 +43,16 @@ def test_entries_are_found_by_kind():
     assert PLAN.find("worker") is None
     assert [entry.name for entry in PLAN.all("stat_logger")] == ["one", "two"]
     with pytest.raises(
-        PluginError, match=r"the plan has no worker; it names \['scheduler', 'stat_logger', 'stat_logger'\]"
+        PluginError,
+        match=r"the plan has no worker; it names \['scheduler', 'stat_logger', 'stat_logger'\]",
     ):
         PLAN.get("worker")
 
 
 def test_records_name_every_plugin_in_use():
-    assert [(record.kind, record.name, record.distribution, record.version) for record in PLAN.records()] == [
+    assert [
+        (record.kind, record.name, record.distribution, record.version) for record in PLAN.records()
+    ] == [
         ("scheduler", "s", "tenonry", "0.1.0"),
         ("stat_logger", "one", "no-such-dist", "7"),
         ("stat_logger", "two", "no-such-dist", "7"),
@@ -60,7 +70,10 @@ def test_versions_are_those_of_the_plan_and_those_found_here():
     [
         (SCHEDULER, "scheduler 's' (a:B, tenonry 0.1.0)"),
         (LOGGERS[0], "stat logger 'one' (one:L, no-such-dist 7)"),
-        (PlanEntry(kind="worker", name="./w.py:W", target="h:W", path="/x/w.py"), "worker './w.py:W' (/x/w.py)"),
+        (
+            PlanEntry(kind="worker", name="./w.py:W", target="h:W", path="/x/w.py"),
+            "worker './w.py:W' (/x/w.py)",
+        ),
         (PlanEntry(kind="worker", name="w", target="t:W"), "worker 'w' (t:W, no distribution)"),
     ],
 )
@@ -69,7 +82,13 @@ def test_a_label_says_where_a_plugin_comes_from(entry, label):
 
 
 def test_options_of_a_file_plugin_are_checked_where_it_arrives():
-    entry = PlanEntry(kind="stat_logger", name="x", target="tenonry_file_test:Mine", source=STAT_LOGGER, path="/x.py")
+    entry = PlanEntry(
+        kind="stat_logger",
+        name="x",
+        target="tenonry_file_test:Mine",
+        source=STAT_LOGGER,
+        path="/x.py",
+    )
     bad = msgspec.structs.replace(entry, options={"level": 9})
     with pytest.raises(PluginError, match="level=9: Input should be less than or equal to 3"):
         bad.load_options(bad.load())

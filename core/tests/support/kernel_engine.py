@@ -32,7 +32,12 @@ def fake_config(**values: Any) -> EngineConfig:
 
 
 def make_core(
-    *, facts: dict[str, Any] | None = None, clock: Any = None, on_failure: Any = None, index: int = 0, **values: Any
+    *,
+    facts: dict[str, Any] | None = None,
+    clock: Any = None,
+    on_failure: Any = None,
+    index: int = 0,
+    **values: Any,
 ) -> EngineCore:
     """An engine core in this process. `facts` are the model's, `values` the configuration's."""
     config = fake_config(**values)
@@ -45,9 +50,13 @@ def make_core(
     )  # fmt: skip
 
 
-def request(handle: int, prompt: Any = (1, 2, 3), *, client: int = 0, **fields: Any) -> EngineCoreRequest:
+def request(
+    handle: int, prompt: Any = (1, 2, 3), *, client: int = 0, **fields: Any
+) -> EngineCoreRequest:
     """A request; fields of SamplingParams and of EngineCoreRequest alike."""
-    known = {name: fields.pop(name) for name in list(fields) if name in SamplingParams.__struct_fields__}
+    known = {
+        name: fields.pop(name) for name in list(fields) if name in SamplingParams.__struct_fields__
+    }
     own = fields.pop("stop_ids", ())
     return EngineCoreRequest(
         handle=make_handle(client, handle),

@@ -87,7 +87,11 @@ class MoodyScheduler(ReferenceScheduler):
         output = super().schedule()
         if self.options.rows:
             rows = np.arange(self.options.rows, dtype=np.int32)
-            output.row, output.num_tokens, output.next_token = rows, np.ones_like(rows), np.zeros_like(rows)
+            output.row, output.num_tokens, output.next_token = (
+                rows,
+                np.ones_like(rows),
+                np.zeros_like(rows),
+            )
             output.samples, output.total_tokens = np.ones(len(rows), np.bool_), len(rows)
         return output
 
@@ -275,7 +279,9 @@ class UnlikeWorker(FakeWorker):
 
     def kv_cache_groups(self) -> list[KVCacheGroup]:
         sizes = (16 << self.context.engine_index,)
-        return [msgspec.structs.replace(group, block_sizes=sizes) for group in super().kv_cache_groups()]
+        return [
+            msgspec.structs.replace(group, block_sizes=sizes) for group in super().kv_cache_groups()
+        ]
 
 
 class CountingWorker(FakeWorker):

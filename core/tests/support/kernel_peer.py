@@ -34,15 +34,26 @@ IDENTITY = engine_identity(3)
 class Peer:
     """`clients` front ends in one. The engine has index 3; `start` goes as far as READY."""
 
-    def __init__(self, *, clients: int = 1, facts: dict[str, Any] | None = None, **values: Any) -> None:
+    def __init__(
+        self, *, clients: int = 1, facts: dict[str, Any] | None = None, **values: Any
+    ) -> None:
         self.config = fake_config(**values)
         manager = PluginManager(discover=False)
         manager.register(FakeModelHooks(**(facts or {})))
-        self.plan, self.model = manager.plan(self.config, launcher=False), manager.resolve_model(self.config)
+        self.plan, self.model = (
+            manager.plan(self.config, launcher=False),
+            manager.resolve_model(self.config),
+        )
         self.run, self.context = RunDirectory(), zmq.Context()
         self.supervisor = Supervisor()
-        self.handshake = make_socket(self.context, zmq.ROUTER, self.run.address("handshake"), bind=True)
-        self.inputs, self.outputs, self.addresses = [], [], EngineZmqAddresses(inputs=[], outputs=[])
+        self.handshake = make_socket(
+            self.context, zmq.ROUTER, self.run.address("handshake"), bind=True
+        )
+        self.inputs, self.outputs, self.addresses = (
+            [],
+            [],
+            EngineZmqAddresses(inputs=[], outputs=[]),
+        )
         for _ in range(clients):
             for kind, sockets, addresses in (
                 (zmq.ROUTER, self.inputs, self.addresses.inputs),
@@ -66,7 +77,9 @@ class Peer:
             model_text=msgspec.json.encode(self.model).decode(),
             **fields,
         )
-        self.child = self.supervisor.start("engine 3", ENGINE_ROLE, {"spec": msgspec.json.encode(spec).decode()})
+        self.child = self.supervisor.start(
+            "engine 3", ENGINE_ROLE, {"spec": msgspec.json.encode(spec).decode()}
+        )
         return self.child
 
     def hear(self, seconds: float = 8.0) -> Any:
@@ -79,7 +92,9 @@ class Peer:
     def answer(self, body: bytes | None = None) -> None:
         """INIT, or something else."""
         metadata = HandshakeMetadata(addresses=self.addresses, epoch=EPOCH)
-        self.handshake.send_multipart([IDENTITY, msgspec.msgpack.encode(metadata) if body is None else body])
+        self.handshake.send_multipart(
+            [IDENTITY, msgspec.msgpack.encode(metadata) if body is None else body]
+        )
 
     def start(self) -> Peer:
         self.launch()
@@ -98,7 +113,12 @@ class Peer:
         self.inputs[client].send_multipart([IDENTITY, *frames])
 
     def add(
-        self, source: EngineCoreRequest, *, client: int = 0, epoch: int = EPOCH, handle: bytes | None = None
+        self,
+        source: EngineCoreRequest,
+        *,
+        client: int = 0,
+        epoch: int = EPOCH,
+        handle: bytes | None = None,
     ) -> None:
         source.epoch = epoch
         frame = handle or source.handle.to_bytes(8, "little")
@@ -136,7 +156,9 @@ class Peer:
         while not set(handles) <= set(inbox.finished):
             assert time.monotonic() < deadline, f"{handles} did not end: {inbox.finished}"
             outputs = self.receive(client=client)
-            outputs.finished = [one for one in outputs.finished if one.handle in handles]  # garbage is answered, too
+            outputs.finished = [
+                one for one in outputs.finished if one.handle in handles
+            ]  # garbage is answered, too
             inbox.take({client: outputs})
         return inbox
 

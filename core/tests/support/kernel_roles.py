@@ -16,9 +16,7 @@ import psutil
 from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
 from tenonry_testkit.roles import say
 
-IGNORE_AND_SLEEP = (
-    "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-)
+IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
 
 
 def give_signs(payload: Mapping[str, str]) -> int:
@@ -44,7 +42,9 @@ def kill_itself(payload: Mapping[str, str]) -> int:
 def stubborn(payload: Mapping[str, str]) -> int:
     """Ignore STOP_SIGNAL, and have a child that ignores it, too."""
     signal.signal(STOP_SIGNAL, signal.SIG_IGN)
-    with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
+    with subprocess.Popen(
+        [sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE
+    ) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
         say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
@@ -55,7 +55,9 @@ def stubborn(payload: Mapping[str, str]) -> int:
 def polite(payload: Mapping[str, str]) -> int:
     """End on STOP_SIGNAL with status 0, leaving behind a child that does not."""
     signal.signal(STOP_SIGNAL, lambda *_: sys.exit(0))
-    with subprocess.Popen([sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE) as grandchild:
+    with subprocess.Popen(
+        [sys.executable, "-c", IGNORE_AND_SLEEP], stdout=subprocess.PIPE
+    ) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
         say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
@@ -74,7 +76,9 @@ def report(payload: Mapping[str, str]) -> int:
         "path": sys.path,
         "argv": sys.argv,
         "stdin": sys.stdin.read(),
-        "ignores": {number.name: signal.getsignal(number) is signal.SIG_IGN for number in GROUP_SIGNALS},
+        "ignores": {
+            number.name: signal.getsignal(number) is signal.SIG_IGN for number in GROUP_SIGNALS
+        },
         "held": sorted(signal.pthread_sigmask(signal.SIG_BLOCK, ())),
         "descriptors": sorted(int(entry.name) for entry in Path("/proc/self/fd").iterdir())
         if sys.platform == "linux"

@@ -33,7 +33,11 @@ class Site:
         (info / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
         points = ""
         for group, names in (entry_points or {}).items():
-            points += f"[{group}]\n" + "".join(f"{key} = {target}\n" for key, target in names.items()) + "\n"
+            points += (
+                f"[{group}]\n"
+                + "".join(f"{key} = {target}\n" for key, target in names.items())
+                + "\n"
+            )
         (info / "entry_points.txt").write_text(points, "utf-8")
         for file_name, source in (modules or {}).items():
             (self.folder / file_name).write_text(source, "utf-8")

@@ -24,7 +24,9 @@ from tenonry.transport import serial
 from tenonry.transport.serial import INLINE_BYTES, MAX_FRAMES, Decoder, Encoder, to_plain
 
 DTYPES = ["bool", *(f"{kind}{size}" for kind in "iu" for size in (1, 2, 4, 8)), "f2", "f4", "f8"]
-ARRAYS = hnp.arrays(st.sampled_from(DTYPES), hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5))
+ARRAYS = hnp.arrays(
+    st.sampled_from(DTYPES), hnp.array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5)
+)
 
 QUICKLY = settings(max_examples=60, deadline=None)
 
@@ -47,7 +49,9 @@ def round_trip(message: Any, kind: Any) -> Any:
 
 
 def same(one: np.ndarray, other: np.ndarray) -> bool:
-    return one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    return (
+        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+    )
 
 
 class TestRoundTrip:
@@ -69,7 +73,9 @@ class TestRoundTrip:
         assert same(np.ascontiguousarray(array[::2]), round_trip(Letter(array[::2]), Letter).first)
 
     @QUICKLY
-    @given(st.sampled_from(["i2", "u4", "i8", "f4", "f8"]), st.lists(st.integers(0, 100), max_size=5))
+    @given(
+        st.sampled_from(["i2", "u4", "i8", "f4", "f8"]), st.lists(st.integers(0, 100), max_size=5)
+    )
     def test_foreign_byte_order_is_converted(self, dtype, values):
         back = round_trip(Letter(np.array(values, f">{dtype}")), Letter).first
         assert back.dtype == np.dtype(dtype)
@@ -101,19 +107,28 @@ class TestRoundTrip:
             offsets=np.array([0, 1, 3], np.int32),
             finished=[FinishedOutput(5, FinishReason.STOP, stop_token_id=3)],
             logprobs=TokenLogprobs(
-                np.array([0], np.int32), np.ones((1, 3), np.int32), np.ones((1, 3), np.float32), np.array([1], np.int32)
+                np.array([0], np.int32),
+                np.ones((1, 3), np.int32),
+                np.ones((1, 3), np.float32),
+                np.array([1], np.int32),
             ),
         )
         back = round_trip(outputs, EngineCoreOutputs)
         assert back.handles.tolist() == [2**63 + 1, 5]
-        assert (back.epoch, back.token_ids.tolist(), back.offsets.tolist()) == (3, [1, 2, 3], [0, 1, 3])
+        assert (back.epoch, back.token_ids.tolist(), back.offsets.tolist()) == (
+            3,
+            [1, 2, 3],
+            [0, 1, 3],
+        )
         assert back.finished == outputs.finished
         assert back.logprobs.logprobs.shape == (1, 3)
         row = NewRow(
             row=0, handle=1, token_ids=np.arange(3, dtype=np.int32), num_computed=0, num_output=0,
             block_ids=(np.arange(2, dtype=np.int32), np.arange(1, dtype=np.int32)), sampling=SamplingParams(),
         )  # fmt: skip
-        step = round_trip(SchedulerOutput(step_id=4, new=[row], samples=np.array([True])), SchedulerOutput)
+        step = round_trip(
+            SchedulerOutput(step_id=4, new=[row], samples=np.array([True])), SchedulerOutput
+        )
         assert [ids.tolist() for ids in step.new[0].block_ids] == [[0, 1], [0]]
         assert step.samples.dtype == np.bool_
 
@@ -139,7 +154,9 @@ class TestOutOfBand:
         assert Decoder(Letter).decode(frames).first[5] == 9
 
     def test_a_decoded_frame_is_not_copied_and_cannot_be_written(self):
-        frames = [bytes(frame) for frame in Encoder().encode(Letter(np.zeros(INLINE_BYTES, np.int32)))]
+        frames = [
+            bytes(frame) for frame in Encoder().encode(Letter(np.zeros(INLINE_BYTES, np.int32)))
+        ]
         back = Decoder(Letter).decode(frames).first
         assert np.shares_memory(back, np.frombuffer(frames[1], np.int32))
         assert not back.flags.writeable
@@ -180,14 +197,19 @@ class TestGarbage:
     @QUICKLY
     @given(st.data())
     def test_a_message_with_flipped_or_missing_bytes(self, data):
-        frames = [bytes(frame) for frame in Encoder().encode(Letter(np.arange(6).reshape(2, 3), [np.zeros(20_000)]))]
+        frames = [
+            bytes(frame)
+            for frame in Encoder().encode(Letter(np.arange(6).reshape(2, 3), [np.zeros(20_000)]))
+        ]
         body = bytearray(frames[0])
         for _ in range(data.draw(st.integers(1, 3))):
             body[data.draw(st.integers(0, len(body) - 1))] = data.draw(st.integers(0, 255))
         cut = data.draw(st.integers(0, len(body)))
         only_wire_errors(Letter, [bytes(body), frames[1]])
         only_wire_errors(Letter, [bytes(body[:cut]), frames[1]])
-        only_wire_errors(Letter, [frames[0], frames[1][: data.draw(st.integers(0, len(frames[1]) - 1))]])
+        only_wire_errors(
+            Letter, [frames[0], frames[1][: data.draw(st.integers(0, len(frames[1]) - 1))]]
+        )
 
     @pytest.mark.parametrize(
         "array",
@@ -224,7 +246,12 @@ class TestGarbage:
     def test_an_array_of_another_type_than_declared_is_refused(self):
         """Token ids that are floats, or 64-bit numbers, would reach numpy columns and be cut in silence."""
         values = np.zeros(2, np.float32)
-        for bad in (values, np.array([2**31]), np.array([2**32 - 1], np.uint32), np.array([np.nan])):
+        for bad in (
+            values,
+            np.array([2**31]),
+            np.array([2**32 - 1], np.uint32),
+            np.array([np.nan]),
+        ):
             with pytest.raises(WireError, match="does not fit into int32"):
                 round_trip(Typed(bad, values), Typed)
 
@@ -254,7 +281,9 @@ def only_wire_errors(kind: Any, frames: list[bytes], decoder: Decoder[Any] | Non
 
 
 class TestWhatCannotBeSent:
-    @pytest.mark.parametrize("thing", [object(), np.array(["text"]), np.array([None]), np.array(["1"], "M8[s]"), {1j}])
+    @pytest.mark.parametrize(
+        "thing", [object(), np.array(["text"]), np.array([None]), np.array(["1"], "M8[s]"), {1j}]
+    )
     def test_is_refused_by_type(self, thing):
         with pytest.raises(TypeError, match="cannot be sent to another process"):
             Encoder().encode([thing])
@@ -265,7 +294,13 @@ class TestToPlain:
 
     def test_arrays_structs_and_numbers(self):
         plain = to_plain(
-            {"a": np.arange(3), "b": np.float32(0.5), "c": (1, {2}), "d": SamplingParams(n=2), "e": b"\x00"}
+            {
+                "a": np.arange(3),
+                "b": np.float32(0.5),
+                "c": (1, {2}),
+                "d": SamplingParams(n=2),
+                "e": b"\x00",
+            }
         )
         assert plain == {"a": [0, 1, 2], "b": 0.5, "c": (1, [2]), "d": {"n": 2}, "e": b"\x00"}
 

@@ -20,7 +20,14 @@ import zmq
 from tenonry.errors import ConfigError
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys, read_keys
-from tenonry.transport.sockets import close_all, endpoint, engine_identity, engine_index_of, make_socket, tcp_address
+from tenonry.transport.sockets import (
+    close_all,
+    endpoint,
+    engine_identity,
+    engine_index_of,
+    make_socket,
+    tcp_address,
+)
 
 Make = Callable[..., "zmq.Socket[bytes]"]
 
@@ -51,7 +58,8 @@ class TestIdentity:
     """HS-1: two bytes, little endian, decoded the same way."""
 
     @pytest.mark.parametrize(
-        ("index", "identity"), [(0, b"\0\0"), (1, b"\x01\0"), (258, b"\x02\x01"), (65535, b"\xff\xff")]
+        ("index", "identity"),
+        [(0, b"\0\0"), (1, b"\x01\0"), (258, b"\x02\x01"), (65535, b"\xff\xff")],
     )
     def test_both_ways(self, index, identity):
         assert engine_identity(index) == identity
@@ -94,7 +102,9 @@ class TestRunDirectory:
         gc.collect()
         assert list(tmp_path.iterdir()) == []
 
-    def test_it_goes_in_the_end_when_a_signal_interrupts_the_one_who_closes_it(self, run, monkeypatch):
+    def test_it_goes_in_the_end_when_a_signal_interrupts_the_one_who_closes_it(
+        self, run, monkeypatch
+    ):
         def remove(*_: Any, **__: Any) -> None:
             raise KeyboardInterrupt
 
@@ -119,7 +129,9 @@ class TestRunDirectory:
             os.waitpid(child, 0)
             print(path, os.path.isdir(path))
         """)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True)
+        done = subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+        )
         path, is_there = done.stdout.split()
         assert is_there == "True"
         assert not Path(path).exists(), "and it goes with its maker"
@@ -132,7 +144,9 @@ class TestRunDirectory:
         deep.mkdir()
         monkeypatch.setattr(tempfile, "tempdir", str(deep))
         made = RunDirectory()
-        with pytest.raises(ConfigError, match="too long for the system; set TMPDIR to a shorter folder"):
+        with pytest.raises(
+            ConfigError, match="too long for the system; set TMPDIR to a shorter folder"
+        ):
             made.address("handshake")
         made.close()
 
@@ -151,7 +165,9 @@ class TestAddresses:
         assert tcp_address("::1", 5) == "tcp://[::1]:5"
         assert tcp_address("[::1]", 5) == "tcp://[::1]:5"
 
-    @pytest.mark.parametrize("host", ["", "*", "0.0.0.0", "::", "[::]", "0", "0.0", "::0", "0:0:0:0:0:0:0:0", " "])
+    @pytest.mark.parametrize(
+        "host", ["", "*", "0.0.0.0", "::", "[::]", "0", "0.0", "::0", "0:0:0:0:0:0:0:0", " "]
+    )
     def test_every_interface_at_once_is_refused(self, host):
         with pytest.raises(ConfigError, match="explicit address of this one"):
             tcp_address(host, 5)
@@ -193,7 +209,10 @@ class TestSockets:
     def test_who_comes_back_is_heard_though_nobody_has_noticed_that_it_was_gone(self, make, run):
         address = run.address("x")
         router = make(zmq.ROUTER, address, bind=True)
-        for word in (b"first", b"second"):  # the other end of a broken connection may look alive for minutes
+        for word in (
+            b"first",
+            b"second",
+        ):  # the other end of a broken connection may look alive for minutes
             dealer = make(zmq.DEALER, address, bind=False, identity=engine_identity(3))
             dealer.send(word)
             assert router.poll(3000)
@@ -221,10 +240,14 @@ class TestCurve:
 
     @pytest.mark.parametrize("bind", [True, False])
     def test_tcp_without_keys_is_refused(self, make, bind):
-        with pytest.raises(ConfigError, match=r"tcp://127\.0\.0\.1:5: a TCP socket needs CURVE keys"):
+        with pytest.raises(
+            ConfigError, match=r"tcp://127\.0\.0\.1:5: a TCP socket needs CURVE keys"
+        ):
             make(zmq.PULL, "tcp://127.0.0.1:5", bind=bind)
 
-    @pytest.mark.parametrize("address", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://0:0"])
+    @pytest.mark.parametrize(
+        "address", ["tcp://*:0", "tcp://0.0.0.0:0", "tcp://[::]:0", "tcp://0:0"]
+    )
     def test_every_interface_at_once_is_refused_with_keys_too(self, make, address):
         with pytest.raises(ConfigError, match="explicit address"):
             make(zmq.PULL, address, bind=True, curve=CurveKeys.generate())

@@ -18,14 +18,18 @@ from tenonry_executor_multiproc.executor import MultiprocExecutor
 from tenonry_testkit.fakes.model import fake_model
 
 WORKER = f"{Path(__file__).with_name('rank_worker.py')}:RankWorker"
-KV_CACHE = KVCacheConfig(num_blocks=30, block_size=4, groups=(KVCacheGroup(layers=("layer.0",)),), max_model_len=32)
+KV_CACHE = KVCacheConfig(
+    num_blocks=30, block_size=4, groups=(KVCacheGroup(layers=("layer.0",)),), max_model_len=32
+)
 
 
 class Built:
     """An executor, and what it says."""
 
     def __init__(self, config: dict[str, Any], worker: dict[str, Any]) -> None:
-        entry = qualified_entry("worker", PluginChoice(name=WORKER, options={"vocab_size": 64, **worker}))
+        entry = qualified_entry(
+            "worker", PluginChoice(name=WORKER, options={"vocab_size": 64, **worker})
+        )
         cls: Any = entry.load()
         settings = {"tensor_parallel_size": 2, "max_num_seqs": 4, "max_model_len": 32, **config}
         self.executor = MultiprocExecutor(
@@ -69,7 +73,9 @@ def build():
 def errors_logged(caplog, monkeypatch):
     """Texts of what the executor logs as errors; the kernel's logging may be set up not to propagate."""
     monkeypatch.setattr(logging.getLogger("tenonry"), "propagate", True)
-    return lambda: [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR]
+    return lambda: [
+        record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR
+    ]
 
 
 @pytest.fixture

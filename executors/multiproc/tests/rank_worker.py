@@ -74,7 +74,9 @@ class RankWorker(FakeWorker):
     def execute_model(self, output):
         if self.options.counts_tokens:
             total = sum(int(new.token_ids.sum()) for new in output.new)
-            return ModelRunnerOutput(step_id=output.step_id, token_ids=np.array([total % 2**31], np.int32))
+            return ModelRunnerOutput(
+                step_id=output.step_id, token_ids=np.array([total % 2**31], np.int32)
+            )
         result = super().execute_model(output)
         if self.options.later_s:
             return Later(result, time.monotonic() + self.options.later_s, self.is_bad)
@@ -87,7 +89,12 @@ class RankWorker(FakeWorker):
 
     # ------------------------------------------------------------------ calls
     def about(self):
-        return [os.getpid(), os.environ.get("OMP_NUM_THREADS"), self.context.local_rank, self.context.rendezvous]
+        return [
+            os.getpid(),
+            os.environ.get("OMP_NUM_THREADS"),
+            self.context.local_rank,
+            self.context.rendezvous,
+        ]
 
     def say(self, text):
         sys.stdout.write(text)

@@ -11,7 +11,12 @@ from hypothesis import given, settings
 
 from tenonry.errors import TenonryError, WireError
 from tenonry_executor_multiproc import broadcast
-from tenonry_executor_multiproc.broadcast import READ_BYTES, SharedBroadcast, SocketBroadcast, open_reader
+from tenonry_executor_multiproc.broadcast import (
+    READ_BYTES,
+    SharedBroadcast,
+    SocketBroadcast,
+    open_reader,
+)
 from tenonry_executor_multiproc.packets import pack, unpack
 
 

@@ -67,7 +67,10 @@ def test_a_model_error_stays_one(build):
 
 def test_a_start_has_a_deadline_and_names_who_is_late(build):
     built = build({"fault": "sleep"}, start_timeout=4.0)
-    with pytest.raises(LaunchError, match=r"load was not answered within .* by worker 0\.1 \(pid \d+, .*start-timeout"):
+    with pytest.raises(
+        LaunchError,
+        match=r"load was not answered within .* by worker 0\.1 \(pid \d+, .*start-timeout",
+    ):
         built.executor.start()
 
 
@@ -92,7 +95,9 @@ def test_no_shared_memory_is_said(build, monkeypatch):
 
     used, built = open_files(), build()
     monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(LaunchError, match=r"no shared memory for the steps of 2 ranks .*No space left"):
+    with pytest.raises(
+        LaunchError, match=r"no shared memory for the steps of 2 ranks .*No space left"
+    ):
         built.executor.start()
     built.executor.shutdown()
     assert open_files() == used
@@ -180,7 +185,9 @@ def test_a_stopped_driver_is_named_and_killed(build, first_step):
     future = executor.execute_model(first_step())
     with pytest.raises(TimeoutError):
         future.result(0.05)
-    with pytest.raises(EngineDeadError, match=rf"step 0 .* within 0\.5 s by worker 0\.0 \(pid {pids[0]}, stopped\)"):
+    with pytest.raises(
+        EngineDeadError, match=rf"step 0 .* within 0\.5 s by worker 0\.0 \(pid {pids[0]}, stopped\)"
+    ):
         future.result()
     assert gone(pids)
     assert len(built.reasons) == 1
@@ -197,7 +204,9 @@ def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(bui
 
 
 def test_a_call_that_takes_too_long_names_the_rank_and_hurts_nobody(healthy):
-    with pytest.raises(TimeoutError, match=r"pause was not answered within 0\.1 s by worker 0\.1 \(pid"):
+    with pytest.raises(
+        TimeoutError, match=r"pause was not answered within 0\.1 s by worker 0\.1 \(pid"
+    ):
         healthy.call("pause", [0.5, 1], 0.1)
     assert healthy.call("echo", ["next"], 10) == [[0, "next"], [1, "next"]]
 

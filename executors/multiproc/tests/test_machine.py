@@ -7,7 +7,12 @@ import pytest
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError
 from tenonry_executor_multiproc import machine
-from tenonry_executor_multiproc.machine import Rendezvous, check_devices, threads_per_rank, usable_cores
+from tenonry_executor_multiproc.machine import (
+    Rendezvous,
+    check_devices,
+    threads_per_rank,
+    usable_cores,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,15 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import given, settings
 
-from tenonry.errors import ConfigError, ModelError, PluginFault, PluginNotFound, TenonryError, Unsupported, WireError
+from tenonry.errors import (
+    ConfigError,
+    ModelError,
+    PluginFault,
+    PluginNotFound,
+    TenonryError,
+    Unsupported,
+    WireError,
+)
 from tenonry_executor_multiproc.packets import (
     Fault,
     PacketStream,
@@ -24,7 +32,11 @@ def test_a_packet_comes_back_and_its_frames_are_aligned(frames, sequence, kind, 
     data = pack(kind, sequence, [memoryview(frame) for frame in frames])
     assert packet_size(data) == len(data)
     packet = unpack(data + more)
-    assert (packet.kind, packet.sequence, [bytes(frame) for frame in packet.frames]) == (kind, sequence, frames)
+    assert (packet.kind, packet.sequence, [bytes(frame) for frame in packet.frames]) == (
+        kind,
+        sequence,
+        frames,
+    )
     assert len(data) % 8 == 0
 
 
@@ -64,7 +76,11 @@ class Worse(ModelError):
         (PluginNotFound("none"), PluginNotFound, "worker 0.3: none"),
         (Worse("bad"), ModelError, "worker 0.3: Worse: bad"),
         (TypeError("two"), TypeError, "worker 0.3: two"),
-        (FileNotFoundError(2, "gone", "f"), OSError, "worker 0.3: FileNotFoundError: [Errno 2] gone: 'f'"),
+        (
+            FileNotFoundError(2, "gone", "f"),
+            OSError,
+            "worker 0.3: FileNotFoundError: [Errno 2] gone: 'f'",
+        ),
         (Odd(), TenonryError, "worker 0.3: Odd: no text"),
         (NotImplementedError("later"), RuntimeError, "worker 0.3: NotImplementedError: later"),
     ],

@@ -30,7 +30,9 @@ def test_lines(pieces, expected):
     stream = PrefixedStream(target, "> ")
     assert [stream.write(piece) for piece in pieces] == [len(piece) for piece in pieces]
     whole, _, rest = expected.partition("|")
-    assert target.getvalue() == whole  # ranks share the file: half a line would get the other half of another rank's
+    assert (
+        target.getvalue() == whole
+    )  # ranks share the file: half a line would get the other half of another rank's
     stream.flush()
     assert target.getvalue() == whole + rest
     stream.write("on\n")

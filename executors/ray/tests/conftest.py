@@ -137,7 +137,9 @@ def _actors():
     mark, found = os.environ.get(RUN_VARIABLE), []
     for process in psutil.process_iter(["cmdline"]):
         line = " ".join(process.info["cmdline"] or [])
-        if line.startswith(("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: engine")):
+        if line.startswith(
+            ("ray::EngineActor", "ray::RankActor", "ray::engine", "ray::rank", "tenonry: engine")
+        ):
             with suppress(psutil.Error):
                 if process.environ().get(RUN_VARIABLE) == mark:
                     found.append(line)

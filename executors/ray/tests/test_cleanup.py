@@ -34,7 +34,11 @@ if sys.stdin.readline() == "close\\n":
 @pytest.fixture
 def front_end(ray_environment):
     process = subprocess.Popen(
-        [sys.executable, "-c", FRONT_END], env=ray_environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", FRONT_END],
+        env=ray_environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     try:
         session = Path(process.stdout.readline().strip())
@@ -63,7 +67,10 @@ def test_nothing_survives_a_killed_front_end(front_end, wait_for):
     everything = started_by(process)
     process.send_signal(signal.SIGKILL)
     process.wait()
-    wait_for(lambda: not any(child.is_running() for child in everything), "the end of all that it had started")
+    wait_for(
+        lambda: not any(child.is_running() for child in everything),
+        "the end of all that it had started",
+    )
     assert processes_of(session) == []
     assert not (session / "sockets").exists()
 
@@ -81,7 +88,9 @@ def test_nothing_is_left_after_an_orderly_end(front_end):
 @pytest.mark.parametrize("words", [[], [""], ["."], ["/"]])
 def test_a_folder_that_is_no_sessions_ends_nothing(words):
     command = [sys.executable, "-m", "tenonry_executor_ray.cleanup", *words]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False)
+    done = subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=20, check=False
+    )
     assert done.returncode == 1
     assert "give the session folder of a Ray cluster" in done.stderr
 
@@ -93,7 +102,10 @@ def test_who_only_logs_there_lives_on(tmp_path):
     program = "import sys, time; f = open(sys.stdin.readline().strip(), 'a'); print(1, flush=True); time.sleep(60)"
     rays, other = (
         subprocess.Popen(
-            [title, "-c", program], executable=sys.executable, stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [title, "-c", program],
+            executable=sys.executable,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
         )
         for title in ("ray::DashboardAgent", "python")
     )

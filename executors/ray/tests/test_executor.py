@@ -68,7 +68,9 @@ def make(no_actor_left):
     built, spec = [], RigSpec(num_blocks=30)
 
     def build(options=None, plan_text="", **config):
-        config = EngineConfig(**{"model": "m", "device": "cpu", "executor": "ray", "max_num_seqs": 4, **config})
+        config = EngineConfig(
+            **{"model": "m", "device": "cpu", "executor": "ray", "max_num_seqs": 4, **config}
+        )
         context = ExecutorContext(
             config,
             fake_model(vocab_size=spec.vocab_size),
@@ -167,7 +169,10 @@ def test_a_hanging_rank_meets_the_deadline(make, connection):
         future = executor.execute_model(step(0, 5))
         with pytest.raises(TimeoutError, match=r"step 0 was not answered within 0\.1 s"):
             future.result(0.1)
-        with pytest.raises(EngineDeadError, match=r"step 0 was not answered within 0\.5 s by rank 0 .*--step-timeout"):
+        with pytest.raises(
+            EngineDeadError,
+            match=r"step 0 was not answered within 0\.5 s by rank 0 .*--step-timeout",
+        ):
             future.result()
         assert make.heard.get(timeout=PATIENCE_S).startswith("step 0 was not answered")
         executor.shutdown()
@@ -180,10 +185,16 @@ def test_a_start_that_cannot_succeed_says_why(make, connection):
     """Room for the ranks, and the versions on their nodes; no group is left."""
     from ray.util import placement_group_table
 
-    with pytest.raises(ConfigError, match="an engine of 9 ranks needs 9 CPU, but the cluster has 8"):
+    with pytest.raises(
+        ConfigError, match="an engine of 9 ranks needs 9 CPU, but the cluster has 8"
+    ):
         make.start(tensor_parallel_size=9)
-    entry = PlanEntry(kind="worker", name="w", target="x:Y", distribution="tenonry-testkit", version="9.9")
-    with pytest.raises(LaunchError, match=r"\(rank 0\) has tenonry-testkit 0\.1\.0, this one has 9\.9"):
+    entry = PlanEntry(
+        kind="worker", name="w", target="x:Y", distribution="tenonry-testkit", version="9.9"
+    )
+    with pytest.raises(
+        LaunchError, match=r"\(rank 0\) has tenonry-testkit 0\.1\.0, this one has 9\.9"
+    ):
         make.start(plan_text=PluginPlan((entry,)).encode())
     make.shutdown()
     assert all(group["state"] == "REMOVED" for group in placement_group_table().values())

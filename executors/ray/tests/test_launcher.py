@@ -22,7 +22,9 @@ PATIENCE_S = 20.0
 
 
 def plan(version="0.1.0", distribution="tenonry-executor-ray"):
-    entry = PlanEntry(kind="launcher", name="ray", target="x:Y", distribution=distribution, version=version)
+    entry = PlanEntry(
+        kind="launcher", name="ray", target="x:Y", distribution=distribution, version=version
+    )
     return PluginPlan((entry,))
 
 
@@ -49,7 +51,9 @@ def launcher(cluster, monkeypatch):
     built = []
 
     def build(engines=1, *, config=None, **options):
-        config = EngineConfig(**{"model": "m", "device": "cpu", "data_parallel_size": engines, **(config or {})})
+        config = EngineConfig(
+            **{"model": "m", "device": "cpu", "data_parallel_size": engines, **(config or {})}
+        )
         given = RayLauncherOptions(**{"address": cluster.address, **options})
         built.append(RayLauncher(LauncherContext(config, options=given)))
         return built[-1]
@@ -77,7 +81,9 @@ def groups_in_use():
     """Names of placement groups that hold resources."""
     from ray.util import placement_group_table
 
-    return {group["name"] for group in placement_group_table().values() if group["state"] != "REMOVED"}
+    return {
+        group["name"] for group in placement_group_table().values() if group["state"] != "REMOVED"
+    }
 
 
 # ------------------------------------------------------------------ life
@@ -88,14 +94,21 @@ def test_two_engines_start_and_stop(launcher, tmp_path, wait_for, is_running):
     file, one = tmp_path / "engines", launcher(2)
     handler = signal.getsignal(signal.SIGTERM)
     assert one.host()
-    assert signal.getsignal(signal.SIGTERM) is handler, "Ray's own handler would end the front end at once"
+    assert signal.getsignal(signal.SIGTERM) is handler, (
+        "Ray's own handler would end the front end at once"
+    )
     one.start(specs(2, file=str(file)))
     pids = one.pids()
     assert sorted(pids) == ["engine 0", "engine 1"]
-    wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 2, "the start of both engines")
+    wait_for(
+        lambda: file.exists() and len(file.read_text().splitlines()) == 2,
+        "the start of both engines",
+    )
     lines = [line.split() for line in file.read_text().splitlines()]
     assert {int(pid) for pid, *_ in lines} == set(pids.values())
-    assert {devices for _, devices, _ in lines} == {"None"}, "Q12: nothing is hidden from an engine without GPUs"
+    assert {devices for _, devices, _ in lines} == {"None"}, (
+        "Q12: nothing is hidden from an engine without GPUs"
+    )
     assert groups_in_use() == {"dp_rank_0", "dp_rank_1"}
     assert one.finished() == {}
     one.shutdown()
@@ -143,7 +156,10 @@ def test_engines_get_the_gpus_of_their_bundles(launcher, tmp_path, wait_for):
     """DP-2, RA-3: Ray gives the actor on the CPU bundle no GPU; the engine gets those of its group all the same."""
     file, one = tmp_path / "engines", launcher(2, config={"device": "cuda"})
     one.start(specs(2, file=str(file)))
-    wait_for(lambda: file.exists() and len(file.read_text().splitlines()) == 2, "the start of both engines")
+    wait_for(
+        lambda: file.exists() and len(file.read_text().splitlines()) == 2,
+        "the start of both engines",
+    )
     assert sorted(line.split()[1] for line in file.read_text().splitlines()) == ["0", "1"]
 
 
@@ -167,7 +183,10 @@ def test_given_groups_are_used_and_kept(launcher, connection):
         with pytest.raises(ConfigError, match="'yours' cannot be found"):
             launcher(1, placement_group="yours").start(specs(1))
         named = placement_group([{"CPU": 1}], name="dp_rank_0")
-        with pytest.raises(ConfigError, match=r"'dp_rank_0' cannot be made \(.*already exists\.\); .* namespace=NAME"):
+        with pytest.raises(
+            ConfigError,
+            match=r"'dp_rank_0' cannot be made \(.*already exists\.\); .* namespace=NAME",
+        ):
             launcher(1).start(specs(1))
         remove_placement_group(named)
     finally:
@@ -177,21 +196,32 @@ def test_given_groups_are_used_and_kept(launcher, connection):
 @pytest.mark.parametrize(
     ("engines", "config", "text"),
     [
-        (5, {}, r"5 engines need 2 CPU each, all on one node: node \S+ has 8 of 8 CPU free \(room for 4\)"),
+        (
+            5,
+            {},
+            r"5 engines need 2 CPU each, all on one node: node \S+ has 8 of 8 CPU free \(room for 4\)",
+        ),
         (
             1,
             {"device": "cuda", "tensor_parallel_size": 4},
             r"an engine needs 4 GPU and 1 CPU, .* has 2 of 2 GPU and 8 of",
         ),
         (5, {"data_parallel_size_local": 5}, "each, 5 of them on this node"),
-        (1, {"executor": "ray", "tensor_parallel_size": 9}, "an engine needs 10 CPU, but the cluster has 8"),
+        (
+            1,
+            {"executor": "ray", "tensor_parallel_size": 9},
+            "an engine needs 10 CPU, but the cluster has 8",
+        ),
         (1, {"device": "cuda:1"}, "use device=cuda"),
     ],
 )
 def test_too_few_resources_are_counted(launcher, connection, wait_for, engines, config, text):
     """RA-5: what there is, what is needed, and per node; nothing is left behind."""
     everything = {"CPU": 8, "GPU": 2}.items()
-    wait_for(lambda: everything <= connection.available_resources().items(), "the return of what others had reserved")
+    wait_for(
+        lambda: everything <= connection.available_resources().items(),
+        "the return of what others had reserved",
+    )
     with pytest.raises(ConfigError, match=text):
         launcher(engines, config=config).start(specs(engines))
     assert groups_in_use() == set()
@@ -212,7 +242,9 @@ def test_a_cluster_that_is_not_there_is_refused_at_once():
     """Ray itself would try for a minute."""
     config = EngineConfig(model="m")
     one = RayLauncher(LauncherContext(config, options=RayLauncherOptions(address="127.0.0.1:1")))
-    with pytest.raises(LaunchError, match=r"no Ray cluster answers at 127\.0\.0\.1:1; start its head there"):
+    with pytest.raises(
+        LaunchError, match=r"no Ray cluster answers at 127\.0\.0\.1:1; start its head there"
+    ):
         one.host()
     assert one.pids() == one.finished() == {}
 
@@ -224,7 +256,9 @@ def test_an_address_that_is_none_is_refused(address):
 
 
 # ------------------------------------------------------------------ names travel
-@pytest.mark.parametrize("name", ["engine_actor:EngineActor", "rank_actor:RankActor", "engine_actor:gpu_ids"])
+@pytest.mark.parametrize(
+    "name", ["engine_actor:EngineActor", "rank_actor:RankActor", "engine_actor:gpu_ids"]
+)
 def test_no_code_of_ours_travels(name):
     """What Ray sends for an actor holds the name of our class; the code in it is that of Ray's own wrapper."""
     import importlib

@@ -63,7 +63,9 @@ def _role(monkeypatch):
 @pytest.fixture
 def second_node(cluster):
     """A second node, as large as the first; it may be removed by the test."""
-    node = cluster.add_node(num_cpus=8, object_store_memory=80_000_000, node_ip_address=SECOND_ADDRESS)
+    node = cluster.add_node(
+        num_cpus=8, object_store_memory=80_000_000, node_ip_address=SECOND_ADDRESS
+    )
     yield node
     if node in cluster.worker_nodes:
         cluster.remove_node(node)
@@ -77,7 +79,11 @@ def test_a_lost_node_is_reported_with_its_engine(cluster, second_node, caplog):
     try:
         launcher.start(specs(2))
         pids = launcher.pids()
-        nodes = {record.args[0]: record.args[1] for record in caplog.records if "runs on node" in record.msg}
+        nodes = {
+            record.args[0]: record.args[1]
+            for record in caplog.records
+            if "runs on node" in record.msg
+        }
         assert [SECOND_ADDRESS in nodes[name] for name in ("engine 0", "engine 1")] == [False, True]
         cluster.remove_node(second_node, allow_graceful=False)
         assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 1", pids["engine 1"])
@@ -109,7 +115,9 @@ def test_ranks_on_two_nodes_meet_at_a_port_of_the_first(cluster, second_node, co
         assert first[:3] == [0, 0, ""]
         assert second[:2] == [1, 0]
         assert second[2] in urls
-        executor.initialize(KVCacheConfig(num_blocks=4, block_size=4, groups=tuple(executor.kv_cache_groups()[0])))
+        executor.initialize(
+            KVCacheConfig(num_blocks=4, block_size=4, groups=tuple(executor.kv_cache_groups()[0]))
+        )
         assert executor.execute_model(SchedulerOutput(step_id=3)).result(PATIENCE_S).step_id == 3
     finally:
         executor.shutdown()
@@ -128,7 +136,9 @@ def test_everything_goes_with_the_head(second_cluster, is_running, wait_for, cap
         second_cluster.head_node.kill_gcs_server(check_alive=False)
         assert heard.get(timeout=PATIENCE_S)[:2] == ("engine 0", pid)
         assert "does not answer" in caplog.text
-        with pytest.raises(LaunchError, match="no engine can be started: the head of the Ray cluster at"):
+        with pytest.raises(
+            LaunchError, match="no engine can be started: the head of the Ray cluster at"
+        ):
             launcher.start(specs(1))
         launcher.shutdown()
         wait_for(lambda: not is_running(pid), "the end of the engine")

@@ -15,7 +15,9 @@ def node(address, cpus, gpus=0, free_cpus=None):
     from tenonry_executor_ray.placement import NodeRoom
 
     total = {"CPU": float(cpus), "GPU": float(gpus)}
-    return NodeRoom(address, total, {**total, "CPU": float(cpus if free_cpus is None else free_cpus)})
+    return NodeRoom(
+        address, total, {**total, "CPU": float(cpus if free_cpus is None else free_cpus)}
+    )
 
 
 @pytest.fixture
@@ -60,8 +62,20 @@ def test_our_node_comes_first(choose, room, bundles, count, local, expected):
             None,
             r"an engine needs 2 GPU and 1 CPU, all on one node: node a",
         ),
-        ([node("a", 2), node("b", 4)], ENGINE, 3, 2, "3 engines need 2 CPU each, 2 of them on this node"),
-        ([node("a", 4, free_cpus=3)], ENGINE, 2, None, r"node a has 3 of 4 CPU free \(room for 1\)"),
+        (
+            [node("a", 2), node("b", 4)],
+            ENGINE,
+            3,
+            2,
+            "3 engines need 2 CPU each, 2 of them on this node",
+        ),
+        (
+            [node("a", 4, free_cpus=3)],
+            ENGINE,
+            2,
+            None,
+            r"node a has 3 of 4 CPU free \(room for 1\)",
+        ),
     ],
 )
 def test_a_lack_of_room_is_counted_per_node(choose, room, bundles, count, local, text):
@@ -70,7 +84,8 @@ def test_a_lack_of_room_is_counted_per_node(choose, room, bundles, count, local,
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "expected"), [("auto", 0, False), ("auto", 2, True), ("cpu", 2, False), ("cuda", 0, True)]
+    ("device", "gpus", "expected"),
+    [("auto", 0, False), ("auto", 2, True), ("cpu", 2, False), ("cuda", 0, True)],
 )
 def test_the_device_decides_about_gpus(device, gpus, expected):
     from tenonry_executor_ray.placement import rank_bundles, uses_gpu

@@ -16,7 +16,9 @@ from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFut
 from tenonry_executor_uniproc.executor import UniprocExecutor
 
 MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=64, vocab_size=10)
-KV_CACHE = KVCacheConfig(num_blocks=4, block_size=16, groups=(KVCacheGroup(layers=("a",)),), max_model_len=64)
+KV_CACHE = KVCacheConfig(
+    num_blocks=4, block_size=16, groups=(KVCacheGroup(layers=("a",)),), max_model_len=64
+)
 
 
 class Recorder(Worker):

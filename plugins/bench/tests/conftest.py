@@ -33,7 +33,11 @@ TOKENIZER = {
     "pre_tokenizer": {"type": "Whitespace"},
     "post_processor": None,
     "decoder": None,
-    "model": {"type": "WordLevel", "vocab": {f"w{i}": i for i in range(VOCAB_SIZE)}, "unk_token": "w0"},
+    "model": {
+        "type": "WordLevel",
+        "vocab": {f"w{i}": i for i in range(VOCAB_SIZE)},
+        "unk_token": "w0",
+    },
 }
 
 
@@ -77,7 +81,9 @@ class FakeServer:
         self._reply = reply
         self.requests: list[tuple[str, str, dict[str, str], bytes]] = []
         self._loop = asyncio.new_event_loop()
-        self._server = self._loop.run_until_complete(asyncio.start_server(self._serve, "127.0.0.1", 0))
+        self._server = self._loop.run_until_complete(
+            asyncio.start_server(self._serve, "127.0.0.1", 0)
+        )
         self.port = self._server.sockets[0].getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self._thread = threading.Thread(target=self._loop.run_forever)
@@ -132,8 +138,14 @@ def serve() -> Iterator[Callable[..., FakeServer]]:
 
 def chunked(*pieces: bytes) -> list[bytes]:
     """A 200 answer of server-sent events in chunked coding, one chunk per piece."""
-    head = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
-    return [head, *(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces), b"0\r\n\r\n"]
+    head = (
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n"
+    )
+    return [
+        head,
+        *(f"{len(piece):x}\r\n".encode() + piece + b"\r\n" for piece in pieces),
+        b"0\r\n\r\n",
+    ]
 
 
 def plain(status: int, body: bytes) -> list[bytes]:
@@ -146,7 +158,9 @@ def completion(body: bytes) -> list[bytes]:
     asked = json.loads(body)["max_tokens"]
     piece = b'data: {"choices":[{"index":0,"text":" w"}]}\n\n'
     usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": asked}}
-    return chunked(*[piece] * asked, b"data: " + json.dumps(usage).encode() + b"\n\n", b"data: [DONE]\n\n")
+    return chunked(
+        *[piece] * asked, b"data: " + json.dumps(usage).encode() + b"\n\n", b"data: [DONE]\n\n"
+    )
 
 
 @pytest.fixture(scope="session")
@@ -156,5 +170,7 @@ def answers():
     class Answers:
         pass
 
-    Answers.chunked, Answers.plain, Answers.completion = map(staticmethod, (chunked, plain, completion))
+    Answers.chunked, Answers.plain, Answers.completion = map(
+        staticmethod, (chunked, plain, completion)
+    )
     return Answers

@@ -9,7 +9,14 @@ import pytest
 
 from tenonry.errors import ConfigError, TenonryError
 from tenonry_bench.__main__ import main
-from tenonry_bench.affinity import POLICIES, layouts_for, policies, sizes_from, summarise, with_blocks
+from tenonry_bench.affinity import (
+    POLICIES,
+    layouts_for,
+    policies,
+    sizes_from,
+    summarise,
+    with_blocks,
+)
 from tenonry_bench.conversations import Reuse, Sizes, Turn, enough_blocks, hold, make_conversations
 
 SIZES = Sizes(conversations=5, turns=3, system=8, user_low=2, user_high=6, answer=4, pause_s=0.01)
@@ -27,7 +34,9 @@ def test_report(bench, model_folder):
     for result in report["results"]:
         assert 0 < result["hit_rate"]["median"] < 1
     assert found["1 engine"]["ratio"]["median"] == 1
-    assert found["2 engines, affinity"]["ratio"]["median"] > 0.6  # all but the first turns, and some of those
+    assert (
+        found["2 engines, affinity"]["ratio"]["median"] > 0.6
+    )  # all but the first turns, and some of those
     assert "ratio to 1 engine" in printed
     assert psutil.Process().children() == []
 
@@ -58,7 +67,9 @@ class FakeEngine:
         known = max((len(old) for old in self.prompts if ids[: len(old)] == old), default=0)
         self.prompts.append(ids)
         await asyncio.sleep(0)
-        yield SimpleNamespace(outputs=[SimpleNamespace(token_ids=[9] * self.count)], num_cached_tokens=known)
+        yield SimpleNamespace(
+            outputs=[SimpleNamespace(token_ids=[9] * self.count)], num_cached_tokens=known
+        )
 
 
 def test_each_turn_asks_with_all_that_was_said():
@@ -111,7 +122,14 @@ def test_ratios_are_to_the_single_engine_of_the_same_run():
     ],
 )
 def test_lengths_that_are_none_are_refused(changes, message):
-    args = {"conversations": 1, "turns": 1, "engines": 2, "system_len": 1, "user_len": [1, 2], "answer_len": 1}
+    args = {
+        "conversations": 1,
+        "turns": 1,
+        "engines": 2,
+        "system_len": 1,
+        "user_len": [1, 2],
+        "answer_len": 1,
+    }
     with pytest.raises(ConfigError, match=message):
         sizes_from(argparse.Namespace(**args | {"pause_ms": 0} | changes))
 
@@ -119,7 +137,10 @@ def test_lengths_that_are_none_are_refused(changes, message):
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("affinity --data-parallel-size 2", "--data-parallel-size is set by this benchmark; give --engines instead"),
+        (
+            "affinity --data-parallel-size 2",
+            "--data-parallel-size is set by this benchmark; give --engines instead",
+        ),
         ("affinity --load-balancing round-robin", "give --balancing instead"),
         ("affinity --num-gpu-blocks-override 9", "give --blocks instead"),
         ("data-parallel --data-parallel-size 2", "give --sizes instead"),
@@ -133,10 +154,15 @@ def test_flags_that_would_change_nothing_are_refused(words, message, capsys):
 
 def test_ways_to_choose_are_named():
     assert policies("round-robin,affinity") == ["round-robin", "affinity"]
-    with pytest.raises(argparse.ArgumentTypeError, match="'best' is none of affinity, round-robin, least-loaded"):
+    with pytest.raises(
+        argparse.ArgumentTypeError, match="'best' is none of affinity, round-robin, least-loaded"
+    ):
         policies("best")
 
 
 def test_conversations_that_do_not_fit_are_refused_before_anything_starts(model_folder, capsys):
     assert main(["affinity", "--model", str(model_folder)]) == 1
-    assert "prompts of 1472 and outputs of 64 tokens need 1536, but max_model_len is 256" in capsys.readouterr().err
+    assert (
+        "prompts of 1472 and outputs of 64 tokens need 1536, but max_model_len is 256"
+        in capsys.readouterr().err
+    )

@@ -36,14 +36,23 @@ def test_the_words_that_scripts_use_are_understood():
     parser = argparse.ArgumentParser()
     BenchCommand().add_arguments(parser)
     args = parser.parse_args(words.split())
-    assert (args.streams, args.prompt_len, args.output_len, args.runs, args.json) == (256, 32, 128, 5, "out.json")
+    assert (args.streams, args.prompt_len, args.output_len, args.runs, args.json) == (
+        256,
+        32,
+        128,
+        5,
+        "out.json",
+    )
     assert args.gc_freeze
-    args = parser.parse_args(["throughput", "--model", "m", "--workload", "w.json", "--json", "out.json"])
+    args = parser.parse_args(
+        ["throughput", "--model", "m", "--workload", "w.json", "--json", "out.json"]
+    )
     assert (args.model, args.workload, args.json) == ("m", "w.json", "out.json")
 
 
 @pytest.mark.parametrize(
-    ("words", "message"), [(["engine", "--streams", "0"], "0 is below 1"), (["soon"], "invalid choice")]
+    ("words", "message"),
+    [(["engine", "--streams", "0"], "0 is below 1"), (["soon"], "invalid choice")],
 )
 def test_wrong_usage_ends_with_status_2(words, message, capsys):
     with pytest.raises(SystemExit) as end:
@@ -75,19 +84,35 @@ def engine_args(*words: str) -> argparse.Namespace:
 
 
 def test_engine_defaults_give_way_to_flags(model_folder):
-    config, facts = engine_config(engine_args("--model", str(model_folder)), worker="null", max_num_seqs=9)
+    config, facts = engine_config(
+        engine_args("--model", str(model_folder)), worker="null", max_num_seqs=9
+    )
     assert (config.worker.name, config.max_num_seqs, config.log_stats) == ("null", 9, False)
     assert config.max_model_len == facts.max_model_len == 256
-    words = ("--model", str(model_folder), "--max-num-seqs", "3", "--log-stats", "--max-model-len", "64")
+    words = (
+        "--model",
+        str(model_folder),
+        "--max-num-seqs",
+        "3",
+        "--log-stats",
+        "--max-model-len",
+        "64",
+    )
     config, _ = engine_config(engine_args(*words), worker="null", max_num_seqs=9)
     assert (config.max_num_seqs, config.log_stats, config.max_model_len) == (3, True, 64)
 
 
 def test_options_of_the_worker_reach_it(model_folder):
     config, _ = engine_config(
-        engine_args("--model", str(model_folder), "--worker-option", "step_ms=5", "--worker", "null"), worker="null"
+        engine_args(
+            "--model", str(model_folder), "--worker-option", "step_ms=5", "--worker", "null"
+        ),
+        worker="null",
     )
-    assert json.loads(config.worker.model_dump_json()) == {"name": "null", "options": {"step_ms": 5}}
+    assert json.loads(config.worker.model_dump_json()) == {
+        "name": "null",
+        "options": {"step_ms": 5},
+    }
 
 
 def test_lengths_that_do_not_fit_are_refused_with_both_numbers(model_folder):

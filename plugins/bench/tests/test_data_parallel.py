@@ -4,14 +4,26 @@ import psutil
 import pytest
 
 from tenonry_bench.__main__ import main
-from tenonry_bench.data_parallel import COORDINATED, STATIC, coordinator_ratio, layouts_for, summarise
+from tenonry_bench.data_parallel import (
+    COORDINATED,
+    STATIC,
+    coordinator_ratio,
+    layouts_for,
+    summarise,
+)
 from tenonry_bench.layouts import in_turn
 from tenonry_bench.streams import Point
 
 
 def point(frontend: float, engine: float, wall: float = 1.0) -> Point:
     return Point(
-        tokens=1000, wall_s=wall, frontend_cpu_s=frontend, engine_cpu_s=engine, ttft_p50_s=0.1, tpot_p50_s=0.1, chunks=9
+        tokens=1000,
+        wall_s=wall,
+        frontend_cpu_s=frontend,
+        engine_cpu_s=engine,
+        ttft_p50_s=0.1,
+        tpot_p50_s=0.1,
+        chunks=9,
     )
 
 
@@ -20,12 +32,28 @@ def test_report(bench, model_folder):
     words = "--sizes 1 --streams 4 --prompt-len 8 --output-len 6 --runs 2"
     report, printed = bench("data-parallel", *words.split(), "--model", model_folder)
     assert (report["bench"], report["streams"], report["runs"]) == ("data-parallel", 4, 2)
-    found = [(one["engines"], one["coordinated"], one["load_balancing"], one["processes"]) for one in report["results"]]
-    assert found == [(1, False, "affinity", 2), (2, False, "round-robin", 3), (2, True, "affinity", 4)]
+    found = [
+        (one["engines"], one["coordinated"], one["load_balancing"], one["processes"])
+        for one in report["results"]
+    ]
+    assert found == [
+        (1, False, "affinity", 2),
+        (2, False, "round-robin", 3),
+        (2, True, "affinity", 4),
+    ]
     for result in report["results"]:
-        for name in ("tok_s", "us_per_tok", "frontend_us_per_tok", "engine_us_per_tok", "cores", "ttft_ms"):
+        for name in (
+            "tok_s",
+            "us_per_tok",
+            "frontend_us_per_tok",
+            "engine_us_per_tok",
+            "cores",
+            "ttft_ms",
+        ):
             assert 0 < result[name]["min"] <= result[name]["median"] <= result[name]["max"], name
-        assert result["us_per_tok"]["max"] < sum(one["us_per_tok"]["max"] for one in report["results"])
+        assert result["us_per_tok"]["max"] < sum(
+            one["us_per_tok"]["max"] for one in report["results"]
+        )
     assert report["coordinator_ratio"]["n"] == 2
     assert "coordinator and affinity over round robin" in printed
     assert psutil.Process().children() == []
@@ -35,7 +63,10 @@ def test_sums_of_one_layout():
     rounds = [{STATIC: point(0.002, 0.004, wall=0.5)}, {STATIC: point(0.004, 0.006)}]
     result = summarise(STATIC, 3, rounds)
     assert (result.us_per_tok.min, result.us_per_tok.max) == (pytest.approx(6), pytest.approx(10))
-    assert (result.frontend_us_per_tok.min, result.engine_us_per_tok.min) == (pytest.approx(2), pytest.approx(4))
+    assert (result.frontend_us_per_tok.min, result.engine_us_per_tok.min) == (
+        pytest.approx(2),
+        pytest.approx(4),
+    )
     assert (result.tok_s.min, result.tok_s.max) == (1000, 2000)
     assert (result.cores.min, result.cores.max) == (pytest.approx(0.01), pytest.approx(0.012))
 

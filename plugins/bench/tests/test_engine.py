@@ -20,7 +20,9 @@ def test_report(bench, model_folder, loop):
     for name in SPREADS:
         figure = report[name]
         assert 0 <= figure["min"] <= figure["median"] <= figure["max"], name
-        assert figure["max"] > 0 or name == "tpot_ms", name  # all tokens of a stream may come in one piece
+        assert figure["max"] > 0 or name == "tpot_ms", (
+            name
+        )  # all tokens of a stream may come in one piece
     assert report["round_trip_ms"]["n"] == 3
     assert 0 < report["round_trip_ms"]["p50"] <= report["round_trip_ms"]["p99"]
     assert (report["bench"], report["streams"], report["runs"]) == ("engine", 5, 2)
@@ -41,7 +43,10 @@ def test_round_trips_can_be_left_out(bench, model_folder):
 
 
 def test_requests_that_do_not_fit_are_refused_before_anything_starts(model_folder, capsys):
-    assert main(["engine", "--prompt-len", "200", "--output-len", "100", "--model", str(model_folder)]) == 1
+    assert (
+        main(["engine", "--prompt-len", "200", "--output-len", "100", "--model", str(model_folder)])
+        == 1
+    )
     assert "need 300, but max_model_len is 256" in capsys.readouterr().err
 
 
@@ -50,8 +55,20 @@ def test_requests_cut_short_are_an_error(model_folder, capsys, monkeypatch):
     from tenonry_bench import streams
 
     honest = streams.SamplingParams
-    monkeypatch.setattr(streams, "SamplingParams", lambda **fields: honest(**fields | {"ignore_eos": False}))
-    words = ["engine", "--streams", "1", "--output-len", "5", "--prompt-len", "4", "--worker-option", "token_id=2"]
+    monkeypatch.setattr(
+        streams, "SamplingParams", lambda **fields: honest(**fields | {"ignore_eos": False})
+    )
+    words = [
+        "engine",
+        "--streams",
+        "1",
+        "--output-len",
+        "5",
+        "--prompt-len",
+        "4",
+        "--worker-option",
+        "token_id=2",
+    ]
     assert main([*words, "--worker", "null", "--model", str(model_folder)]) == 1
     assert "delivered 1 of 5 tokens" in capsys.readouterr().err
 

@@ -12,7 +12,9 @@ from tenonry_bench.load import Load, LoadRun, Record, parse_limits
 from tenonry_bench.sse import Client, Endpoint
 
 
-def run_load(url: str, prompts, out_len: int, *, concurrency=2, rate=None, timeout_s=20.0) -> LoadRun:
+def run_load(
+    url: str, prompts, out_len: int, *, concurrency=2, rate=None, timeout_s=20.0
+) -> LoadRun:
     load = Load(Client(Endpoint.parse(url)), "m", concurrency, rate, timeout_s=timeout_s)
     return asyncio.run(load.run(prompts, out_len))
 
@@ -29,7 +31,9 @@ def test_every_prompt_is_asked_once_and_timed(serve, answers):
         assert record.ttft_s + sum(record.itl_s) == pytest.approx(record.e2e_s)
     bodies = [json.loads(body) for *_, body in server.requests]
     assert sorted(body["prompt"] for body in bodies) == [[1, 2], [3, 4, 5], [6]]
-    assert all(body["ignore_eos"] and body["stream"] and body["temperature"] == 0 for body in bodies)
+    assert all(
+        body["ignore_eos"] and body["stream"] and body["temperature"] == 0 for body in bodies
+    )
 
 
 def test_failures_are_counted_by_their_reason(serve, answers):
@@ -69,11 +73,17 @@ def test_nobody_there_is_a_failure_of_each_request():
 def test_an_open_load_starts_at_random_times_that_are_always_the_same():
     load = Load(Client(Endpoint.parse("http://h")), "m", None, 10.0, timeout_s=1, seed=3)
     starts = load._starts(500)
-    assert starts == Load(Client(Endpoint.parse("http://h")), "m", None, 10.0, timeout_s=1, seed=3)._starts(500)
+    assert starts == Load(
+        Client(Endpoint.parse("http://h")), "m", None, 10.0, timeout_s=1, seed=3
+    )._starts(500)
     assert starts[0] == 0.0
     assert starts == sorted(starts)
     assert 30 < starts[-1] < 75  # 500 requests at 10 per second
-    assert Load(Client(Endpoint.parse("http://h")), "m", 4, None, timeout_s=1)._starts(3) == [0.0, 0.0, 0.0]
+    assert Load(Client(Endpoint.parse("http://h")), "m", 4, None, timeout_s=1)._starts(3) == [
+        0.0,
+        0.0,
+        0.0,
+    ]
 
 
 RECORD = Record(ttft_s=0.1, e2e_s=0.5, itl_s=[0.1, 0.3], prompt_tokens=1, output_tokens=3)
@@ -99,7 +109,10 @@ def test_a_failed_request_meets_no_limit():
 
 
 def test_gaps_are_taken_over_all_requests():
-    run = LoadRun(1.0, [RECORD, Record(ttft_s=0.3, e2e_s=0.9, itl_s=[0.6], output_tokens=2), Record(error="lost")])
+    run = LoadRun(
+        1.0,
+        [RECORD, Record(ttft_s=0.3, e2e_s=0.9, itl_s=[0.6], output_tokens=2), Record(error="lost")],
+    )
     assert run.percentile_ms("itl_s", 1.0) == pytest.approx(600)
     assert run.percentile_ms("itl_s", 0.5) == pytest.approx(300)
     assert run.percentile_ms("ttft_s", 0.5) == pytest.approx(200)

@@ -19,8 +19,12 @@ CONFIG = EngineConfig(model="none", max_num_seqs=8)
 
 
 def make_worker(vocab_size: int = 5000, **options) -> NullWorker:
-    model = ModelInfo(name="none", path="", architecture="None", max_model_len=64, vocab_size=vocab_size)
-    return NullWorker(WorkerContext(CONFIG, model, max_model_len=64, options=NullWorkerOptions(**options)))
+    model = ModelInfo(
+        name="none", path="", architecture="None", max_model_len=64, vocab_size=vocab_size
+    )
+    return NullWorker(
+        WorkerContext(CONFIG, model, max_model_len=64, options=NullWorkerOptions(**options))
+    )
 
 
 def make_step(rows: list[int], samples: list[bool], step_id: int = 3) -> SchedulerOutput:
@@ -60,12 +64,16 @@ def test_the_default_token_is_in_the_vocabulary(vocab_size, expected):
 
 
 def test_a_token_outside_the_vocabulary_is_refused():
-    assert make_worker(50, token_id=49).execute_model(make_step([0], [True])).token_ids.tolist() == [49]
+    assert make_worker(50, token_id=49).execute_model(
+        make_step([0], [True])
+    ).token_ids.tolist() == [49]
     with pytest.raises(ConfigError, match="token_id=50 is outside the vocabulary: 0 to 49"):
         make_worker(50, token_id=50)
 
 
-@pytest.mark.parametrize("options", [{"steps_in_flight": 4}, {"step_ms": -1}, {"token_id": -1}, {"unknown": 1}])
+@pytest.mark.parametrize(
+    "options", [{"steps_in_flight": 4}, {"step_ms": -1}, {"token_id": -1}, {"unknown": 1}]
+)
 def test_bad_options_are_refused(options):
     with pytest.raises(ValidationError):
         NullWorkerOptions(**options)
@@ -109,7 +117,9 @@ def test_a_step_that_takes_time_resolves_at_its_moment(monkeypatch):
     assert first.done()
     assert not second.done()
     assert second.result(timeout=10).step_id == 1
-    assert clock.now == pytest.approx(100.04)  # steps queue on the pretended device, they do not overlap
+    assert clock.now == pytest.approx(
+        100.04
+    )  # steps queue on the pretended device, they do not overlap
     clock.now = 200.0
     worker.execute_model(make_step([0], [True])).result()
     assert clock.now == pytest.approx(200.02)  # and an idle device starts at once
@@ -129,29 +139,46 @@ def test_an_engine_gets_exactly_the_tokens_it_asks_for(model_folder, scheduler, 
         {
             "model": str(model_folder),
             "scheduler": scheduler,
-            "worker": {"name": "null", "options": {"token_id": 7, "steps_in_flight": depth, "step_ms": 0.2}},
+            "worker": {
+                "name": "null",
+                "options": {"token_id": 7, "steps_in_flight": depth, "step_ms": 0.2},
+            },
             "max_num_seqs": 4,
             "max_num_batched_tokens": 16,
             "block_size": 4,
         }
     )
     lengths = [1, 5, 9, 2, 7, 3]
-    params = [SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths]
-    prompts = [{"prompt_token_ids": list(range(10, 15 + 3 * index))} for index in range(len(lengths))]
+    params = [
+        SamplingParams(temperature=0.0, max_tokens=length, ignore_eos=True) for length in lengths
+    ]
+    prompts = [
+        {"prompt_token_ids": list(range(10, 15 + 3 * index))} for index in range(len(lengths))
+    ]
     with LLM(config=config) as llm:
         outputs = llm.generate(prompts, params, use_tqdm=False)
-    assert [output.outputs[0].token_ids for output in outputs] == [[7] * length for length in lengths]
+    assert [output.outputs[0].token_ids for output in outputs] == [
+        [7] * length for length in lengths
+    ]
     assert all(output.outputs[0].finish_reason == "length" for output in outputs)
 
 
 def test_an_end_token_ends_a_request(model_folder):
-    config = make_config({"model": str(model_folder), "worker": {"name": "null", "options": {"token_id": 2}}})
+    config = make_config(
+        {"model": str(model_folder), "worker": {"name": "null", "options": {"token_id": 2}}}
+    )
     with LLM(config=config) as llm:
-        output = llm.generate({"prompt_token_ids": [5]}, SamplingParams(max_tokens=9), use_tqdm=False)[0].outputs[0]
+        output = llm.generate(
+            {"prompt_token_ids": [5]}, SamplingParams(max_tokens=9), use_tqdm=False
+        )[0].outputs[0]
     assert (output.finish_reason, len(output.token_ids)) == ("stop", 1)
 
 
 def test_an_unknown_option_names_the_known_ones(model_folder):
-    config = make_config({"model": str(model_folder), "worker": {"name": "null", "options": {"tokenid": 2}}})
-    with pytest.raises(PluginError, match=r"tokenid.*known options: token_id, step_ms, steps_in_flight"):
+    config = make_config(
+        {"model": str(model_folder), "worker": {"name": "null", "options": {"tokenid": 2}}}
+    )
+    with pytest.raises(
+        PluginError, match=r"tokenid.*known options: token_id, step_ms, steps_in_flight"
+    ):
         LLM(config=config)

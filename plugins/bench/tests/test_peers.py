@@ -62,7 +62,9 @@ def test_published_figures_stand_where_nothing_was_measured():
 
 
 def test_measured_figures_replace_them(write):
-    figures = peer_figures([write("a.json", ASYNC), write("s.json", SCHEDULER), write("o.json", OFFLINE)])
+    figures = peer_figures(
+        [write("a.json", ASYNC), write("s.json", SCHEDULER), write("o.json", OFFLINE)]
+    )
     assert figures["engine/256/tok_s"] == (50_000.0, "a.json")
     assert figures["engine/256/ttft_ms"] == (60.0, "a.json")
     assert figures["engine/round_trip_ms"] == (1.5, "a.json")
@@ -74,17 +76,28 @@ def test_measured_figures_replace_them(write):
 
 def test_an_engine_whose_steps_take_time_is_another_figure(write):
     results = [{"round_trip_ms": {"p50": 9.0}}, ASYNC["results"][1] | {"tpot_p50_ms": spread(8.0)}]
-    figures = peer_figures([write("slow.json", ASYNC | {"args": {"step_ms": 5.0}, "results": results})])
+    figures = peer_figures(
+        [write("slow.json", ASYNC | {"args": {"step_ms": 5.0}, "results": results})]
+    )
     assert figures["engine/256/step 5 ms/tpot_ms"] == (8.0, "slow.json")
-    assert {figure.source for key, figure in figures.items() if "step" not in key} == {PUBLISHED_SOURCE}
+    assert {figure.source for key, figure in figures.items() if "step" not in key} == {
+        PUBLISHED_SOURCE
+    }
 
 
 def test_of_several_files_the_better_figure_counts(write):
     def offline(rate: float, start: float) -> dict:
-        results = [{"workload": "W1", "output_tok_s": spread(rate)}, {"workload": "W5", "startup_s": spread(start)}]
+        results = [
+            {"workload": "W1", "output_tok_s": spread(rate)},
+            {"workload": "W5", "startup_s": spread(start)},
+        ]
         return OFFLINE | {"results": results}
 
-    files = [write("a.json", offline(4000, 20)), write("b.json", offline(6000, 30)), write("c.json", offline(5000, 25))]
+    files = [
+        write("a.json", offline(4000, 20)),
+        write("b.json", offline(6000, 30)),
+        write("c.json", offline(5000, 25)),
+    ]
     figures = peer_figures(files)
     assert figures["throughput/tiny/W1"] == (6000, "b.json")
     assert figures["startup/tiny"] == (20, "a.json")
@@ -92,15 +105,23 @@ def test_of_several_files_the_better_figure_counts(write):
 
 def test_a_report_of_ours_can_be_the_peer(write):
     assert peer_figures([write("ours.json", OURS)])["scheduler/256"] == (0.2, "ours.json")
-    engine = ASYNC["results"][1] | {"bench": "engine", "round_trip_ms": None, "ttft_ms": spread(5.0)}
+    engine = ASYNC["results"][1] | {
+        "bench": "engine",
+        "round_trip_ms": None,
+        "ttft_ms": spread(5.0),
+    }
     figures = peer_figures([write("engine.json", engine)])
     assert figures["engine/256/ttft_ms"] == (5.0, "engine.json")
     startup = {"bench": "startup", "model": "x/tiny", "startup_s": spread(3.0)}
     assert peer_figures([write("startup.json", startup)])["startup/tiny"] == (3.0, "startup.json")
-    assert "startup/x" not in peer_figures([write("none.json", startup | {"model": "x", "startup_s": None})])
+    assert "startup/x" not in peer_figures(
+        [write("none.json", startup | {"model": "x", "startup_s": None})]
+    )
 
 
-@pytest.mark.parametrize("text", ["no json", "[1]", '{"mode": "async"}', '{"peer": "x", "results": [{}]}'])
+@pytest.mark.parametrize(
+    "text", ["no json", "[1]", '{"mode": "async"}', '{"peer": "x", "results": [{}]}']
+)
 def test_another_file_is_refused_by_name(tmp_path, text):
     path = tmp_path / "strange.json"
     path.write_text(text)
@@ -112,4 +133,6 @@ def test_another_file_is_refused_by_name(tmp_path, text):
 
 def test_rates_are_better_when_larger_and_times_when_smaller():
     larger = {key for key in PUBLISHED if more_is_better(key)}
-    assert larger == {key for key in PUBLISHED if key.endswith("tok_s") or key.startswith("throughput/")}
+    assert larger == {
+        key for key in PUBLISHED if key.endswith("tok_s") or key.startswith("throughput/")
+    }

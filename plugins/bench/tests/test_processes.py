@@ -118,7 +118,11 @@ def test_peak_memory_sees_what_was_there_and_is_gone(hoarder):
 
 
 def test_seconds_until_waits_for_the_marker_and_the_end():
-    command = [sys.executable, "-c", "print('other'); print('READY now', flush=True); print('more')"]
+    command = [
+        sys.executable,
+        "-c",
+        "print('other'); print('READY now', flush=True); print('more')",
+    ]
     assert seconds_until(command, "READY") > 0
 
 

@@ -72,7 +72,16 @@ def test_a_scheduler_from_a_file_that_never_fills_the_batch_is_named(tmp_path, c
     words = f"scheduler --scheduler {file}:OneByOne --running 3 --waiting 0 --steps 5 --runs 1"
     assert main(words.split()) == 1
     assert "3 requests never decoded all at once" in capsys.readouterr().err
-    assert main([*words.replace("--running 3", "--running 1").split(), "--json", str(tmp_path / "r.json")]) == 0
+    assert (
+        main(
+            [
+                *words.replace("--running 3", "--running 1").split(),
+                "--json",
+                str(tmp_path / "r.json"),
+            ]
+        )
+        == 0
+    )
 
 
 def test_no_running_request_is_no_measurement(capsys):

@@ -15,7 +15,9 @@ from tenonry_bench.serve import workload_from
 from tenonry_bench.served import summarise
 from tenonry_bench.workload import Workload
 
-LATENCIES = [f"{name}_{part}_ms" for name in ("ttft", "tpot", "itl", "e2e") for part in ("p50", "p99")]
+LATENCIES = [
+    f"{name}_{part}_ms" for name in ("ttft", "tpot", "itl", "e2e") for part in ("p50", "p99")
+]
 
 
 @pytest.fixture
@@ -24,14 +26,18 @@ def openai(serve, answers):
 
     def reply(_method, path, body):
         if path == "/v1/models":
-            return answers.plain(200, b'{"object":"list","data":[{"id":"their-name","object":"model"}]}')
+            return answers.plain(
+                200, b'{"object":"list","data":[{"id":"their-name","object":"model"}]}'
+            )
         return answers.completion(body)
 
     return serve(reply)
 
 
 def test_report_about_a_server_that_runs(bench, openai):
-    words = "--requests 6 --prompt-len 5 --output-len 3 --concurrency 2 --runs 2 --goodput e2e_ms=60000"
+    words = (
+        "--requests 6 --prompt-len 5 --output-len 3 --concurrency 2 --runs 2 --goodput e2e_ms=60000"
+    )
     report, printed = bench("serve", "--base-url", openai.url, *words.split())
     (result,) = report["results"]
     assert (report["model"], report["peer"]) == ("their-name", openai.url)
@@ -45,7 +51,11 @@ def test_report_about_a_server_that_runs(bench, openai):
     assert result["goodput_req_s"] == result["req_s"]
     assert not {"peak_rss_gib", "server_us_per_tok", "server_cores"} & set(result)
     assert "goodput" in printed
-    prompts = [json.loads(body)["prompt"] for _, path, _, body in openai.requests if path.endswith("completions")]
+    prompts = [
+        json.loads(body)["prompt"]
+        for _, path, _, body in openai.requests
+        if path.endswith("completions")
+    ]
     assert len(prompts) == 6 + 2 * 6  # a warm-up, and both runs
     assert {len(prompt) for prompt in prompts} == {5}
 
@@ -53,8 +63,13 @@ def test_report_about_a_server_that_runs(bench, openai):
 def test_an_open_load_at_a_rate(bench, openai):
     words = "--requests 4 --prompt-len 5 --output-len 2 --request-rate 1000 --runs 1 --model mine"
     report, _ = bench("serve", "--base-url", openai.url, *words.split())
-    assert (report["results"][0]["concurrency"], report["results"][0]["request_rate"]) == (None, 1000.0)
-    assert {json.loads(body)["model"] for _, path, _, body in openai.requests if "completions" in path} == {"mine"}
+    assert (report["results"][0]["concurrency"], report["results"][0]["request_rate"]) == (
+        None,
+        1000.0,
+    )
+    assert {
+        json.loads(body)["model"] for _, path, _, body in openai.requests if "completions" in path
+    } == {"mine"}
 
 
 def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, capsys):
@@ -64,9 +79,7 @@ def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, 
         return answers.completion(body)
 
     server = serve(reply)
-    words = (
-        f"serve --base-url {server.url} --model m --requests 8 --concurrency 1 --runs 1 --prompt-len 4 --output-len 2"
-    )
+    words = f"serve --base-url {server.url} --model m --requests 8 --concurrency 1 --runs 1 --prompt-len 4 --output-len 2"
     assert main([*words.split(), "--json", str(tmp_path / "r.json")]) == 1
     result = json.loads((tmp_path / "r.json").read_text())["results"][0]
     assert (result["completed"]["median"], result["failed"]["median"]) == (4, 4)
@@ -76,7 +89,11 @@ def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, 
 
 def test_cpu_time_is_per_token_of_requests_that_ended_well():
     runs = [
-        LoadRun(2.0, [Record(output_tokens=100), Record(output_tokens=60, error="lost")], server_cpu_s=seconds)
+        LoadRun(
+            2.0,
+            [Record(output_tokens=100), Record(output_tokens=60, error="lost")],
+            server_cpu_s=seconds,
+        )
         for seconds in (1.0, 3.0)
     ]
     result = summarise("W6", Workload(2, 3, 4), runs, {}, None)
@@ -115,7 +132,9 @@ def test_flags_change_the_workload():
     assert with_flags() == Workload(10, 20, 30, shared_prefix_len=8, concurrency=16)
     assert with_flags(request_rate=2.0).concurrency is None
     assert with_flags(request_rate=2.0, concurrency=3).concurrency == 3
-    assert with_flags(requests=1, prompt_len=9, output_len=2) == Workload(1, 9, 2, shared_prefix_len=8, concurrency=16)
+    assert with_flags(requests=1, prompt_len=9, output_len=2) == Workload(
+        1, 9, 2, shared_prefix_len=8, concurrency=16
+    )
     with pytest.raises(ConfigError, match="--prompt-len 8 must be above the 8 shared tokens"):
         with_flags(prompt_len=8)
 
@@ -123,7 +142,9 @@ def test_flags_change_the_workload():
 def test_our_own_server_from_start_to_stop(bench, model_folder):
     """A real server process on a port it chose, a real engine below it; both gone afterwards."""
     words = "--requests 4 --prompt-len 5 --output-len 6 --concurrency 4 --runs 1 --timeout 25"
-    report, printed = bench("serve", "--model", model_folder, "--server-args", "--worker null", *words.split())
+    report, printed = bench(
+        "serve", "--model", model_folder, "--server-args", "--worker null", *words.split()
+    )
     (result,) = report["results"]
     assert result["completed"]["min"] == 4
     assert result["output_tok_s"]["min"] > 0
@@ -167,13 +188,17 @@ def wait_for(server: OwnServer, timeout_s: float):
 
 def test_a_server_that_cannot_start_is_quoted(fake_command):
     fake_command("sys.exit('no such model')")
-    with pytest.raises(LaunchError, match=r"status 1:\nfake serve m --host 127.0.0.1 --port 0 --x\nno such model"):
+    with pytest.raises(
+        LaunchError, match=r"status 1:\nfake serve m --host 127.0.0.1 --port 0 --x\nno such model"
+    ):
         wait_for(OwnServer("m", arguments=["--x"]), 20)
 
 
 def test_a_server_that_never_answers_is_given_up_and_killed(fake_command, monkeypatch):
     monkeypatch.setattr(own_server, "STOP_S", 0.2)
-    fake_command("signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)")
+    fake_command(
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN); print('up', flush=True); time.sleep(60)"
+    )
     server = OwnServer("m")
     with pytest.raises(LaunchError, match=r"not ready after 0.3 s"):
         wait_for(server, 0.3)

@@ -19,9 +19,14 @@ def cut(data: bytes, places: list[int]) -> list[bytes]:
     return [data[start:end] for start, end in itertools.pairwise(ends)]
 
 
-@given(PAYLOADS, st.lists(st.integers(0, 10_000), max_size=20), st.sampled_from([b"", b";name=value"]))
+@given(
+    PAYLOADS, st.lists(st.integers(0, 10_000), max_size=20), st.sampled_from([b"", b";name=value"])
+)
 def test_chunked_bodies_come_out_whole_however_they_are_cut(payloads, places, extension):
-    coded = b"".join(b"%x%s\r\n%s\r\n" % (len(part), extension, part) for part in payloads) + b"0\r\n\r\n"
+    coded = (
+        b"".join(b"%x%s\r\n%s\r\n" % (len(part), extension, part) for part in payloads)
+        + b"0\r\n\r\n"
+    )
     decoder = ChunkDecoder()
     assert b"".join(map(decoder.feed, cut(coded, places))) == b"".join(payloads)
     assert decoder.done
@@ -40,7 +45,9 @@ def test_a_bad_chunk_size_is_an_error():
 
 @given(st.lists(st.integers(0, 10_000), max_size=20), st.sampled_from([b"\n", b"\r\n"]))
 def test_events_come_out_whole_however_they_are_cut(places, end):
-    stream = end.join([b"data: one", b"", b": a comment", b"", b"event: x", b"data:two", b"data: three", b"", b""])
+    stream = end.join(
+        [b"data: one", b"", b": a comment", b"", b"event: x", b"data:two", b"data: three", b"", b""]
+    )
     splitter = EventSplitter()
     events = [event for piece in cut(stream, places) for event in splitter.feed(piece)]
     assert events == [b"one", b"two\nthree"]
@@ -66,20 +73,40 @@ def test_a_url_of_another_kind_is_refused(url):
 
 def collect(url: str, api_key: str | None = None) -> list:
     async def go() -> list:
-        return [chunk async for _, chunk in Client(Endpoint.parse(url), api_key).stream("/v1/completions", b"{}")]
+        return [
+            chunk
+            async for _, chunk in Client(Endpoint.parse(url), api_key).stream(
+                "/v1/completions", b"{}"
+            )
+        ]
 
     return asyncio.run(go())
 
 
 def test_a_stream_ends_at_done_and_carries_the_key(serve, answers):
-    server = serve(lambda *_: answers.chunked(b'data: {"choices":[{}]}\n\n', b"data: [DONE]\n\n", b"data: {}\n\n"))
+    server = serve(
+        lambda *_: answers.chunked(
+            b'data: {"choices":[{}]}\n\n', b"data: [DONE]\n\n", b"data: {}\n\n"
+        )
+    )
     assert len(collect(server.url, "secret")) == 1
     method, path, headers, body = server.requests[0]
-    assert (method, path, headers["authorization"], body) == ("POST", "/v1/completions", "bearer secret", b"{}")
+    assert (method, path, headers["authorization"], body) == (
+        "POST",
+        "/v1/completions",
+        "bearer secret",
+        b"{}",
+    )
 
 
 def test_a_body_without_length_ends_with_the_connection(serve):
-    server = serve(lambda *_: [b"HTTP/1.1 200 OK\r\n\r\n", b'data: {"choices":[{}]}\n\n', b'data: {"choices":[]}\n\n'])
+    server = serve(
+        lambda *_: [
+            b"HTTP/1.1 200 OK\r\n\r\n",
+            b'data: {"choices":[{}]}\n\n',
+            b'data: {"choices":[]}\n\n',
+        ]
+    )
     assert [len(chunk.choices) for chunk in collect(server.url)] == [1, 0]
 
 
@@ -88,7 +115,11 @@ def test_a_body_without_length_ends_with_the_connection(serve):
     [
         ([b"HTTP/1.1 429 Slow\r\nContent-Length: 4\r\n\r\nwait"], HttpFailure, "status 429: wait"),
         ([b"SSH-2.0\r\n\r\n"], HttpFailure, "not HTTP"),
-        ([b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"5\r\nda"], ConnectionError, "middle of a body"),
+        (
+            [b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n", b"5\r\nda"],
+            ConnectionError,
+            "middle of a body",
+        ),
         ([b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nda"], ConnectionError, "middle of a body"),
         ([b"HTTP/1.1"], ConnectionError, "after 8 bytes"),
     ],

@@ -10,7 +10,15 @@ from tenonry_bench.__main__ import main
 from tenonry_bench.figures import Spread
 from tenonry_bench.machine import describe_machine
 from tenonry_bench.peers import PeerFigure, peer_figures
-from tenonry_bench.standard import PARTS, chosen_parts, describe, figures_from, find_models, plan, run_all
+from tenonry_bench.standard import (
+    PARTS,
+    chosen_parts,
+    describe,
+    figures_from,
+    find_models,
+    plan,
+    run_all,
+)
 from tenonry_bench.standard_figures import Figure
 
 
@@ -19,7 +27,13 @@ def spread(median: float) -> dict[str, float]:
 
 
 def case(running: int, *, validator: bool, mean: float) -> dict:
-    return {"running": running, "waiting": 0, "validator": validator, "mean_ms": spread(mean), "p99_ms": spread(9.0)}
+    return {
+        "running": running,
+        "waiting": 0,
+        "validator": validator,
+        "mean_ms": spread(mean),
+        "p99_ms": spread(9.0),
+    }
 
 
 ENGINE = {
@@ -43,22 +57,36 @@ STARTUP = {
 THROUGHPUT = {
     "bench": "throughput",
     "model": "m/tiny",
-    "results": [{"workload": "W1", "output_tok_s": spread(5000.0)}, {"workload": "W3", "output_tok_s": spread(1.0)}],
+    "results": [
+        {"workload": "W1", "output_tok_s": spread(5000.0)},
+        {"workload": "W3", "output_tok_s": spread(1.0)},
+    ],
 }
 
 
 def by_label(reports: list[dict], peers=None) -> dict[str, Figure]:
-    return {row.label: row for row in figures_from(reports, peers if peers is not None else peer_figures([]))}
+    return {
+        row.label: row
+        for row in figures_from(reports, peers if peers is not None else peer_figures([]))
+    }
 
 
 def test_targets_of_the_scheduler():
-    report = {"bench": "scheduler", "results": [case(256, validator=v, mean=0.2) for v in (False, True)]}
+    report = {
+        "bench": "scheduler",
+        "results": [case(256, validator=v, mean=0.2) for v in (False, True)],
+    }
     rows = by_label([report])
     off = rows["scheduler, 256 running, 0 waiting, validator off, ms: mean"]
     on = rows["scheduler, 256 running, 0 waiting, validator on, ms: mean"]
     assert (off.target, off.met, on.target, on.met) == (0.14, False, 0.25, True)
     assert off.ratio == pytest.approx(2.802 / 0.2)
-    assert rows["scheduler, 256 running, 0 waiting, validator off, ms: p99"].cells()[2:] == ("–", "–", "–", "–")
+    assert rows["scheduler, 256 running, 0 waiting, validator off, ms: p99"].cells()[2:] == (
+        "–",
+        "–",
+        "–",
+        "–",
+    )
 
 
 def test_targets_of_the_engine():
@@ -88,24 +116,40 @@ def test_targets_of_start_and_throughput():
 
 
 def test_targets_of_several_engines():
-    layout = {"layout": "4 engines", "tok_s": spread(9.0), "us_per_tok": spread(5.0), "cores": spread(1.9)}
-    rows = by_label([{"bench": "data-parallel", "results": [layout], "coordinator_ratio": spread(1.04)}])
+    layout = {
+        "layout": "4 engines",
+        "tok_s": spread(9.0),
+        "us_per_tok": spread(5.0),
+        "cores": spread(1.9),
+    }
+    rows = by_label(
+        [{"bench": "data-parallel", "results": [layout], "coordinator_ratio": spread(1.04)}]
+    )
     assert rows["data parallel, 4 engines: cores busy"].target is None
     ratio = rows["coordinator and affinity over round robin, CPU/token"]
     assert (ratio.target, ratio.met) == (1.05, True)
 
 
 def test_targets_of_a_start_of_several_engines():
-    results = [{"engines": n, "ready_s": spread(0.5 * n), "ratio": spread(n / 1.5)} for n in (1, 2, 4)]
+    results = [
+        {"engines": n, "ready_s": spread(0.5 * n), "ratio": spread(n / 1.5)} for n in (1, 2, 4)
+    ]
     rows = by_label([{"bench": "start-engines", "results": results}])
     assert rows["start of engines, 1: ready, s"].ours.median == 0.5
     assert rows["start of engines, 2 over 1"].target is None
-    assert (rows["start of engines, 4 over 1"].target, rows["start of engines, 4 over 1"].met) == (2.2, False)
+    assert (rows["start of engines, 4 over 1"].target, rows["start of engines, 4 over 1"].met) == (
+        2.2,
+        False,
+    )
 
 
 @pytest.mark.parametrize(("ratio", "met"), [(0.95, True), (0.85, False)])
 def test_targets_of_affinity_are_lower_bounds(ratio, met):
-    layouts = [("1 engine", "affinity"), ("4 engines, affinity", "affinity"), ("4 engines, round-robin", "round-robin")]
+    layouts = [
+        ("1 engine", "affinity"),
+        ("4 engines, affinity", "affinity"),
+        ("4 engines, round-robin", "round-robin"),
+    ]
     results = [
         {"layout": name, "load_balancing": policy, "hit_rate": spread(0.8), "ratio": spread(ratio)}
         for name, policy in layouts
@@ -118,8 +162,14 @@ def test_targets_of_affinity_are_lower_bounds(ratio, met):
 
 
 def test_rows_of_servers_name_their_flags():
-    result = {"output_tok_s": spread(900.0), "server_us_per_tok": spread(50.0), "server_cores": spread(0.5)}
-    rows = by_label([{"bench": "serve", "args": {"server_args": "--worker null"}, "results": [result]}])
+    result = {
+        "output_tok_s": spread(900.0),
+        "server_us_per_tok": spread(50.0),
+        "server_cores": spread(0.5),
+    }
+    rows = by_label(
+        [{"bench": "serve", "args": {"server_args": "--worker null"}, "results": [result]}]
+    )
     assert [(label, row.ours.median) for label, row in rows.items()] == [
         ("served, --worker null: tokens/s", 900),
         ("served, --worker null: CPU µs/token", 50),
@@ -182,7 +232,15 @@ def test_a_part_that_fails_leaves_the_others(capsys):
 
 def test_the_quick_set_from_end_to_end(model_folder, tmp_path, capsys):
     file = tmp_path / "report.json"
-    words = ["--quick", "--only", "scheduler,engine", "--models", str(model_folder.parent), "--json", str(file)]
+    words = [
+        "--quick",
+        "--only",
+        "scheduler,engine",
+        "--models",
+        str(model_folder.parent),
+        "--json",
+        str(file),
+    ]
     assert main(words) == 0
     report = json.loads(file.read_text())
     assert [part["bench"] for part in report["reports"]] == ["scheduler", "engine", "engine"]

@@ -7,12 +7,16 @@ from tenonry_bench.start_engines import summarise
 
 
 def test_report(bench, model_folder):
-    report, printed = bench("start-engines", "--sizes", "1,2", "--runs", "1", "--model", model_folder)
+    report, printed = bench(
+        "start-engines", "--sizes", "1,2", "--runs", "1", "--model", model_folder
+    )
     one, two = report["results"]
     assert (one["engines"], two["engines"]) == (1, 2)
     assert one["ready_s"]["min"] > 0
     assert one["ratio"]["median"] == 1
-    assert two["ratio"]["median"] == pytest.approx(two["ready_s"]["median"] / one["ready_s"]["median"])
+    assert two["ratio"]["median"] == pytest.approx(
+        two["ready_s"]["median"] / one["ready_s"]["median"]
+    )
     assert report["settings"]["worker"]["name"] == "null"
     assert "2 engines" in printed
     assert [one["engines"] for one in report["imports"]] == [1, 2]

@@ -6,7 +6,16 @@ from tenonry_bench.__main__ import main
 
 def test_report(bench, model_folder):
     """Three fresh processes of each kind would take long; one of each shows the shape."""
-    words = ("--model", model_folder, "--engine-args", "--worker null", "--runs", "1", "--quick-runs", "1")
+    words = (
+        "--model",
+        model_folder,
+        "--engine-args",
+        "--worker null",
+        "--runs",
+        "1",
+        "--quick-runs",
+        "1",
+    )
     report, printed = bench("startup", *words)
     for name in ("startup_s", "bare_python_s", "help_s"):
         assert report[name]["median"] > 0, name
@@ -26,5 +35,8 @@ def test_the_marker_comes_after_a_token(model_folder, capsys):
 
 
 def test_a_model_that_is_not_there_is_named(tmp_path, capsys):
-    assert main(["startup", "--model", str(tmp_path / "gone"), "--runs", "1", "--quick-runs", "1"]) == 1
+    assert (
+        main(["startup", "--model", str(tmp_path / "gone"), "--runs", "1", "--quick-runs", "1"])
+        == 1
+    )
     assert "gone" in capsys.readouterr().err

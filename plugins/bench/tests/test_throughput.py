@@ -15,7 +15,13 @@ WORKLOADS = {
     "token_range": [300, 8000],
     "workloads": {
         "W1": {"kind": "offline", "requests": 5, "prompt_len": 6, "out_len": 4},
-        "W4": {"kind": "offline", "requests": 4, "prompt_len": 40, "shared_prefix_len": 32, "out_len": 2},
+        "W4": {
+            "kind": "offline",
+            "requests": 4,
+            "prompt_len": 40,
+            "shared_prefix_len": 32,
+            "out_len": 2,
+        },
         "W6": {"kind": "served", "requests": 4, "prompt_len": 8, "out_len": 2, "concurrency": 2},
     },
 }
@@ -38,13 +44,23 @@ def test_report(bench, model_folder, workload_file):
     report, printed = bench("throughput", "--model", model_folder, *words)
     assert [result["workload"] for result in report["results"]] == ["W1", "W4"]
     for result in report["results"]:
-        for name in ("output_tok_s", "total_tok_s", "wall_s", "req_s", "ttft_p50_ms", "ttft_p99_ms", "tpot_p99_ms"):
+        for name in (
+            "output_tok_s",
+            "total_tok_s",
+            "wall_s",
+            "req_s",
+            "ttft_p50_ms",
+            "ttft_p99_ms",
+            "tpot_p99_ms",
+        ):
             figure = result[name]
             assert 0 < figure["min"] <= figure["median"] <= figure["max"], name
         assert result["total_tok_s"]["median"] > result["output_tok_s"]["median"]
         assert 0 < result["pss_after_gib"] <= result["peak_rss_gib"]
         assert result["load_s"] > 0
-    assert report["results"][1]["cached_tokens"]["min"] >= 3 * 32  # all but the first share 32 tokens
+    assert (
+        report["results"][1]["cached_tokens"]["min"] >= 3 * 32
+    )  # all but the first share 32 tokens
     assert report["args"]["model"] == str(model_folder)
     assert report["machine"]["versions"]["tenonry"]
     assert "| W4 " in printed
@@ -57,13 +73,23 @@ def test_workloads_by_name(bench, model_folder, workload_file):
 
 
 def test_an_unknown_name_is_refused(model_folder, workload_file, capsys):
-    words = ["throughput", "--worker", "null", "--model", str(model_folder), "--workload", str(workload_file)]
+    words = [
+        "throughput",
+        "--worker",
+        "null",
+        "--model",
+        str(model_folder),
+        "--workload",
+        str(workload_file),
+    ]
     assert main([*words, "--name", "W7"]) == 1
     assert "no workload is called 'W7'" in capsys.readouterr().err
 
 
 def test_a_workload_that_does_not_fit_is_refused(model_folder, capsys):
-    assert main(["throughput", "--worker", "null", "--model", str(model_folder), "--name", "W3"]) == 1
+    assert (
+        main(["throughput", "--worker", "null", "--model", str(model_folder), "--name", "W3"]) == 1
+    )
     assert "max_model_len is 256" in capsys.readouterr().err
 
 

@@ -43,11 +43,14 @@ def test_prompts_differ_between_runs_and_stay_the_same_within_one(workload_file)
 
 
 def test_a_name_without_a_number_has_prompts_of_its_own(workload_file):
-    assert load_workloads(workload_file).prompts("chat", 0) != load_workloads(workload_file).prompts("W1", 0, 1)
+    assert load_workloads(workload_file).prompts("chat", 0) != load_workloads(
+        workload_file
+    ).prompts("W1", 0, 1)
 
 
 @pytest.mark.parametrize(
-    ("vocab_size", "expected"), [(0, (300, 8000)), (9000, (300, 8000)), (500, (300, 500)), (200, (100, 200))]
+    ("vocab_size", "expected"),
+    [(0, (300, 8000)), (9000, (300, 8000)), (500, (300, 500)), (200, (100, 200))],
 )
 def test_ids_stay_inside_the_vocabulary(vocab_size, expected):
     assert narrow((300, 8000), vocab_size) == expected
@@ -65,7 +68,11 @@ def test_named_workloads_and_kinds(workload_file):
 
 def test_the_packaged_file_holds_every_kind():
     loaded = load_workloads(None)
-    assert {workload.kind for workload in loaded.workloads.values()} == {"offline", "startup", "served"}
+    assert {workload.kind for workload in loaded.workloads.values()} == {
+        "offline",
+        "startup",
+        "served",
+    }
     w1, w2 = loaded.get("W1"), loaded.get("W2")
     assert (w1.requests, w1.prompt_len, w1.out_len) == (64, 128, 64)
     assert (w2.requests, w2.prompt_len, w2.out_len) == (1, 32, 128)
@@ -77,9 +84,16 @@ def test_the_packaged_file_holds_every_kind():
     ("change", "message"),
     [
         ({"token_range": [5, 5]}, r"token_range \[5, 5\] is empty"),
-        ({"workloads": {"W1": {"requests": 0, "prompt_len": 1, "out_len": 1}}}, r"W1|requests|>= 1"),
         (
-            {"workloads": {"W1": {"requests": 1, "prompt_len": 4, "out_len": 1, "shared_prefix_len": 4}}},
+            {"workloads": {"W1": {"requests": 0, "prompt_len": 1, "out_len": 1}}},
+            r"W1|requests|>= 1",
+        ),
+        (
+            {
+                "workloads": {
+                    "W1": {"requests": 1, "prompt_len": 4, "out_len": 1, "shared_prefix_len": 4}
+                }
+            },
             "shares 4 of 4 prompt tokens",
         ),
         ({"seed": "x"}, "seed"),

@@ -43,7 +43,9 @@ class TestHumanIntegers:
     def test_are_read(self, text, value):
         assert human_int(text) == value
 
-    @pytest.mark.parametrize("text", ["", "k", "1.5", "1e3", "x", "1kk", "nank", "infk", "1e999G", "1 k k", "3t"])
+    @pytest.mark.parametrize(
+        "text", ["", "k", "1.5", "1e3", "x", "1kk", "nank", "infk", "1e999G", "1 k k", "3t"]
+    )
     def test_anything_else_is_refused_by_name(self, text):
         with pytest.raises(argparse.ArgumentTypeError, match=f"'{text}' is not an integer"):
             human_int(text)
@@ -95,7 +97,10 @@ class TestFlags:
 
     def test_the_model_is_a_word_or_a_flag(self):
         assert config_from_arguments(parser().parse_args(["--model", "x"])).model == "x"
-        assert config_from_arguments(parser(model_positional=False).parse_args(["--model", "x"])).model == "x"
+        assert (
+            config_from_arguments(parser(model_positional=False).parse_args(["--model", "x"])).model
+            == "x"
+        )
 
     def test_a_variable_names_the_file_and_the_flag_wins(self, tmp_path, monkeypatch):
         for name, seed in (("a", 3), ("b", 4)):
@@ -156,12 +161,23 @@ class TestOptions:
         field = kind.replace("-", "_")
         assert getattr(config(f"--{kind}-option", "a=1"), field).options == {"a": 1}
 
-    def test_a_plugin_chosen_elsewhere_keeps_its_name_and_its_other_options(self, tmp_path, monkeypatch):
+    def test_a_plugin_chosen_elsewhere_keeps_its_name_and_its_other_options(
+        self, tmp_path, monkeypatch
+    ):
         path = Path(tmp_path / "c.yaml")
-        path.write_text("scheduler: {name: static, options: {a: 1, b: 2}}\nworker: 'null'\n", "utf-8")
+        path.write_text(
+            "scheduler: {name: static, options: {a: 1, b: 2}}\nworker: 'null'\n", "utf-8"
+        )
         monkeypatch.setenv("TENONRY_EXECUTOR", "mp")
         made = config(
-            "--config", str(path), "--scheduler-option", "b=3", "--worker-option", "c=4", "--executor-option", "d=5"
+            "--config",
+            str(path),
+            "--scheduler-option",
+            "b=3",
+            "--worker-option",
+            "c=4",
+            "--executor-option",
+            "d=5",
         )
         assert made.scheduler == PluginChoice(name="static", options={"a": 1, "b": 3})
         assert made.worker == PluginChoice(name="null", options={"c": 4})

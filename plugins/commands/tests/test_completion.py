@@ -29,16 +29,22 @@ ACT = '''
 @pytest.fixture(autouse=True)
 def _few_verbs(site: TmpPlugins, monkeypatch: pytest.MonkeyPatch) -> None:
     """One from elsewhere, and a few of those that are always there."""
-    site.distribution("acts", entry_points={"tenonry.commands": {"act": "acts:Act"}}, modules={"acts": ACT})
+    site.distribution(
+        "acts", entry_points={"tenonry.commands": {"act": "acts:Act"}}, modules={"acts": ACT}
+    )
     kept = {"act", "generate", "plugins", "completion"}
-    monkeypatch.setattr(completion, "installed", lambda kind: [e for e in installed(kind) if e.name in kept])
+    monkeypatch.setattr(
+        completion, "installed", lambda kind: [e for e in installed(kind) if e.name in kept]
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 def test_is_a_script_that_knows_verbs_and_flags(shell, capsys):
     assert main(["completion", shell]) == 0
     script = capsys.readouterr().out
-    flags = () if shell == "tcsh" else ("--max-model-len", "--number")  # there it knows the verbs only
+    flags = (
+        () if shell == "tcsh" else ("--max-model-len", "--number")
+    )  # there it knows the verbs only
     for word in ("generate", "act", *flags):
         assert word in script
 

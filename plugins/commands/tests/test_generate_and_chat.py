@@ -18,7 +18,11 @@ from tenonry.errors import EngineDeadError, ModelError, RequestError
 from tenonry.sampling_params import SamplingParams
 from tenonry_commands.chat import ChatCommand
 from tenonry_commands.generate import DEFAULT_MODEL, GenerateCommand, default_model
-from tenonry_commands.sampling_arguments import FLAGS, add_sampling_arguments, sampling_from_arguments
+from tenonry_commands.sampling_arguments import (
+    FLAGS,
+    add_sampling_arguments,
+    sampling_from_arguments,
+)
 from tenonry_testkit.fakes.io_processor import ByteIOProcessor
 from tenonry_testkit.plugins import TmpPlugins
 
@@ -59,7 +63,10 @@ class TestGenerate:
         bad = ["--worker-option", f"fail_row_token={ord('o')}"]
         assert run(GenerateCommand(), "hello", "--model", "fake", *bad) == 1
         captured = capsys.readouterr()
-        assert (captured.out, captured.err.startswith("tenonry: error: request 0 failed: ")) == ("", True)
+        assert (captured.out, captured.err.startswith("tenonry: error: request 0 failed: ")) == (
+            "",
+            True,
+        )
 
     @pytest.mark.parametrize(
         ("words", "error", "text"),
@@ -80,7 +87,9 @@ class TestGenerate:
         with pytest.raises(ModelError, match="model 'nothing' was found by no plugin"):
             run(GenerateCommand(), "hello", "--model", "nothing")
 
-    def test_the_demo_model_is_the_default_unless_something_else_names_one(self, monkeypatch, tmp_path):
+    def test_the_demo_model_is_the_default_unless_something_else_names_one(
+        self, monkeypatch, tmp_path
+    ):
         none = argparse.Namespace(config=None)
         assert default_model(none) == DEFAULT_MODEL == "demo"
         assert default_model(argparse.Namespace(config="x.yaml")) is None
@@ -91,10 +100,14 @@ class TestGenerate:
     def test_end_to_end_as_a_user_types_it(self, fake_model_site: TmpPlugins):
         environment = {**os.environ, "PYTHONPATH": str(fake_model_site.folder)}
         command = [sys.executable, "-m", "tenonry", "generate", "hello", "--model", "fake", *ENGINE]
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=25, check=False
+        )
         assert (done.returncode, bool(done.stdout.strip("\n"))) == (0, True), done.stderr
         command[-1] = "nobody"
-        done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=25, check=False)
+        done = subprocess.run(
+            command, capture_output=True, text=True, env=environment, timeout=25, check=False
+        )
         assert done.returncode == 1
         assert done.stderr.startswith("tenonry: error: plugins.allow/disable name ['nobody']")
 
@@ -136,11 +149,19 @@ class TestChat:
     @pytest.mark.parametrize("line", ["", "hello\n"])
     def test_an_interrupt_ends_it_wherever_it_is(self, fake_model_site: TmpPlugins, line):
         """Ctrl-C on a terminal: while we wait for a line, before the first answer and after it."""
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(fake_model_site.folder), *sys.path])}
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join([str(fake_model_site.folder), *sys.path]),
+        }
         command = [sys.executable, "-m", "tenonry", "chat", "fake", "--max-tokens", "5", *ENGINE]
         ours, theirs = pty.openpty()
         with subprocess.Popen(
-            command, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment, process_group=0
+            command,
+            stdin=theirs,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env=environment,
+            process_group=0,
         ) as chat:
             os.close(theirs)
             assert chat.stdout is not None
@@ -168,7 +189,9 @@ class TestSamplingFlags:
 
     def test_flags_win_over_defaults_and_those_over_nothing(self):
         assert self.parse() == SamplingParams()
-        assert self.parse("--top-p", "0.5", top_p=0.9, top_k=5) == SamplingParams(top_p=0.5, top_k=5)
+        assert self.parse("--top-p", "0.5", top_p=0.9, top_k=5) == SamplingParams(
+            top_p=0.5, top_k=5
+        )
         assert self.parse("--stop", "a", "--stop", "b", "--ignore-eos") == SamplingParams(
             stop=["a", "b"], ignore_eos=True
         )

@@ -43,7 +43,9 @@ def acme(site: TmpPlugins) -> TmpPlugins:
         },
     )  # fmt: skip
     site.distribution(
-        "old-acme", requires=["tenonry>=99"], entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}}
+        "old-acme",
+        requires=["tenonry>=99"],
+        entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}},
     )
     return site
 
@@ -68,7 +70,10 @@ class TestList:
         assert {"acme_cli", "acme_hooks", "old_acme"}.isdisjoint(sys.modules)
 
     def test_one_kind_only(self, acme, capsys):
-        kinds = {line.split()[0] for line in tenonry(capsys, "list", "--kind", "stat_logger").splitlines()[1:]}
+        kinds = {
+            line.split()[0]
+            for line in tenonry(capsys, "list", "--kind", "stat_logger").splitlines()[1:]
+        }
         assert kinds == {"stat_logger"}
 
     def test_json(self, acme, capsys):
@@ -122,7 +127,10 @@ class TestShow:
         [
             ("nobody", "no plugin is called 'nobody'; `tenonry plugins list` shows all names"),
             ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
-            ("nonsense/acme", "there is no kind of plugin 'nonsense'; kinds: attention_backend, buffers"),
+            (
+                "nonsense/acme",
+                "there is no kind of plugin 'nonsense'; kinds: attention_backend, buffers",
+            ),
         ],
     )
     def test_an_unknown_one_is_an_error(self, acme, capsys, name, text):
@@ -131,7 +139,9 @@ class TestShow:
 
     def test_one_that_cannot_be_imported_is_named(self, site, capsys):
         site.distribution(
-            "bad", entry_points={"tenonry.stat_loggers": {"bad": "bad_cli:Mine"}}, modules={"bad_cli": "1 / 0"}
+            "bad",
+            entry_points={"tenonry.stat_loggers": {"bad": "bad_cli:Mine"}},
+            modules={"bad_cli": "1 / 0"},
         )
         with pytest.raises(PluginError, match=r"stat logger 'bad' .*ZeroDivisionError"):
             tenonry(capsys, "show", "bad")
@@ -163,15 +173,19 @@ class TestShowWhatIsNotInstalled:
     def test_a_heavy_module_is_told(self, site, capsys, tmp_path, monkeypatch):
         """The front end imports what it checks, and `tenonry serve` waits for it."""
         site.distribution(
-            "heavy", modules={"heavy_library": "", "heavy_plugin": "import heavy_library\n" + STAT_LOGGER}
+            "heavy",
+            modules={"heavy_library": "", "heavy_plugin": "import heavy_library\n" + STAT_LOGGER},
         )
         monkeypatch.setattr("tenonry_commands.plugins.HEAVY", ("heavy_library",))
         out = tenonry(capsys, "show", "heavy_plugin:Mine")
         assert (
-            "  warning       its module imports heavy_library; do that in its methods: the front end imports it" in out
+            "  warning       its module imports heavy_library; do that in its methods: the front end imports it"
+            in out
         )
         assert "warning" not in tenonry(capsys, "show", "heavy_plugin:Mine"), "it is there already"
 
     def test_the_words_of_an_interface_are_not_those_of_a_plugin(self, site, capsys):
-        site.distribution("silent", modules={"silent": STAT_LOGGER.replace("Hears nothing in particular.", "")})
+        site.distribution(
+            "silent", modules={"silent": STAT_LOGGER.replace("Hears nothing in particular.", "")}
+        )
         assert "about" not in tenonry(capsys, "show", "silent:Mine")

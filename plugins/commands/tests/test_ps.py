@@ -58,7 +58,9 @@ def serve(tmp_path: Path) -> Iterator[Any]:
 
     def start(title: str) -> subprocess.Popen[bytes]:
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        process = subprocess.Popen([sys.executable, "-c", SERVER, title, str(tmp_path / "child")], env=environment)
+        process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, title, str(tmp_path / "child")], env=environment
+        )
         started.append(process)
         for number in range(3):
             said(tmp_path / f"child{number}")
@@ -90,7 +92,9 @@ def instance(pid: int) -> list[ps.Row]:
 
 def test_children_of_an_untitled_program_are_its_tree(supervisor, tmp_path):
     """A library user's own process keeps its title and is still the top."""
-    children = [start(supervisor, name, tmp_path) for name in ("engine 0", "worker 0.1", "coordinator")]
+    children = [
+        start(supervisor, name, tmp_path) for name in ("engine 0", "worker 0.1", "coordinator")
+    ]
     rows = instance(os.getpid())
     assert [(row.depth, row.role, row.rank, row.pid, row.state) for row in rows] == [
         (0, "program", "", os.getpid(), "ok"),
@@ -127,7 +131,10 @@ def test_a_tree_of_three_levels(supervisor, tmp_path, monkeypatch):
     workers = [said(tmp_path / f"said{rank}")["pid"] for rank in range(2)]
     rows = instance(os.getpid())
     tree = [(row.depth, row.role, row.rank, row.pid) for row in rows]
-    below = sorted([(2, "worker", f"0.{rank}", pid) for rank, pid in enumerate(workers)], key=lambda row: row[3])
+    below = sorted(
+        [(2, "worker", f"0.{rank}", pid) for rank, pid in enumerate(workers)],
+        key=lambda row: row[3],
+    )
     engines = [[(1, "engine", "0", engine.pid), *below], [(1, "engine", "1", other.pid)]]
     engines.sort(key=lambda part: part[0][3])
     assert tree == [(0, "program", "", os.getpid()), *engines[0], *engines[1]]
@@ -175,7 +182,9 @@ def test_the_table_indents_by_two_spaces(serve, capsys):
 
 def test_json_is_a_list_of_records(supervisor, tmp_path, capsys):
     child = start(supervisor, "engine 0", tmp_path)
-    (record,) = [record for record in json.loads(run(capsys, "--json")) if record["pid"] == child.pid]
+    (record,) = [
+        record for record in json.loads(run(capsys, "--json")) if record["pid"] == child.pid
+    ]
     assert record.pop("uptime_s") >= 0
     assert record == {
         "instance": os.getpid(), "depth": 1, "role": "engine", "rank": "0", "pid": child.pid, "state": "ok",
@@ -203,4 +212,6 @@ def test_processes_of_others_and_of_other_things_are_left_out(tmp_path, monkeypa
 def test_the_verb_is_in_the_help():
     from tenonry.cli import help_text
 
-    assert "  ps           List the processes of running instances. (tenonry-commands " in help_text()
+    assert (
+        "  ps           List the processes of running instances. (tenonry-commands " in help_text()
+    )

@@ -16,7 +16,9 @@ def on_cpu(*size, dtype=torch.int64, **options):
 class TestMemory:
     """BF-1."""
 
-    @pytest.mark.parametrize("dtype", [torch.int32, torch.int64, torch.float16, torch.float32, torch.uint8, torch.bool])
+    @pytest.mark.parametrize(
+        "dtype", [torch.int32, torch.int64, torch.float16, torch.float32, torch.uint8, torch.bool]
+    )
     def test_both_sides_are_zeroed_and_apart(self, dtype):
         buffer = on_cpu(3, 5, dtype=dtype)
         assert buffer.cpu.shape == buffer.gpu.shape == (3, 5)
@@ -38,7 +40,9 @@ class TestMemory:
         assert not hasattr(on_cpu(4, with_numpy=False), "np")
 
     def test_bfloat16_with_numpy_is_refused_with_what_to_type(self):
-        with pytest.raises(ValueError, match=r"bfloat16 has no numpy type .* pass with_numpy=False"):
+        with pytest.raises(
+            ValueError, match=r"bfloat16 has no numpy type .* pass with_numpy=False"
+        ):
             on_cpu(4, dtype=torch.bfloat16)
 
     def test_bfloat16_without_numpy(self):
@@ -65,7 +69,9 @@ class TestCopies:
 
     @pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
     def buffer(self, request):
-        return CpuGpuBuffer(4, 2, dtype=torch.int32, device=request.param, pin_memory=request.param == "cuda")
+        return CpuGpuBuffer(
+            4, 2, dtype=torch.int32, device=request.param, pin_memory=request.param == "cuda"
+        )
 
     @staticmethod
     def synchronise():
@@ -126,7 +132,9 @@ class TestCopies:
 class TestBytes:
     """BF-4."""
 
-    @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.uint8])
+    @pytest.mark.parametrize(
+        "dtype", [torch.bfloat16, torch.float32, torch.int64, torch.bool, torch.uint8]
+    )
     def test_are_those_of_the_tensor(self, dtype):
         tensor = (torch.arange(6) % 2).to(dtype).view(2, 3)
         view = tensor_data(tensor)

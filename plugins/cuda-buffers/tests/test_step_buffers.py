@@ -128,7 +128,11 @@ class TestOverlap:
             tensor = buffers.put("x", np.full(1 << 14, step))
             torch.cuda._sleep(20_000_000)
             read.append(tensor.clone())
-        assert [int(tensor.min()) for tensor in read] == [int(tensor.max()) for tensor in read] == list(range(8))
+        assert (
+            [int(tensor.min()) for tensor in read]
+            == [int(tensor.max()) for tensor in read]
+            == list(range(8))
+        )
 
     def test_a_block_that_grows_is_not_zeroed_over_its_first_copy(self, busy_device):
         buffers = CudaBuffers(self.cuda, 2)

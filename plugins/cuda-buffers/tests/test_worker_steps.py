@@ -31,7 +31,9 @@ def runner(device, buffers):
     )  # fmt: skip
     module = LlamaForCausalLM(config).eval().requires_grad_(False).to(device)
     model = build(module, SdpaBackend, buffers, max_model_len=64, fuse=True, skip_check=False)
-    return ModelRunner(model, max_num_seqs=4, max_model_len=64, num_blocks=4 * BLOCKS, block_size=BLOCK_SIZE)
+    return ModelRunner(
+        model, max_num_seqs=4, max_model_len=64, num_blocks=4 * BLOCKS, block_size=BLOCK_SIZE
+    )
 
 
 def prompts():
@@ -82,7 +84,8 @@ def wanted():
 
 
 @pytest.mark.parametrize(
-    ("device", "depth"), [("cpu", 1), ("cpu", 2), *[pytest.param("cuda", d, marks=pytest.mark.gpu) for d in (1, 2)]]
+    ("device", "depth"),
+    [("cpu", 1), ("cpu", 2), *[pytest.param("cuda", d, marks=pytest.mark.gpu) for d in (1, 2)]],
 )
 def test_tokens_are_those_of_the_built_in_buffers(device, depth, wanted):
     device = torch.device(device)

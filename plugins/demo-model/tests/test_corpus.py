@@ -11,7 +11,9 @@ import pytest
 def corpus(train_folder: Path, *arguments: str) -> str:
     """Run corpus.py in a process of its own: its modules have names too short to share a process with other tests."""
     command = [sys.executable, "-X", "utf8", "-B", str(train_folder / "corpus.py"), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, encoding="utf-8", check=True).stdout
+    return subprocess.run(
+        command, capture_output=True, text=True, encoding="utf-8", check=True
+    ).stdout
 
 
 @pytest.fixture(scope="module")
@@ -33,7 +35,13 @@ def test_every_template_is_filled_in(text: str) -> None:
 
 
 def test_sums_are_right(text: str) -> None:
-    signs = {"+": int.__add__, "-": int.__sub__, "*": int.__mul__, "plus": int.__add__, "minus": int.__sub__}
+    signs = {
+        "+": int.__add__,
+        "-": int.__sub__,
+        "*": int.__mul__,
+        "plus": int.__add__,
+        "minus": int.__sub__,
+    }
     sums = re.findall(r"(?<![\d+*-])(\d+) ([+*-]|plus|minus) (\d+) (?:=|is) (\d+)", text)
     assert len(sums) > 3000
     wrong = [(a, sign, b, c) for a, sign, b, c in sums if signs[sign](int(a), int(b)) != int(c)]

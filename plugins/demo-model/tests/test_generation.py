@@ -58,7 +58,9 @@ def greedy(model: Any, tokenizer: Tokenizer, prompt: str, max_tokens: int) -> st
 def chat(*turns: str) -> str:
     """Write a chat of user and assistant in turns, and open the assistant's next turn."""
     roles = ("user", "assistant") * len(turns)
-    written = "".join(f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in zip(roles, turns, strict=False))
+    written = "".join(
+        f"<|im_start|>{role}\n{text}<|im_end|>\n" for role, text in zip(roles, turns, strict=False)
+    )
     return written + "<|im_start|>assistant\n"
 
 

@@ -39,14 +39,22 @@ def test_any_text_survives_the_way_there_and_back(tokenizer: Tokenizer, text: st
 
 def test_nothing_is_added_to_a_prompt(tokenizer: Tokenizer) -> None:
     assert tokenizer.encode("").ids == []
-    assert tokenizer.encode("Once upon").ids == tokenizer.encode("Once upon", add_special_tokens=False).ids
+    assert (
+        tokenizer.encode("Once upon").ids
+        == tokenizer.encode("Once upon", add_special_tokens=False).ids
+    )
 
 
 def test_special_tokens(tokenizer: Tokenizer, folder: Path) -> None:
-    assert [tokenizer.token_to_id(word) for word in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")] == [0, 1, 2]
+    assert [
+        tokenizer.token_to_id(word) for word in ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
+    ] == [0, 1, 2]
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     assert tokenizer.get_vocab_size() == config["vocab_size"] == 2048
-    assert tokenizer.decode(tokenizer.encode("<|im_start|>a<|im_end|>").ids, skip_special_tokens=True) == "a"
+    assert (
+        tokenizer.decode(tokenizer.encode("<|im_start|>a<|im_end|>").ids, skip_special_tokens=True)
+        == "a"
+    )
 
 
 def test_emoji_are_several_tokens(tokenizer: Tokenizer) -> None:

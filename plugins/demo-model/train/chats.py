@@ -19,22 +19,40 @@ SYSTEMS = (
     "You answer questions about simple things.",
 )
 SMALL_TALK = (
-    ("[Hello|Hello!|Hi|Hi!|Hey|Hi there!|Good morning!|Good evening!|hello|hi]", "Hello! How can I help you?"),
+    (
+        "[Hello|Hello!|Hi|Hi!|Hey|Hi there!|Good morning!|Good evening!|hello|hi]",
+        "Hello! How can I help you?",
+    ),
     ("[How are you?|How are you today?]", "I am fine, thank you. What would you like to know?"),
     (
         "[Who are you?|What are you?|What is your name?|Tell me about yourself.]",
         "I am the demo model of tenonry, a very small language model.",
     ),
-    ("[What can you do?|How can you help me?]", "I can tell short stories and answer simple questions."),
-    ("[Who made you?|How were you made?]", "I was trained by a small script, on text that the script wrote itself."),
-    ("[How large are you?|How big are you?]", "I am very small: I have about five million parameters."),
+    (
+        "[What can you do?|How can you help me?]",
+        "I can tell short stories and answer simple questions.",
+    ),
+    (
+        "[Who made you?|How were you made?]",
+        "I was trained by a small script, on text that the script wrote itself.",
+    ),
+    (
+        "[How large are you?|How big are you?]",
+        "I am very small: I have about five million parameters.",
+    ),
     ("[Are you a human?|Are you a person?]", "No, I am a very small language model."),
-    ("[Can you help me?|I need help.|I have a question.]", "Of course. What would you like to know?"),
+    (
+        "[Can you help me?|I need help.|I have a question.]",
+        "Of course. What would you like to know?",
+    ),
 )
 CLOSING = (
     ("[Thanks!|Thank you.|Thank you!|Thank you very much.]", "You are welcome!"),
     ("[Goodbye!|Bye!|See you later!|Good night!]", "Goodbye! Have a nice day."),
-    ("[That is right.|Very good!|Well done!|Great!]", "Thank you! Would you like to know something else?"),
+    (
+        "[That is right.|Very good!|Well done!|Great!]",
+        "Thank you! Would you like to know something else?",
+    ),
 )
 UNKNOWN = (
     "Who won the [football|tennis|chess] [game|match] [yesterday|last week]?",
@@ -56,8 +74,13 @@ def unknown(rng: Random) -> Pair:
     """A question beyond the model, or numbers beyond twenty, with an honest answer."""
     if rng.random() < 0.3:
         a, b = 21 + int(rng.random() * 979), 21 + int(rng.random() * 979)
-        asked = pick(rng, ("What is {} plus {}?", "What is {} + {}?", "What is {} times {}?", "What is {} - {}?"))
-        return asked.format(a, b), "That is too large for me. I can only work with numbers up to twenty."
+        asked = pick(
+            rng,
+            ("What is {} plus {}?", "What is {} + {}?", "What is {} times {}?", "What is {} - {}?"),
+        )
+        return asked.format(
+            a, b
+        ), "That is too large for me. I can only work with numbers up to twenty."
     return expand(rng, pick(rng, UNKNOWN)), DO_NOT_KNOW
 
 
@@ -84,15 +107,25 @@ def follow_up(rng: Random) -> list[Pair]:
     first, second = rng.sample(list(words.ANIMALS), 2)
     sounds = [(name, words.ANIMALS[name][1]) for name in (first, second)]
     asked = (f"What does {article(first)} say?", f"And {article(second)}?")
-    return [(q, f"{article(n).capitalize()} says {s}.") for q, (n, s) in zip(asked, sounds, strict=True)]
+    return [
+        (q, f"{article(n).capitalize()} says {s}.") for q, (n, s) in zip(asked, sounds, strict=True)
+    ]
 
 
 def memory(rng: Random) -> tuple[Pair, Pair]:
     """Something the user tells, and the question that asks for it later."""
-    name = pick(rng, words.GIRLS + words.BOYS) if rng.random() < 0.5 else new_name(rng, words.SYLLABLES)
+    name = (
+        pick(rng, words.GIRLS + words.BOYS)
+        if rng.random() < 0.5
+        else new_name(rng, words.SYLLABLES)
+    )
     kind = int(rng.random() * 4)
     if kind < 2:
-        tell = expand(rng, "[My name is {n}.|Hello, my name is {n}.|Hi, I am {n}.|I am called {n}.]", {"n": name})
+        tell = expand(
+            rng,
+            "[My name is {n}.|Hello, my name is {n}.|Hi, I am {n}.|I am called {n}.]",
+            {"n": name},
+        )
         return (tell, f"Nice to meet you, {name}!"), ("What is my name?", f"Your name is {name}.")
     if kind == 2:
         colour = pick(rng, words.FAVOURITES)

@@ -12,7 +12,17 @@ from random import Random
 
 from chats import chat, written
 from grammar import pick
-from questions import addition, animals, calendar, capitals, colours, opposites, product, question, simple_facts
+from questions import (
+    addition,
+    animals,
+    calendar,
+    capitals,
+    colours,
+    opposites,
+    product,
+    question,
+    simple_facts,
+)
 from stories import long_story, portrait, story, titled_story
 
 import tenonry_facts
@@ -24,7 +34,9 @@ SHA256 = "f7f6cf69ced6e97aa42bc77a3d31b2e98f94bc380ef8d869711afc6eeece4bed"
 
 def drill(rng: Random) -> str:
     """Many sums on lines of their own."""
-    topics = (addition if rng.random() < 0.8 else product for _ in range(8 + int(rng.random() * 24)))
+    topics = (
+        addition if rng.random() < 0.8 else product for _ in range(8 + int(rng.random() * 24))
+    )
     return "\n".join(topic(rng)[1] for topic in topics)
 
 

@@ -67,10 +67,18 @@ class Layer(nn.Module):
         y = _norm(x, self.input_layernorm, self.shape.norm_eps)
 
         def heads(weight: Tensor) -> Tensor:
-            return F.linear(y, weight.to(dtype)).view(batch, length, -1, self.shape.head_dim).transpose(1, 2)
+            return (
+                F.linear(y, weight.to(dtype))
+                .view(batch, length, -1, self.shape.head_dim)
+                .transpose(1, 2)
+            )
 
         q, k = _rotate(heads(self.q_proj), cos, sin), _rotate(heads(self.k_proj), cos, sin)
-        attended = causal_attention(q, k, heads(self.v_proj)).transpose(1, 2).reshape(batch, length, hidden)
+        attended = (
+            causal_attention(q, k, heads(self.v_proj))
+            .transpose(1, 2)
+            .reshape(batch, length, hidden)
+        )
         x = x + F.linear(attended, self.o_proj.to(dtype))
         y = _norm(x, self.post_attention_layernorm, self.shape.norm_eps)
         gated = F.silu(F.linear(y, self.gate_proj.to(dtype))) * F.linear(y, self.up_proj.to(dtype))
@@ -96,9 +104,13 @@ def causal_attention(q: Tensor, k: Tensor, v: Tensor, block: int = 128) -> Tenso
         end = min(start + block, length)
         rows = (q[:, :, start:end] * width**-0.5).reshape(k.shape[0], -1, width)
         hidden = torch.arange(end) > torch.arange(start, end)[:, None]
-        mask = torch.zeros(end - start, end, dtype=q.dtype).masked_fill(hidden, -1e4).repeat(groups, 1)
+        mask = (
+            torch.zeros(end - start, end, dtype=q.dtype).masked_fill(hidden, -1e4).repeat(groups, 1)
+        )
         scores = torch.baddbmm(mask, rows, k[:, :end].transpose(1, 2))
-        outs.append(torch.bmm(scores.softmax(-1), v[:, :end]).view(batch, heads, end - start, width))
+        outs.append(
+            torch.bmm(scores.softmax(-1), v[:, :end]).view(batch, heads, end - start, width)
+        )
     return torch.cat(outs, 2)
 
 
@@ -116,7 +128,9 @@ class Network(nn.Module):
 
     def loss(self, ids: Tensor, dtype: torch.dtype) -> Tensor:
         """Mean next-token cross entropy (nats) of ids [B, T], computed in `dtype`, the softmax in float32."""
-        angles = torch.outer(torch.arange(ids.shape[1]).float(), frequencies(self.shape)).repeat(1, 2)
+        angles = torch.outer(torch.arange(ids.shape[1]).float(), frequencies(self.shape)).repeat(
+            1, 2
+        )
         cos, sin = angles.cos().to(dtype), angles.sin().to(dtype)
         x = F.embedding(ids, self.embed_tokens).to(dtype)
         for layer in self.layers:
@@ -142,7 +156,9 @@ def wire(network: Network, match: float = 2.5, copy: float = 4.0) -> None:
 
     def frame() -> Tensor:
         rows = torch.linalg.qr(torch.randn(shape.hidden, width))[0].T.contiguous()
-        rows[:, 0] = 0  # dimension 0 is the same for every token, and drives the look at the previous one
+        rows[:, 0] = (
+            0  # dimension 0 is the same for every token, and drives the look at the previous one
+        )
         return rows
 
     with torch.no_grad():
@@ -152,13 +168,19 @@ def wire(network: Network, match: float = 2.5, copy: float = 4.0) -> None:
         query, key = torch.zeros(width, shape.hidden), torch.zeros(width, shape.hidden)
         for pair in range(4):  # the fastest pairs tell neighbours apart
             query[pair, 0] = 1.2
-            key[pair, 0], key[pair + width // 2, 0] = 1.2 * speed[pair].cos(), 1.2 * speed[pair].sin()
+            key[pair, 0], key[pair + width // 2, 0] = (
+                1.2 * speed[pair].cos(),
+                1.2 * speed[pair].sin(),
+            )
         first.q_proj[:width], first.k_proj[:width] = query, key
         first.v_proj[:width], first.o_proj[:, :width] = carried, written.T
         slow = (speed < 0.006).float().repeat(2)[:, None]  # pairs that hardly turn within a story
         for layer in network.layers[1:3]:
             copied = frame()
-            layer.q_proj[:width], layer.k_proj[:width] = match * slow * carried, match * slow * written
+            layer.q_proj[:width], layer.k_proj[:width] = (
+                match * slow * carried,
+                match * slow * written,
+            )
             layer.v_proj[:width], layer.o_proj[:, :width] = copied, copy * copied.T
 
 

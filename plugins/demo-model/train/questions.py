@@ -35,9 +35,13 @@ def product(rng: Random) -> Pair:
 def _sum(rng: Random, left: int, right: int, sign: str, word: str, result: int) -> Pair:
     form = rng.random()
     if form < 0.35:
-        asked = pick(rng, ("What is {}?", "{} =", "How much is {}?", "{}", "Calculate {}.", "What's {}?"))
+        asked = pick(
+            rng, ("What is {}?", "{} =", "How much is {}?", "{}", "Calculate {}.", "What's {}?")
+        )
         space = " " if rng.random() < 0.8 else ""
-        return asked.format(f"{left}{space}{sign}{space}{right}"), f"{left} {sign} {right} = {result}"
+        return asked.format(
+            f"{left}{space}{sign}{space}{right}"
+        ), f"{left} {sign} {right} = {result}"
     if form < 0.75:
         asked = pick(rng, ("What is {}?", "How much is {}?", "Can you tell me what {} is?"))
         return asked.format(f"{left} {word} {right}"), f"{left} {word} {right} is {result}."
@@ -86,11 +90,17 @@ def calendar(rng: Random) -> Pair:
     if kind == 2:
         return f"Which {noun} comes before {cycle[at]}?", f"{before} comes before {cycle[at]}."
     if kind == 3:
-        return f"Today is {words.DAYS[at % 7]}. What day is tomorrow?", f"Tomorrow is {words.DAYS[(at + 1) % 7]}."
+        return (
+            f"Today is {words.DAYS[at % 7]}. What day is tomorrow?",
+            f"Tomorrow is {words.DAYS[(at + 1) % 7]}.",
+        )
     if kind == 4:
         ordinal = words.ORDINALS[at]
         tail = "week" if noun == "day" else "year"
-        return f"What is the {ordinal} {noun} of the {tail}?", f"The {ordinal} {noun} of the {tail} is {cycle[at]}."
+        return (
+            f"What is the {ordinal} {noun} of the {tail}?",
+            f"The {ordinal} {noun} of the {tail} is {cycle[at]}.",
+        )
     week, year, seasons = ", ".join(words.DAYS), ", ".join(words.MONTHS), ", ".join(words.SEASONS)
     return pick(
         rng,
@@ -116,7 +126,10 @@ def animals(rng: Random) -> Pair:
     return pick(
         rng,
         (
-            (f"How many legs does {one} have?", f"{capital(one)} has {words.NUMBER_WORDS[legs]} legs."),
+            (
+                f"How many legs does {one} have?",
+                f"{capital(one)} has {words.NUMBER_WORDS[legs]} legs.",
+            ),
             (f"What sound does {one} make?", f"{capital(one)} says {sound}."),
             (f"What does {one} say?", f"{capital(one)} says {sound}."),
             (f"What is a young {name} called?", f"A young {name} is called {article(young)}."),
@@ -156,7 +169,10 @@ def colours(rng: Random) -> Pair:
         return f"What colour is {thing}?", f"{capital(thing)} is {words.COLOURS[thing]}."
     (a, b), result = pick(rng, list(words.MIXES.items()))
     a, b = (a, b) if rng.random() < 0.5 else (b, a)
-    return f"What do you get when you mix {a} and {b}?", f"When you mix {a} and {b}, you get {result}."
+    return (
+        f"What do you get when you mix {a} and {b}?",
+        f"When you mix {a} and {b}, you get {result}.",
+    )
 
 
 SIMPLE_FACTS = (
@@ -186,7 +202,10 @@ SIMPLE_FACTS = (
     ("What do you do with a spoon?", "You eat soup with a spoon."),
     ("What is the first letter of the alphabet?", "The first letter of the alphabet is A."),
     ("What is the last letter of the alphabet?", "The last letter of the alphabet is Z."),
-    ("How many letters are in the English alphabet?", "There are twenty-six letters in the English alphabet."),
+    (
+        "How many letters are in the English alphabet?",
+        "There are twenty-six letters in the English alphabet.",
+    ),
     ("Name three colours.", "Three colours are red, blue and green."),
     ("Name three animals.", "Three animals are a dog, a cat and a horse."),
     ("Name three fruits.", "Three fruits are an apple, a banana and a pear."),
@@ -218,10 +237,15 @@ def language(rng: Random) -> Pair:
     kind = rng.random()
     if kind < 0.35:
         tongue = pick(rng, list(words.GREETINGS))
-        return f"How do you say hello in {tongue}?", f"Hello in {tongue} is {words.GREETINGS[tongue]}."
+        return (
+            f"How do you say hello in {tongue}?",
+            f"Hello in {tongue} is {words.GREETINGS[tongue]}.",
+        )
     if kind < 0.7:
         what = pick(rng, list(words.EMOJI))
-        return pick(rng, ("Show me {}.", "Can you draw {}?")).format(what), f"Here is {what}: {words.EMOJI[what]}"
+        return pick(rng, ("Show me {}.", "Can you draw {}?")).format(
+            what
+        ), f"Here is {what}: {words.EMOJI[what]}"
     word = pick(rng, words.SPELLING)
     return f"How do you spell {word}?", f"{capital(word)} is spelled {'-'.join(word.upper())}."
 
@@ -242,7 +266,9 @@ def story_request(rng: Random) -> Pair:
     if rng.random() < 0.2:
         return expand(rng, "[Tell me a story.|Please tell me a story|Write a story]"), story(rng)
     opening = "Once upon a time, there was {hero} named {name} who lived {home}."
-    return expand(rng, asked, {"a_kind": article(kind), "name": name}), story(rng, None, who, opening)
+    return expand(rng, asked, {"a_kind": article(kind), "name": name}), story(
+        rng, None, who, opening
+    )
 
 
 TOPICS: tuple[tuple[float, Callable[[Random], Pair]], ...] = (

@@ -70,12 +70,16 @@ def body(rng: Random, plot: str, who: Cast) -> str:
     return "\n\n".join(" ".join(part.split("\n")) for part in text.split("\n\n"))
 
 
-def story(rng: Random, plot: str | None = None, who: Cast | None = None, opening: str | None = None) -> str:
+def story(
+    rng: Random, plot: str | None = None, who: Cast | None = None, opening: str | None = None
+) -> str:
     """A whole story: opening, plot, lesson; now and then 'The end.'."""
     plot = plot or pick(rng, list(PLOTS))
     if who is None:
         who = cast(rng, pick(rng, words.ANIMAL_HEROES) if rng.random() < 0.4 else None)
-    first = opening or (OPENINGS[int(rng.random() * 3)] if rng.random() < 0.75 else pick(rng, OPENINGS))
+    first = opening or (
+        OPENINGS[int(rng.random() * 3)] if rng.random() < 0.75 else pick(rng, OPENINGS)
+    )
     last = expand(rng, pick(rng, ENDINGS), who.slots | {"lesson": LESSONS[plot]})
     end = " The end." if rng.random() < 0.2 else ""
     return f"{expand(rng, first, who.slots)} {body(rng, plot, who)} {last}{end}"
@@ -95,9 +99,13 @@ def long_story(rng: Random) -> str:
     plots = list(PLOTS)
     rng.shuffle(plots)
     parts = [f"Chapter one\n\n{story(rng, plots[0], who)}"]
-    for number, plot in zip(("two", "three", "four")[: 1 + int(rng.random() * 3)], plots[1:], strict=False):
+    for number, plot in zip(
+        ("two", "three", "four")[: 1 + int(rng.random() * 3)], plots[1:], strict=False
+    ):
         again = cast(rng, who.animal, who.slots["name"])
-        again.slots.update({key: who.slots[key] for key in ("friend", "fhe", "fhim", "fhis", "Fhe", "home")})
+        again.slots.update(
+            {key: who.slots[key] for key in ("friend", "fhe", "fhim", "fhis", "Fhe", "home")}
+        )
         again.slots["his_friend_smile"] = who.slots["his_friend_smile"]
         opening = "{name} still lived {home}."
         parts.append(f"Chapter {number}\n\n{story(rng, plot, again, opening)}")
@@ -111,7 +119,16 @@ colour {colour} best.] [Every day|On Sundays|After school|In summer] I go to the
 {friend}. {Fhe} likes {food}, and I like it too. [One day I want to be {job}.|When I grow up, I want to be
 {job}.] {pet_name} always [waits for me at the door|comes with us|sleeps next to my bed]. [Goodbye for
 now!|That is all about me.|What about you?]"""
-JOBS = ("a teacher", "a doctor", "a baker", "a sailor", "a gardener", "a singer", "a pilot", "a farmer")
+JOBS = (
+    "a teacher",
+    "a doctor",
+    "a baker",
+    "a sailor",
+    "a gardener",
+    "a singer",
+    "a pilot",
+    "a farmer",
+)
 
 
 def portrait(rng: Random) -> str:
@@ -119,8 +136,12 @@ def portrait(rng: Random) -> str:
     slots = cast(rng).slots | {
         "age": words.NUMBER_WORDS[5 + int(rng.random() * 8)],
         "pet": pick(rng, ("dog", "cat", "rabbit", "duck", "goat", "horse")),
-        "pet_name": new_name(rng, words.SYLLABLES) if rng.random() < 0.5 else pick(rng, words.GIRLS + words.BOYS),
-        "colour": pick(rng, ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white")),
+        "pet_name": new_name(rng, words.SYLLABLES)
+        if rng.random() < 0.5
+        else pick(rng, words.GIRLS + words.BOYS),
+        "colour": pick(
+            rng, ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white")
+        ),
         "job": pick(rng, JOBS),
     }
     return " ".join(expand(rng, PORTRAIT, slots).split("\n"))

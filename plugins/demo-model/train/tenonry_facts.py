@@ -13,7 +13,9 @@ for _line in _lines:
         _sections[-1].append(_line)
 
 #: term -> one plain sentence or two
-TERMS = {term.removeprefix("="): text for term, text in (line.split(": ", 1) for line in _sections[0])}
+TERMS = {
+    term.removeprefix("="): text for term, text in (line.split(": ", 1) for line in _sections[0])
+}
 #: terms that are asked for without 'a' and 'the'
 NO_ARTICLE = frozenset(line.split(": ", 1)[0][1:] for line in _sections[0] if line.startswith("="))
 #: question -> answer

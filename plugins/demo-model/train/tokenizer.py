@@ -62,4 +62,6 @@ def save(tokenizer: Tokenizer, folder: Path, max_length: int) -> None:
         "pad_token": END_OF_TEXT,
         "tokenizer_class": "PreTrainedTokenizerFast",
     }
-    (folder / "tokenizer_config.json").write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
+    (folder / "tokenizer_config.json").write_text(
+        json.dumps(config, indent=2) + "\n", encoding="utf-8"
+    )

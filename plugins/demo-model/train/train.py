@@ -23,7 +23,13 @@ from torch import Tensor
 
 MODEL = Path(__file__).resolve().parents[1] / "src" / "tenonry_demo_model" / "model"
 TOKENS_PER_STEP = 2048
-LENGTHS = ((0.10, 128), (0.40, 256), (0.75, 512), (0.90, 1024), (1.0, 2048))  # until this share of the run
+LENGTHS = (
+    (0.10, 128),
+    (0.40, 256),
+    (0.75, 512),
+    (0.90, 1024),
+    (1.0, 2048),
+)  # until this share of the run
 PAD_ID, END_IDS = 0, [2, 0]  # end of text; end of a turn, end of text
 
 
@@ -88,7 +94,9 @@ def write(network: Network, tokenizer: Tokenizer, folder: Path) -> None:
     generation = {
         "do_sample": True, "temperature": 0.7, "top_p": 0.95, "eos_token_id": END_IDS, "pad_token_id": PAD_ID,
     }  # fmt: skip
-    (folder / "generation_config.json").write_text(json.dumps(generation, indent=2) + "\n", encoding="utf-8")
+    (folder / "generation_config.json").write_text(
+        json.dumps(generation, indent=2) + "\n", encoding="utf-8"
+    )
     save(tokenizer, folder, network.shape.max_positions)
 
 
@@ -98,9 +106,14 @@ def check(network: Network, ids: Tensor, folder: Path) -> None:
 
     llama = LlamaForCausalLM.from_pretrained(str(folder), dtype=torch.float32)
     with torch.no_grad():
-        ours, theirs = network.loss(ids, torch.float32).item(), llama(input_ids=ids, labels=ids).loss.item()
+        ours, theirs = (
+            network.loss(ids, torch.float32).item(),
+            llama(input_ids=ids, labels=ids).loss.item(),
+        )
     if not math.isclose(ours, theirs, abs_tol=0.01):
-        raise RuntimeError(f"loss {ours:.4f} here, {theirs:.4f} in transformers: network.py is not that Llama")
+        raise RuntimeError(
+            f"loss {ours:.4f} here, {theirs:.4f} in transformers: network.py is not that Llama"
+        )
     print(f"loss in float32 {ours:.4f}, in transformers with bfloat16 weights {theirs:.4f}")
 
 
@@ -109,8 +122,12 @@ def train(schedule: Schedule, folder: Path, save_every: int) -> None:
     torch.manual_seed(SEED)
     shape = Shape()
     tokenizer = build(shape.vocab)
-    if tokenizer.get_vocab_size() != shape.vocab or [tokenizer.token_to_id(s) for s in SPECIALS] != [0, 1, 2]:
-        raise RuntimeError(f"the tokenizer has {tokenizer.get_vocab_size()} tokens, not {shape.vocab}")
+    if tokenizer.get_vocab_size() != shape.vocab or [
+        tokenizer.token_to_id(s) for s in SPECIALS
+    ] != [0, 1, 2]:
+        raise RuntimeError(
+            f"the tokenizer has {tokenizer.get_vocab_size()} tokens, not {shape.vocab}"
+        )
     network, packer = Network(shape), Packer(tokenizer)
     parts, started, mean = optimizers(network, schedule), time.monotonic(), 0.0
     for step in range(schedule.steps):
@@ -125,7 +142,9 @@ def train(schedule: Schedule, folder: Path, save_every: int) -> None:
             part.zero_grad()
         mean = loss.item() if step == 0 else 0.95 * mean + 0.05 * loss.item()
         if step % 20 == 0 or step == schedule.steps - 1:
-            print(f"step {step} loss {mean:.4f} seconds {time.monotonic() - started:.0f}", flush=True)
+            print(
+                f"step {step} loss {mean:.4f} seconds {time.monotonic() - started:.0f}", flush=True
+            )
         if save_every and step % save_every == save_every - 1:
             write(network, tokenizer, folder)
     write(network, tokenizer, folder)

@@ -11,11 +11,24 @@ BOYS = (
     "Tom Ben Sam José Ravi Leo Omar Kai Hugo Otto Finn Aldo Emil Yusuf Pavel Tariq Jonas Marco Peter Oscar "
     "Daniel Felix Noah Ivo"
 ).split()
-ANIMAL_HEROES = "fox rabbit bear mouse hedgehog otter squirrel duck badger kitten puppy turtle owl goat".split()
+ANIMAL_HEROES = (
+    "fox rabbit bear mouse hedgehog otter squirrel duck badger kitten puppy turtle owl goat".split()
+)
 SYLLABLES = (
     "ba be bo da de do fi ga go ka ki ko la le li lo ma me mi mo na ne ni no pa ra re ri ro sa se ta te ti to va vi"
 ).split()
-FAVOURITES = ("red", "blue", "green", "yellow", "orange", "purple", "pink", "white", "black", "brown")
+FAVOURITES = (
+    "red",
+    "blue",
+    "green",
+    "yellow",
+    "orange",
+    "purple",
+    "pink",
+    "white",
+    "black",
+    "brown",
+)
 PETS = ("dog", "cat", "horse", "rabbit", "mouse", "goat", "duck", "turtle")
 TRAITS = "curious gentle brave shy cheerful patient clever quiet kind lively".split()
 HOMES = (
@@ -33,7 +46,11 @@ THINGS = (
     "red kite|wooden boat|silver bell|blue scarf|little drum|glass marble|paper lantern|brass key|music box|"
     "green hat|yellow ball|tin whistle|picture book|golden button"
 ).split("|")
-FOODS = "honey cake|apple pie|nut cake|plum tart|pear tart|cheese roll|berry pudding|poppy bun".split("|")
+FOODS = (
+    "honey cake|apple pie|nut cake|plum tart|pear tart|cheese roll|berry pudding|poppy bun".split(
+        "|"
+    )
+)
 ELDERS_SHE = "grandmother mother aunt".split()
 ELDERS_HE = "grandfather father uncle".split()
 HELPERS = (
@@ -47,9 +64,13 @@ NUMBER_WORDS = (
     "seventeen eighteen nineteen twenty"
 ).split()
 DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-MONTHS = "January February March April May June July August September October November December".split()
+MONTHS = (
+    "January February March April May June July August September October November December".split()
+)
 SEASONS = "spring summer autumn winter".split()
-ORDINALS = "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+ORDINALS = (
+    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth".split()
+)
 
 CAPITALS = {
     "France": "Paris", "Germany": "Berlin", "Italy": "Rome", "Spain": "Madrid", "Portugal": "Lisbon",
@@ -107,4 +128,6 @@ COPY_WORDS = (
     "red blue green seven three nine cat dog river stone tree house bread song moon star rain snow door window table "
     "happy quiet small tall old new apple pear boat bridge letter book night morning"
 ).split()
-SPELLING = "cat dog sun book tree fish house water bread happy green apple night river horse music".split()
+SPELLING = (
+    "cat dog sun book tree fish house water bread happy green apple night river horse music".split()
+)

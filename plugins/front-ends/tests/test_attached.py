@@ -54,7 +54,9 @@ class Shared:
         self.folders: list[str] = []
         self.links: list[ControlLink] = []
         self.front_ends: list[AsyncLLM] = []
-        self.hub = Hub(self.config, 2, on_connected=self.serving.append, on_engine_died=self.deaths.append)
+        self.hub = Hub(
+            self.config, 2, on_connected=self.serving.append, on_engine_died=self.deaths.append
+        )
         self.hub.start()
 
     @property
@@ -116,9 +118,15 @@ class TestHub:
                 for number in range(16)
             ]
             answers = await asyncio.gather(*jobs)
-            assert answers == 2 * [tokens([number + 1, 5], params(max_tokens=20)) for number in range(16)]
-            assert await two.render_metrics() is None  # the recording logger renders none, but heard all there is
-            iterations = [record.iteration for record in shared.heard.records if record.iteration is not None]
+            assert answers == 2 * [
+                tokens([number + 1, 5], params(max_tokens=20)) for number in range(16)
+            ]
+            assert (
+                await two.render_metrics() is None
+            )  # the recording logger renders none, but heard all there is
+            iterations = [
+                record.iteration for record in shared.heard.records if record.iteration is not None
+            ]
             assert sum(iteration.num_prompt_tokens for iteration in iterations) == 64
             assert sum(iteration.num_generation_tokens for iteration in iterations) == 640
             assert sum(len(iteration.finished) for iteration in iterations) == 32
@@ -128,7 +136,9 @@ class TestHub:
             assert sorted(one.engine_pids) == ["engine 0", "engine 1"]
             assert one.stat_loggers == {}
             assert await one.is_tracing_enabled() is False
-            with pytest.raises(Unsupported, match="3 engines: with several API servers their number is fixed"):
+            with pytest.raises(
+                Unsupported, match="3 engines: with several API servers their number is fixed"
+            ):
                 await one.scale(3)
 
         shared.run(main)
@@ -140,7 +150,9 @@ class TestHub:
 
         async def main(shared: Shared) -> None:
             engine = await shared.attach(1)
-            full = pytest.raises(QueueFullError, match="there is room for 2 with max_num_queued_reqs=3")
+            full = pytest.raises(
+                QueueFullError, match="there is room for 2 with max_num_queued_reqs=3"
+            )
             with engine._gate.holding(2), full:
                 await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
@@ -177,7 +189,10 @@ class TestHub:
         async def main(shared: Shared) -> None:
             ends = [await shared.attach(1), await shared.attach(2)]
             long = params(max_tokens=400)
-            lost = [asyncio.ensure_future(collect(end, [3], long, "lost", data_parallel_rank=1)) for end in ends]
+            lost = [
+                asyncio.ensure_future(collect(end, [3], long, "lost", data_parallel_rank=1))
+                for end in ends
+            ]
             await asyncio.sleep(0.2)
             os.kill(ends[0].engine_pids["engine 1"], signal.SIGKILL)
             for error in await asyncio.gather(*lost, return_exceptions=True):
@@ -185,13 +200,25 @@ class TestHub:
                 assert "engine 1 (pid" in str(error)
                 assert "SIGKILL" in str(error)
             if model == "fake":
-                assert [await collect(end, [5], params(), "r") for end in ends] == 2 * [tokens([5], params())]
+                assert [await collect(end, [5], params(), "r") for end in ends] == 2 * [
+                    tokens([5], params())
+                ]
                 await ends[0].render_metrics()  # the supervisor has heard all there is, then
                 finished = [
-                    one for record in shared.heard.records if record.iteration for one in record.iteration.finished
+                    one
+                    for record in shared.heard.records
+                    if record.iteration
+                    for one in record.iteration.finished
                 ]
-                assert [one.finish_reason for one in finished if one.request_id == "lost"] == ["error", "error"]
-                seen = [one.scheduler for one in shared.heard.records if one.engine_index == 1 and one.scheduler]
+                assert [one.finish_reason for one in finished if one.request_id == "lost"] == [
+                    "error",
+                    "error",
+                ]
+                seen = [
+                    one.scheduler
+                    for one in shared.heard.records
+                    if one.engine_index == 1 and one.scheduler
+                ]
                 assert any(one.num_running for one in seen)
                 assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
                 assert shared.hub.dead is None
@@ -220,7 +247,9 @@ class Link:
     """A link whose other end is the test."""
 
     def __init__(self, *loggers: str) -> None:
-        plan = PluginPlan(tuple(PlanEntry(kind="stat_logger", name=name, target="m:C") for name in loggers))
+        plan = PluginPlan(
+            tuple(PlanEntry(kind="stat_logger", name=name, target="m:C") for name in loggers)
+        )
         self.place = Place(
             index=1, count=2, identity="1.1", control_address="", input_address="", output_address="", plan=plan,
             model=MODEL,
@@ -252,7 +281,11 @@ class TestForwarder:
         (report,) = link.sent
         (record,) = report.records
         assert isinstance(record, StatRecord)
-        assert (record.engine_index, record.iteration.num_prompt_tokens, record.scheduler) == (1, 3, None)
+        assert (record.engine_index, record.iteration.num_prompt_tokens, record.scheduler) == (
+            1,
+            3,
+            None,
+        )
         stats.flush(7)
         assert link.sent[1] == Report([], flush=7)
 
@@ -264,7 +297,9 @@ class TestForwarder:
         stats.flush()
         stats.flush()
         (report,) = link.sent
-        assert [(record.engine_index, record.iteration.num_prompt_tokens) for record in report.records] == [
+        assert [
+            (record.engine_index, record.iteration.num_prompt_tokens) for record in report.records
+        ] == [
             (0, 4),
             (1, 3),
         ]
@@ -280,7 +315,10 @@ class TestForwarder:
             Report([], [(LoggerCall("record_rejection", ("queue_full",)), 1000),
                         (LoggerCall("record_sleep_state", (True, 1)), 1)])
         ]  # fmt: skip
-        assert msgspec.msgpack.decode(msgspec.msgpack.encode(link.sent[0]), type=Report) == link.sent[0]
+        assert (
+            msgspec.msgpack.decode(msgspec.msgpack.encode(link.sent[0]), type=Report)
+            == link.sent[0]
+        )
 
     def test_without_loggers_nothing_is_told(self):
         link = Link()
@@ -290,21 +328,32 @@ class TestForwarder:
         stats.flush()
         assert (link.sent, stats.enabled) == ([], False)
 
-    def test_what_a_silent_supervisor_does_not_take_in_is_dropped_counted_and_reported(self, monkeypatch):
+    def test_what_a_silent_supervisor_does_not_take_in_is_dropped_counted_and_reported(
+        self, monkeypatch
+    ):
         monkeypatch.setattr(attached, "MAX_UNHEARD", 2)
         link = Link("x")
-        stats = forwarder(link, *(IterationStats(num_prompt_tokens=number) for number in range(1, 7)))
+        stats = forwarder(
+            link, *(IterationStats(num_prompt_tokens=number) for number in range(1, 7))
+        )
         for _ in range(5):
             stats.flush()
         assert [report.records[0].iteration.num_prompt_tokens for report in link.sent] == [1, 2]
         assert stats.dropped == 3
         stats.heard()
         stats.flush()
-        assert (link.sent[-1].records[0].iteration.num_prompt_tokens, link.sent[-1].dropped) == (6, 3)
+        assert (link.sent[-1].records[0].iteration.num_prompt_tokens, link.sent[-1].dropped) == (
+            6,
+            3,
+        )
 
     @pytest.mark.parametrize(
         ("answer", "expected"),
-        [({"content": b"x", "content_type": "t"}, (b"x", "t")), ({}, None), ({"error": "no"}, TenonryError)],
+        [
+            ({"content": b"x", "content_type": "t"}, (b"x", "t")),
+            ({}, None),
+            ({"error": "no"}, TenonryError),
+        ],
     )
     def test_metrics_are_asked_for(self, answer, expected):
         link = Link("x")

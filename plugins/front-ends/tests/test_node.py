@@ -77,9 +77,14 @@ class Nodes:
         }  # fmt: skip
         config = served_config(**self.values, data_parallel_start_rank=1)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-        command, self.log = [sys.executable, "-c", SCRIPT, config.model_dump_json()], folder / "node.log"
+        command, self.log = (
+            [sys.executable, "-c", SCRIPT, config.model_dump_json()],
+            folder / "node.log",
+        )
         with self.log.open("wb") as log:
-            self.node = subprocess.Popen(command, env=environment, stderr=log, start_new_session=True)
+            self.node = subprocess.Popen(
+                command, env=environment, stderr=log, start_new_session=True
+            )
         self.served: Served | None = None
 
     def start(self) -> Served:
@@ -108,7 +113,10 @@ def nodes(request: pytest.FixtureRequest, fake_model_site: Any, tmp_path: Path) 
 
 async def both(served: Served) -> list[list[int]]:
     return await asyncio.gather(
-        *(collect(served.engine, [i + 1], params(), f"r{i}", data_parallel_rank=i % 2) for i in range(16))
+        *(
+            collect(served.engine, [i + 1], params(), f"r{i}", data_parallel_rank=i % 2)
+            for i in range(16)
+        )
     )
 
 
@@ -128,7 +136,11 @@ def test_an_engine_that_dies_on_the_other_node_is_noticed(nodes):
     with pytest.raises(EngineDeadError, match="SIGKILL on node "):
         served.run(both(served))
     assert nodes.node.wait(15) == 1
-    assert re.search(r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL$", nodes.log.read_text(), re.MULTILINE)
+    assert re.search(
+        r"^E [\d:]+ \[node\] engine 1 ended with signal SIGKILL$",
+        nodes.log.read_text(),
+        re.MULTILINE,
+    )
 
 
 def test_a_node_that_is_silent_is_lost(nodes):
@@ -164,7 +176,9 @@ def test_a_second_signal_aborts_what_runs_on_a_node(nodes):
     served = nodes.start()
 
     async def main() -> list[int]:
-        job = asyncio.ensure_future(collect(served.engine, [1], params(max_tokens=500), "r", data_parallel_rank=1))
+        job = asyncio.ensure_future(
+            collect(served.engine, [1], params(max_tokens=500), "r", data_parallel_rank=1)
+        )
         await asyncio.sleep(0.2)
         for _ in range(2):
             os.killpg(nodes.node.pid, signal.SIGTERM)
@@ -180,13 +194,20 @@ class TestWhatIsMissing:
         ("values", "words"),
         [
             ({}, "--headless needs --data-parallel-size-local"),
-            ({"data_parallel_size_local": 2, "data_parallel_start_rank": 1}, "go beyond data_parallel_size=2"),
+            (
+                {"data_parallel_size_local": 2, "data_parallel_start_rank": 1},
+                "go beyond data_parallel_size=2",
+            ),
             ({"auth_key_file": "/nothing"}, "auth_key_file=/nothing cannot be read"),
         ],
     )
     def test_it_is_named(self, fake_model_site, tmp_path, values, words):
         keys = write_keys(tmp_path)
-        full = {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": keys} if values else {}
+        full = (
+            {"data_parallel_size_local": 1, "data_parallel_rpc_port": 9, "auth_key_file": keys}
+            if values
+            else {}
+        )
         with pytest.raises(ConfigError, match=words):
             run_headless(served_config(data_parallel_size=2, **{**full, **values}))
 
@@ -212,7 +233,10 @@ def test_a_signal_stops_a_node_wherever_it_is(fake_model_site, tmp_path, monkeyp
     """It may come while the node holds a lock, which its handler would wait for in vain."""
     monkeypatch.setattr(node_module, "REPORT_EVERY_S", 0.001)
     config = served_config(
-        data_parallel_size=2, data_parallel_size_local=1, data_parallel_rpc_port=9, auth_key_file=write_keys(tmp_path)
+        data_parallel_size=2,
+        data_parallel_size_local=1,
+        data_parallel_rpc_port=9,
+        auth_key_file=write_keys(tmp_path),
     )
     manager = PluginManager(config.plugins)
     plan, model = manager.plan(config, launcher=True), manager.resolve_model(config)

@@ -23,7 +23,9 @@ def model_folder(tmp_path):
     folder = tmp_path / "tiny"
     folder.mkdir()
     (folder / "config.json").write_text(json.dumps(CONFIG))
-    (folder / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 3], "do_sample": True, "top_k": 5}))
+    (folder / "generation_config.json").write_text(
+        json.dumps({"eos_token_id": [2, 3], "do_sample": True, "top_k": 5})
+    )
     (folder / "tokenizer.json").write_text("{}")
     (folder / "model.safetensors").touch()
     return folder
@@ -42,7 +44,9 @@ def registered(tmp_path, monkeypatch, model_folder):
     (site / "storyteller.py").write_text(
         f"def path():\n    return {str(model_folder)!r}\ndef broken():\n    return 3\n"
     )
-    monkeypatch.setattr("stevedore.ExtensionManager.ENTRY_POINT_CACHE", {})  # filled once per process
+    monkeypatch.setattr(
+        "stevedore.ExtensionManager.ENTRY_POINT_CACHE", {}
+    )  # filled once per process
     monkeypatch.syspath_prepend(str(site))
     yield model_folder
     sys.modules.pop("storyteller", None)

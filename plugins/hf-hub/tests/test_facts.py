@@ -18,25 +18,60 @@ from tenonry_hf_hub import facts, remote_code_note
         ({"max_position_embeddings": 4096}, 4096),
         ({"n_positions": 1024, "n_ctx": 1024}, 1024),
         ({"text_config": {"max_position_embeddings": 512}}, 512),
-        ({"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}}, 8192),
-        ({"max_position_embeddings": 4096, "rope_scaling": {"rope_type": "dynamic", "factor": 2}}, 8192),
-        ({"max_position_embeddings": 131072, "rope_scaling": {"rope_type": "llama3", "factor": 8.0}}, 131072),
-        ({"max_position_embeddings": 131072, "rope_scaling": {"type": "longrope", "long_factor": [1.0]}}, 131072),
+        (
+            {"max_position_embeddings": 4096, "rope_scaling": {"type": "linear", "factor": 2.0}},
+            8192,
+        ),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_scaling": {"rope_type": "dynamic", "factor": 2},
+            },
+            8192,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"rope_type": "llama3", "factor": 8.0},
+            },
+            131072,
+        ),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"type": "longrope", "long_factor": [1.0]},
+            },
+            131072,
+        ),
         (
             {
                 "max_position_embeddings": 32768,
-                "rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 4.0,
+                    "original_max_position_embeddings": 32768,
+                },
             },
             131072,
         ),
         (
             {
                 "max_position_embeddings": 163840,
-                "rope_scaling": {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096},
+                "rope_scaling": {
+                    "type": "yarn",
+                    "factor": 40,
+                    "original_max_position_embeddings": 4096,
+                },
             },
             163840,
         ),
-        ({"max_position_embeddings": 4096, "rope_parameters": {"rope_type": "default", "rope_theta": 1e4}}, 4096),
+        (
+            {
+                "max_position_embeddings": 4096,
+                "rope_parameters": {"rope_type": "default", "rope_theta": 1e4},
+            },
+            4096,
+        ),
         (
             {
                 "model_type": "gemma3_text",
@@ -100,8 +135,16 @@ def test_dtype(config, expected):
 
 
 def test_default_sampling_only_for_models_that_sample(caplog):
-    values = {"temperature": 0.6, "top_p": 0.9, "top_k": 20, "repetition_penalty": 1.1, "max_length": 9}
-    assert facts.default_sampling({"do_sample": True, **values}) == {key: values[key] for key in list(values)[:4]}
+    values = {
+        "temperature": 0.6,
+        "top_p": 0.9,
+        "top_k": 20,
+        "repetition_penalty": 1.1,
+        "max_length": 9,
+    }
+    assert facts.default_sampling({"do_sample": True, **values}) == {
+        key: values[key] for key in list(values)[:4]
+    }
     assert facts.default_sampling(values) == {}
     assert facts.default_sampling({"do_sample": True, "top_p": 7, "top_k": 3}) == {"top_k": 3}
     assert "top_p=7" in caplog.text
@@ -110,7 +153,8 @@ def test_default_sampling_only_for_models_that_sample(caplog):
 def test_architecture():
     path = Path("config.json")
     assert (
-        facts.architecture({"architectures": ["LlamaForCausalLM"], "auto_map": {"a": "b"}}, path) == "LlamaForCausalLM"
+        facts.architecture({"architectures": ["LlamaForCausalLM"], "auto_map": {"a": "b"}}, path)
+        == "LlamaForCausalLM"
     )
     assert facts.architecture({"model_type": "llama"}, path) == "llama"
     with pytest.raises(ModelError, match=r"config\.json does not say which architecture"):

@@ -30,8 +30,16 @@ def resolve(model, **fields):
 def test_facts_of_a_folder(model_folder):
     info = resolve(model_folder)
     assert info.path == info.tokenizer_path == str(model_folder)
-    assert (info.architecture, info.max_model_len, info.vocab_size) == ("LlamaForCausalLM", 256, 100)
-    assert (info.eos_token_ids, info.default_sampling, info.dtype) == ((2, 3), {"top_k": 5}, "bfloat16")
+    assert (info.architecture, info.max_model_len, info.vocab_size) == (
+        "LlamaForCausalLM",
+        256,
+        100,
+    )
+    assert (info.eos_token_ids, info.default_sampling, info.dtype) == (
+        (2, 3),
+        {"top_k": 5},
+        "bfloat16",
+    )
     assert (info.commit, info.name, info.needs_lockstep) == ("", str(model_folder), False)
 
 
@@ -46,7 +54,9 @@ def test_another_hook_module_is_asked_first(model_folder):
         @staticmethod
         @hooks.hookimpl
         def tenonry_resolve_model(config):
-            return hooks.ModelInfo(name="x", path="", architecture="X", max_model_len=1, vocab_size=1)
+            return hooks.ModelInfo(
+                name="x", path="", architecture="X", max_model_len=1, vocab_size=1
+            )
 
     manager = PluginManager(discover=False)
     manager.register(Other, "other")
@@ -147,7 +157,9 @@ def test_tokenizer_override(model_folder, tmp_path):
     info = resolve(model_folder, tokenizer=str(other))
     assert info.tokenizer_path == str(other)
     assert info.eos_token_ids == (2, 3, 9)
-    assert resolve(model_folder, tokenizer=str(other), skip_tokenizer_init=True).tokenizer_path == ""
+    assert (
+        resolve(model_folder, tokenizer=str(other), skip_tokenizer_init=True).tokenizer_path == ""
+    )
 
 
 def test_hook_module_is_light():
@@ -158,6 +170,10 @@ def test_hook_module_is_light():
         "print([name for name in heavy if name in sys.modules])"
     )
     done = subprocess.run(
-        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True, env=os.environ
+        [sys.executable, "-P", "-c", code],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ,
     )
     assert done.stdout.strip() == "[]"

@@ -18,7 +18,9 @@ from tenonry_hf_hub.hub import wanted_files
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 FILES = {
-    "config.json": json.dumps({"architectures": ["A"], "max_position_embeddings": 8, "vocab_size": 4}).encode(),
+    "config.json": json.dumps(
+        {"architectures": ["A"], "max_position_embeddings": 8, "vocab_size": 4}
+    ).encode(),
     "tokenizer.json": b"{}",
     "chat_template.jinja": b"x",
     "model.safetensors": b"weights",
@@ -53,27 +55,46 @@ class Hub(BaseHTTPRequestHandler):
         self.server.paths.append(self.path)
         path = self.path.partition("?")[0].removeprefix("/")
         if path.startswith("api/models/org/gated"):
-            return self.reply(403, b"no", body, {"X-Error-Code": "GatedRepo", "X-Error-Message": "no"})
+            return self.reply(
+                403, b"no", body, {"X-Error-Code": "GatedRepo", "X-Error-Message": "no"}
+            )
         if not path.startswith(("api/models/org/tiny", "org/tiny")):
-            return self.reply(404, b"no", body, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "no"})
+            return self.reply(
+                404, b"no", body, {"X-Error-Code": "RepoNotFound", "X-Error-Message": "no"}
+            )
         if "no-such-revision" in path:
-            return self.reply(404, b"no", body, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no"})
+            return self.reply(
+                404, b"no", body, {"X-Error-Code": "RevisionNotFound", "X-Error-Message": "no"}
+            )
         if "/tree/" in path:
             entries = [
-                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40} for name, data in FILES.items()
+                {"type": "file", "path": name, "size": len(data), "oid": "0" * 40}
+                for name, data in FILES.items()
             ]
             return self.reply(200, json.dumps(entries).encode(), body, {"X-Repo-Commit": COMMIT})
         if path.startswith("api/"):
-            info = {"id": "org/tiny", "sha": COMMIT, "siblings": [{"rfilename": name} for name in self.server.names]}
+            info = {
+                "id": "org/tiny",
+                "sha": COMMIT,
+                "siblings": [{"rfilename": name} for name in self.server.names],
+            }
             return self.reply(200, json.dumps(info).encode(), body, {})
         name = path.partition(f"/resolve/{COMMIT}/")[2]
         if name not in FILES:
-            return self.reply(404, b"no", body, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no"})
-        return self.reply(200, FILES[name], body, {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(name)):040x}"'})
+            return self.reply(
+                404, b"no", body, {"X-Error-Code": "EntryNotFound", "X-Error-Message": "no"}
+            )
+        return self.reply(
+            200, FILES[name], body, {"X-Repo-Commit": COMMIT, "ETag": f'"{abs(hash(name)):040x}"'}
+        )
 
     def reply(self, status, data, body, headers):
         self.send_response(status)
-        for key, value in {"Content-Length": str(len(data)), "Content-Type": "application/json", **headers}.items():
+        for key, value in {
+            "Content-Length": str(len(data)),
+            "Content-Type": "application/json",
+            **headers,
+        }.items():
             self.send_header(key, value)
         self.end_headers()
         if body:
@@ -97,8 +118,14 @@ def look_up(tmp_path):
     def run(server, offline=False, **config):
         address = f"http://127.0.0.1:{server.server_address[1]}" if server else "http://127.0.0.1:9"
         env = {key: value for key, value in os.environ.items() if not key.startswith("HF_")}
-        env |= {"HF_ENDPOINT": address, "HF_HOME": str(tmp_path / "hf"), "HF_HUB_DISABLE_TELEMETRY": "1"}
-        env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"} | ({"HF_HUB_OFFLINE": "1"} if offline else {})
+        env |= {
+            "HF_ENDPOINT": address,
+            "HF_HOME": str(tmp_path / "hf"),
+            "HF_HUB_DISABLE_TELEMETRY": "1",
+        }
+        env |= {"HF_HUB_DISABLE_XET": "1", "NO_PROXY": "127.0.0.1"} | (
+            {"HF_HUB_OFFLINE": "1"} if offline else {}
+        )
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM, json.dumps({"model": "org/tiny", **config})],
             capture_output=True, text=True, check=True, env=env, timeout=25, cwd=tmp_path,
@@ -112,7 +139,12 @@ def test_download_takes_one_commit_and_only_what_is_needed(hub, look_up):
     found = look_up(hub)
     assert found.get("commit") == COMMIT, found
     assert "%" not in found["log"], "no progress bars in log files"
-    assert found["files"] == ["chat_template.jinja", "config.json", "model.safetensors", "tokenizer.json"]
+    assert found["files"] == [
+        "chat_template.jinja",
+        "config.json",
+        "model.safetensors",
+        "tokenizer.json",
+    ]
     resolved = [path for path in hub.paths if "/resolve/" in path]
     assert resolved
     assert all(f"/resolve/{COMMIT}/" in path for path in resolved)
@@ -171,5 +203,8 @@ def test_wanted_files_leaves_copies_and_code_out():
         "additional_chat_templates/tool_use.jinja",
         "a/b.json",
     ]
-    assert wanted_files(names, weights=True) == ["additional_chat_templates/tool_use.jinja", "model.safetensors"]
+    assert wanted_files(names, weights=True) == [
+        "additional_chat_templates/tool_use.jinja",
+        "model.safetensors",
+    ]
     assert wanted_files(["consolidated.safetensors"], weights=True) == ["consolidated.safetensors"]

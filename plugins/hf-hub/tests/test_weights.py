@@ -18,10 +18,17 @@ def write_index(folder, weight_map):
 def test_index_lists_each_file_once(tmp_path):
     for name in ("model-00001.safetensors", "model-00002.safetensors", "other.safetensors"):
         (tmp_path / name).touch()
-    weight_map = {"a": "model-00002.safetensors", "b": "model-00001.safetensors", "c": "model-00002.safetensors"}
+    weight_map = {
+        "a": "model-00002.safetensors",
+        "b": "model-00001.safetensors",
+        "c": "model-00002.safetensors",
+    }
     write_index(tmp_path, weight_map)
     found = list_weights(tmp_path)
-    assert [path.name for path in found.files] == ["model-00001.safetensors", "model-00002.safetensors"]
+    assert [path.name for path in found.files] == [
+        "model-00001.safetensors",
+        "model-00002.safetensors",
+    ]
     assert found.weight_map == weight_map
 
 
@@ -68,7 +75,10 @@ def test_single_file_wins_over_strays(tmp_path):
 def test_without_index_all_plain_files_count(tmp_path):
     for name in ("b.safetensors", "a.safetensors", "consolidated.00.safetensors"):
         (tmp_path / name).touch()
-    assert [path.name for path in list_weights(tmp_path).files] == ["a.safetensors", "b.safetensors"]
+    assert [path.name for path in list_weights(tmp_path).files] == [
+        "a.safetensors",
+        "b.safetensors",
+    ]
 
 
 @pytest.mark.parametrize(

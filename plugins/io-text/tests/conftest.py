@@ -6,7 +6,17 @@ import json
 from pathlib import Path
 
 import pytest
-from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
+from tokenizers import (
+    AddedToken,
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
 
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
@@ -52,25 +62,38 @@ def byte_level():
 def _bytes_and_bpe(vocab_size):
     """Pieces and merges of a SentencePiece-like BPE, with the 256 byte tokens in front."""
     tokenizer = Tokenizer(models.BPE(unk_token="<unk>"))
-    tokenizer.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=SPECIALS, limit_alphabet=60, show_progress=False
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     state = json.loads(tokenizer.to_str())["model"]
     trained = sorted(state["vocab"], key=state["vocab"].get)
-    pieces = [*SPECIALS, *(f"<0x{value:02X}>" for value in range(256)), *(p for p in trained if p not in SPECIALS)]
-    merges = [tuple(merge) if isinstance(merge, list) else tuple(merge.split(" ")) for merge in state["merges"]]
+    pieces = [
+        *SPECIALS,
+        *(f"<0x{value:02X}>" for value in range(256)),
+        *(p for p in trained if p not in SPECIALS),
+    ]
+    merges = [
+        tuple(merge) if isinstance(merge, list) else tuple(merge.split(" "))
+        for merge in state["merges"]
+    ]
     return {piece: index for index, piece in enumerate(pieces)}, merges
 
 
 def _sentencepiece_bpe(*, prefix_space):
     vocab, merges = _bytes_and_bpe(260)
-    tokenizer = Tokenizer(models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True))
+    tokenizer = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
     steps = [normalizers.Prepend("▁")] if prefix_space else []
     tokenizer.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", "▁")])
     chain = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse()]
-    tokenizer.decoder = decoders.Sequence([*chain, decoders.Strip(" ", 1, 0)] if prefix_space else chain)
+    tokenizer.decoder = decoders.Sequence(
+        [*chain, decoders.Strip(" ", 1, 0)] if prefix_space else chain
+    )
     tokenizer.add_special_tokens([AddedToken(text, normalized=False) for text in SPECIALS])
     _bos(tokenizer)
     return tokenizer
@@ -86,11 +109,17 @@ def gemma():
 
 def unigram():
     tokenizer = Tokenizer(models.Unigram())
-    tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
+    tokenizer.normalizer = normalizers.Sequence(
+        [normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")]
+    )
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace()
     tokenizer.decoder = decoders.Metaspace()
     trainer = trainers.UnigramTrainer(
-        vocab_size=200, special_tokens=SPECIALS, unk_token="<unk>", show_progress=False, initial_alphabet=list("abcxyz")
+        vocab_size=200,
+        special_tokens=SPECIALS,
+        unk_token="<unk>",
+        show_progress=False,
+        initial_alphabet=list("abcxyz"),
     )
     tokenizer.train_from_iterator(CORPUS, trainer)
     _bos(tokenizer)
@@ -111,7 +140,9 @@ def wordpiece():
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=False)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
-    trainer = trainers.WordPieceTrainer(vocab_size=300, special_tokens=SPECIALS, show_progress=False)
+    trainer = trainers.WordPieceTrainer(
+        vocab_size=300, special_tokens=SPECIALS, show_progress=False
+    )
     tokenizer.train_from_iterator(CORPUS, trainer)
     _bos(tokenizer)
     return tokenizer
@@ -120,7 +151,9 @@ def wordpiece():
 def words():
     tokenizer = Tokenizer(models.WordLevel(unk_token="<unk>"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
-    tokenizer.train_from_iterator(CORPUS, trainers.WordLevelTrainer(special_tokens=SPECIALS, show_progress=False))
+    tokenizer.train_from_iterator(
+        CORPUS, trainers.WordLevelTrainer(special_tokens=SPECIALS, show_progress=False)
+    )
     return tokenizer
 
 
@@ -164,6 +197,8 @@ def make_processor():
             tokenizer_path=str(folder),
         )  # fmt: skip
         made = EngineConfig(model=str(folder), **config)
-        return TextIOProcessor(IOProcessorContext(made, model, options=TextOptions(**(options or {}))))
+        return TextIOProcessor(
+            IOProcessorContext(made, model, options=TextOptions(**(options or {})))
+        )
 
     return make

@@ -57,7 +57,11 @@ CHAT = [
     {"role": "assistant", "content": "Hi!", "name": None},
     {"role": "user", "content": " What is\n2+2? "},
 ]
-CALL = {"type": "function", "id": "1", "function": {"name": "add", "arguments": {"a": 1, "b": [2, "é"]}}}
+CALL = {
+    "type": "function",
+    "id": "1",
+    "function": {"name": "add", "arguments": {"a": 1, "b": [2, "é"]}},
+}
 TOOL_CHAT = [
     {"role": "user", "content": "add"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
@@ -65,7 +69,11 @@ TOOL_CHAT = [
 ]
 TOOL = {
     "type": "function",
-    "function": {"name": "add", "description": 'Adds "numbers" <b>', "parameters": {"type": "object"}},
+    "function": {
+        "name": "add",
+        "description": 'Adds "numbers" <b>',
+        "parameters": {"type": "object"},
+    },
 }
 
 
@@ -91,17 +99,23 @@ def text_of(processor, messages, **kwargs):
 
 
 @pytest.mark.parametrize("template", [CHATML, TOOLS, STATE, EITHER, THINKING])
-@pytest.mark.parametrize("messages", [CHAT, CHAT[1:2], TOOL_CHAT, [*CHAT, {"role": "skip", "content": ""}]])
+@pytest.mark.parametrize(
+    "messages", [CHAT, CHAT[1:2], TOOL_CHAT, [*CHAT, {"role": "skip", "content": ""}]]
+)
 @pytest.mark.parametrize("prompt", [True, False])
 def test_same_text_as_transformers(chat, oracle, template, messages, prompt):
     """Fields that are null are left out for both: older releases of transformers print them as "None"."""
-    messages = [{key: value for key, value in message.items() if value is not None} for message in messages]
+    messages = [
+        {key: value for key, value in message.items() if value is not None} for message in messages
+    ]
     for tools, documents in ((None, None), ([TOOL], [{"title": "T", "text": "x"}])):
         expected = oracle.apply_chat_template(
             copy.deepcopy(messages), chat_template=template, tokenize=False, add_generation_prompt=prompt, tools=tools,
             documents=documents,
         )  # fmt: skip
-        found = text_of(chat(template), messages, add_generation_prompt=prompt, tools=tools, documents=documents)
+        found = text_of(
+            chat(template), messages, add_generation_prompt=prompt, tools=tools, documents=documents
+        )
         assert found == expected
 
 
@@ -120,7 +134,9 @@ def test_continued_message_in_parts(chat):
         {"role": "user", "content": "x"},
         {"role": "assistant", "content": [{"type": "text", "text": "so far"}]},
     ]
-    assert text_of(chat(PARTS), messages, continue_final_message=True) == "user:<x>assistant:<so far"
+    assert (
+        text_of(chat(PARTS), messages, continue_final_message=True) == "user:<x>assistant:<so far"
+    )
 
 
 def test_null_fields_are_left_out(chat):
@@ -128,7 +144,9 @@ def test_null_fields_are_left_out(chat):
 
 
 def test_messages_are_not_changed(chat):
-    messages = copy.deepcopy([*CHAT, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}])
+    messages = copy.deepcopy(
+        [*CHAT, {"role": "assistant", "content": [{"type": "text", "text": "x"}]}]
+    )
     before = copy.deepcopy(messages)
     text_of(chat(EITHER), messages, continue_final_message=True)
     assert messages == before
@@ -169,22 +187,34 @@ class TestContent:
             {"type": "input_text", "text": "c"},
             {"type": "refusal", "refusal": "d"},
         ]
-        assert text_of(chat("{{ messages[0].content }}"), [{"role": "user", "content": content}]) == "a\nb\nc\nd"
+        assert (
+            text_of(chat("{{ messages[0].content }}"), [{"role": "user", "content": content}])
+            == "a\nb\nc\nd"
+        )
 
     def test_text_becomes_a_part_where_parts_are_wanted(self, chat):
         assert text_of(chat(PARTS), [{"role": "user", "content": "a"}]) == "user:<a>"
 
     def test_arguments_of_tool_calls_become_objects(self, chat):
         """The API carries them as JSON text; templates print them as objects."""
-        call = {**CALL, "function": {"name": "add", "arguments": json.dumps(CALL["function"]["arguments"])}}
+        call = {
+            **CALL,
+            "function": {"name": "add", "arguments": json.dumps(CALL["function"]["arguments"])},
+        }
         messages = [TOOL_CHAT[0], {**TOOL_CHAT[1], "tool_calls": [call]}]
         assert text_of(chat(TOOLS), messages) == text_of(chat(TOOLS), TOOL_CHAT[:2])
-        empty = {"role": "assistant", "tool_calls": [{"function": {"name": "add", "arguments": ""}}]}
+        empty = {
+            "role": "assistant",
+            "tool_calls": [{"function": {"name": "add", "arguments": ""}}],
+        }
         assert "add({})" in text_of(chat(TOOLS), [empty])
 
     @pytest.mark.parametrize("name", ["reasoning", "thinking", "reasoning_content"])
     def test_reasoning_under_each_of_its_names(self, chat, name):
-        assert text_of(chat(THINKING), [{"role": "assistant", "content": "4", name: "2+2"}]) == "assistant(2+2): 4\n"
+        assert (
+            text_of(chat(THINKING), [{"role": "assistant", "content": "4", name: "2+2"}])
+            == "assistant(2+2): 4\n"
+        )
 
     def test_pydantic_messages(self, chat):
         from pydantic import BaseModel
@@ -243,13 +273,17 @@ class TestContent:
 class TestArguments:
     def test_kwargs_that_the_template_reads(self, chat):
         messages = CHAT[:1]
-        assert "[off]" in text_of(chat(THINKING), messages, chat_template_kwargs={"enable_thinking": False})
-        assert "[off]" not in text_of(chat(THINKING), messages, chat_template_kwargs={"enable_thinking": True})
+        assert "[off]" in text_of(
+            chat(THINKING), messages, chat_template_kwargs={"enable_thinking": False}
+        )
+        assert "[off]" not in text_of(
+            chat(THINKING), messages, chat_template_kwargs={"enable_thinking": True}
+        )
 
     def test_kwargs_that_it_does_not_read_do_not_matter(self, chat):
-        assert text_of(chat(CHATML), CHAT, chat_template_kwargs={"enable_thinking": False}) == text_of(
-            chat(CHATML), CHAT
-        )
+        assert text_of(
+            chat(CHATML), CHAT, chat_template_kwargs={"enable_thinking": False}
+        ) == text_of(chat(CHATML), CHAT)
 
     @pytest.mark.parametrize(
         "name",
@@ -305,7 +339,9 @@ class TestSandbox:
     """Class J of the reliability rules."""
 
     def test_refusal_of_the_template_is_quoted(self, chat):
-        with pytest.raises(RequestError, match="refuses these messages: system must be first") as caught:
+        with pytest.raises(
+            RequestError, match="refuses these messages: system must be first"
+        ) as caught:
             text_of(chat(TOOLS), [CHAT[1], CHAT[0]])
         assert caught.value.param == "messages"
 
@@ -340,11 +376,15 @@ class TestSandbox:
         assert messages == [{"role": "user", "content": "x"}]
 
     def test_values_are_text_and_never_templates(self, chat):
-        assert text_of(chat("{{ messages[0].content }}"), [{"role": "user", "content": "{{ 7*7 }}"}]) == "{{ 7*7 }}"
+        assert (
+            text_of(chat("{{ messages[0].content }}"), [{"role": "user", "content": "{{ 7*7 }}"}])
+            == "{{ 7*7 }}"
+        )
 
     def test_output_is_bounded(self, chat):
         processor = chat(
-            "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}", options={"max_prompt_chars": 5000}
+            "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}",
+            options={"max_prompt_chars": 5000},
         )
         with pytest.raises(RequestError, match="more than 5000 characters"):
             text_of(processor, [{"role": "user", "content": "x" * 100}])
@@ -356,12 +396,16 @@ class TestSandbox:
             text_of(chat("{% for i in range(1000) %}{{ i }}{% endfor %}"), CHAT)
 
     def test_date(self, chat):
-        assert text_of(chat("{{ strftime_now('%Y') }}"), CHAT) == str(dt.datetime.now().astimezone().year)
+        assert text_of(chat("{{ strftime_now('%Y') }}"), CHAT) == str(
+            dt.datetime.now().astimezone().year
+        )
 
 
 class TestWhereTemplatesComeFrom:
     def test_none(self, tokenizer_folders, make_processor):
-        with pytest.raises(RequestError, match=r"no chat template; use a plain prompt .*--chat-template") as caught:
+        with pytest.raises(
+            RequestError, match=r"no chat template; use a plain prompt .*--chat-template"
+        ) as caught:
             make_processor(tokenizer_folders["llama"]).render_chat(CHAT)
         assert caught.value.param == "messages"
 
@@ -383,16 +427,28 @@ class TestWhereTemplatesComeFrom:
         config.write_text(json.dumps({"chat_template": "entry"}))
         assert find_templates([tmp_path]) == {"default": "entry"}
         config.write_text(
-            json.dumps({"chat_template": [{"name": "default", "template": "a"}, {"name": "rag", "template": "b"}]})
+            json.dumps(
+                {
+                    "chat_template": [
+                        {"name": "default", "template": "a"},
+                        {"name": "rag", "template": "b"},
+                    ]
+                }
+            )
         )
         assert find_templates([tmp_path]) == {"default": "a", "rag": "b"}
         (tmp_path / "chat_template.jinja").write_text("file")
         (tmp_path / "additional_chat_templates").mkdir()
         (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
-        assert find_templates([tmp_path / "other", tmp_path]) == {"default": "file", "tool_use": "tools"}
+        assert find_templates([tmp_path / "other", tmp_path]) == {
+            "default": "file",
+            "tool_use": "tools",
+        }
 
     def test_malformed_entry(self, tmp_path):
-        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": [{"template": "a"}]}))
+        (tmp_path / "tokenizer_config.json").write_text(
+            json.dumps({"chat_template": [{"template": "a"}]})
+        )
         with pytest.raises(ModelError, match="name and template"):
             find_templates([tmp_path])
 
@@ -405,7 +461,9 @@ class TestWhereTemplatesComeFrom:
             for path in tokenizer_folders["llama"].iterdir():
                 (folder / path.name).write_bytes(path.read_bytes())
             config = json.loads((folder / "tokenizer_config.json").read_text())
-            (folder / "tokenizer_config.json").write_text(json.dumps(config | {"chat_template": entries}))
+            (folder / "tokenizer_config.json").write_text(
+                json.dumps(config | {"chat_template": entries})
+            )
             return make_processor(folder)
 
         return make

@@ -44,4 +44,6 @@ def test_a_batch_of_one_is_what_the_library_says_of_one(tokenizer_folders, make_
         for special in (True, False):
             ids = tokenizer.encode(text, add_special_tokens=special).ids
             assert processor.encode(text, add_special_tokens=special) == ids
-            assert processor.decode(ids, skip_special_tokens=special) == tokenizer.decode(ids, special)
+            assert processor.decode(ids, skip_special_tokens=special) == tokenizer.decode(
+                ids, special
+            )

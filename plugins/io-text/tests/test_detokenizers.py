@@ -40,7 +40,9 @@ def codecs(tokenizer_folders):
 
 
 def plain(codec, prompt=(), *, skip=True):
-    return make_detokenizer(codec.stream(prompt, skip_special_tokens=skip), (), include=False, min_tokens=0)
+    return make_detokenizer(
+        codec.stream(prompt, skip_special_tokens=skip), (), include=False, min_tokens=0
+    )
 
 
 def run(detokenizer, chunks):
@@ -50,7 +52,9 @@ def run(detokenizer, chunks):
 @pytest.mark.parametrize("kind", KINDS)
 def test_common_decoders_use_the_table(codecs, kind):
     """A family that silently fell back to the slow window would be a loss of speed that no other test sees."""
-    assert isinstance(plain(codecs[kind]), TableDetokenizer if kind in TABLE_KINDS else StreamDetokenizer)
+    assert isinstance(
+        plain(codecs[kind]), TableDetokenizer if kind in TABLE_KINDS else StreamDetokenizer
+    )
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -74,8 +78,12 @@ def test_any_ids_of_a_byte_level_tokenizer(codecs, data, skip):
     """Broken UTF-8 included: the same replacement characters as decoding at once."""
     codec = codecs["byte_level"]
     size = codec.tokenizer.get_vocab_size()
-    ids = data.draw(st.lists(st.one_of(st.integers(0, size + 50), st.integers(190, 260)), max_size=30))
-    assert run(plain(codec, skip=skip), data.draw(token_chunks(ids))) == codec.decode(ids, skip_special_tokens=skip)
+    ids = data.draw(
+        st.lists(st.one_of(st.integers(0, size + 50), st.integers(190, 260)), max_size=30)
+    )
+    assert run(plain(codec, skip=skip), data.draw(token_chunks(ids))) == codec.decode(
+        ids, skip_special_tokens=skip
+    )
 
 
 @pytest.mark.parametrize("kind", ["llama", "gemma", "unigram", "wordpiece", "suffix"])
@@ -245,7 +253,10 @@ def test_window_is_seeded_with_the_prompt(codecs):
 
 def test_window_is_seeded_with_words_that_skipped_tokens_follow(codecs):
     codec = codecs["suffix"]
-    words, user = codec.encode("the cat", add_special_tokens=False), codec.tokenizer.token_to_id("<|user|>")
+    words, user = (
+        codec.encode("the cat", add_special_tokens=False),
+        codec.tokenizer.token_to_id("<|user|>"),
+    )
     for silent in (0, 7, 8, 9, 40):
         prompt = [words[0], *[user] * silent]
         assert run(plain(codec, prompt), [[token_id] for token_id in words[1:]]) == " cat"

@@ -9,7 +9,13 @@ import pytest
 
 from tenonry.errors import ModelError, RequestError
 from tenonry_io_text.codec import FastCodec, SlowCodec, make_detokenizer
-from tenonry_io_text.loading import load_codec, load_fast, load_with_transformers, special_tokens, tokenizer_settings
+from tenonry_io_text.loading import (
+    load_codec,
+    load_fast,
+    load_with_transformers,
+    special_tokens,
+    tokenizer_settings,
+)
 
 KINDS = ["byte_level", "llama", "gemma", "unigram", "metaspace", "wordpiece", "words", "suffix"]
 TEXTS = [
@@ -32,7 +38,9 @@ def assert_same(codec, other):
             ids = codec.encode(text, add_special_tokens=special)
             assert ids == other.encode(text, add_special_tokens=special), (text, special)
             for skip in (True, False):
-                theirs = other.decode(ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False)
+                theirs = other.decode(
+                    ids, skip_special_tokens=skip, clean_up_tokenization_spaces=False
+                )
                 assert codec.decode(ids, skip_special_tokens=skip) == theirs
 
 
@@ -51,7 +59,9 @@ def edited(tokenizer_folders, tmp_path):
         config = json.loads((folder / "tokenizer_config.json").read_text()) | settings
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
         saved = json.loads((folder / "tokenizer.json").read_text()) | (state or {})
-        saved["added_tokens"] = [token for token in saved["added_tokens"] if token["content"] not in drop]
+        saved["added_tokens"] = [
+            token for token in saved["added_tokens"] if token["content"] not in drop
+        ]
         (folder / "tokenizer.json").write_text(json.dumps(saved))
         return folder
 
@@ -59,7 +69,14 @@ def edited(tokenizer_folders, tmp_path):
 
 
 def flags(content, **values):
-    return {"content": content, "lstrip": False, "rstrip": False, "normalized": False, "single_word": False, **values}
+    return {
+        "content": content,
+        "lstrip": False,
+        "rstrip": False,
+        "normalized": False,
+        "single_word": False,
+        **values,
+    }
 
 
 @pytest.mark.parametrize(
@@ -101,7 +118,10 @@ def test_settings_of_tokenizer_config(edited, oracle, settings):
 @pytest.mark.parametrize("kind", ["llama", "unigram"])
 def test_class_that_rebuilds_its_tokenizer(edited, oracle, kind):
     """transformers builds LlamaTokenizer and T5Tokenizer out of the vocabulary; the file says the same."""
-    folder = edited(kind=kind, tokenizer_class="LlamaTokenizer" if kind == "llama" else "PreTrainedTokenizerFast")
+    folder = edited(
+        kind=kind,
+        tokenizer_class="LlamaTokenizer" if kind == "llama" else "PreTrainedTokenizerFast",
+    )
     ours, theirs = load_codec(folder), oracle(folder)
     for text in ("Once upon a time", "the cat was happy and 你好"):
         assert ours.encode(text, add_special_tokens=True) == theirs.encode(text)
@@ -109,7 +129,9 @@ def test_class_that_rebuilds_its_tokenizer(edited, oracle, kind):
 
 def test_special_tokens_map_of_older_releases(edited):
     folder = edited(eos_token=None)
-    (folder / "special_tokens_map.json").write_text(json.dumps({"eos_token": {"content": "</s>"}, "sep_token": "<s>"}))
+    (folder / "special_tokens_map.json").write_text(
+        json.dumps({"eos_token": {"content": "</s>"}, "sep_token": "<s>"})
+    )
     assert special_tokens(tokenizer_settings(folder)) == {
         "bos_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>", "sep_token": "<s>"
     }  # fmt: skip
@@ -139,16 +161,23 @@ def test_broken_added_tokens(edited, decoder):
 
 def test_no_tokenizer_at_all(tmp_path):
     (tmp_path / "config.json").write_text("{}")
-    with pytest.raises(ModelError, match=r"no tokenizer could be opened in .*--skip-tokenizer-init"):
+    with pytest.raises(
+        ModelError, match=r"no tokenizer could be opened in .*--skip-tokenizer-init"
+    ):
         load_with_transformers(tmp_path)
 
 
 def test_code_of_the_model_is_not_run(tmp_path):
     """Class K: a folder with only remote code is refused, and says why."""
     (tmp_path / "config.json").write_text('{"model_type": "odd"}')
-    settings = {"tokenizer_class": "OddTokenizer", "auto_map": {"AutoTokenizer": ["odd.OddTokenizer", None]}}
+    settings = {
+        "tokenizer_class": "OddTokenizer",
+        "auto_map": {"AutoTokenizer": ["odd.OddTokenizer", None]},
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    (tmp_path / "odd.py").write_text("import pathlib; pathlib.Path(__file__).with_name('ran').touch()")
+    (tmp_path / "odd.py").write_text(
+        "import pathlib; pathlib.Path(__file__).with_name('ran').touch()"
+    )
     with pytest.raises(ModelError, match="never run"):
         load_codec(tmp_path)
     assert not (tmp_path / "ran").exists()
@@ -156,11 +185,15 @@ def test_code_of_the_model_is_not_run(tmp_path):
 
 def test_tokenizer_written_in_python(tmp_path):
     """transformers' byte tokenizer has no tokenizer.json: every token is one byte."""
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "ByT5Tokenizer"}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "ByT5Tokenizer"})
+    )
     codec = load_codec(tmp_path)
     assert isinstance(codec, SlowCodec)
     ids = codec.encode("a 🦆é", add_special_tokens=False)
-    detokenizer = make_detokenizer(codec.stream([], skip_special_tokens=True), ["é"], include=True, min_tokens=0)
+    detokenizer = make_detokenizer(
+        codec.stream([], skip_special_tokens=True), ["é"], include=True, min_tokens=0
+    )
     pieces = [detokenizer.push([token_id]) for token_id in [*ids, 10**6]]
     assert "".join(pieces) == "a 🦆é"
     assert detokenizer.stop_reason == "é"
@@ -172,13 +205,19 @@ def test_tokenizer_written_in_python(tmp_path):
 def test_vocabulary_files_without_tokenizer_json(tokenizer_folders, tmp_path):
     """Old folders hold vocab.json and merges.txt; transformers puts the fast tokenizer together."""
     state = json.loads((tokenizer_folders["byte_level"] / "tokenizer.json").read_text())["model"]
-    (tmp_path / "vocab.json").write_text(json.dumps(state["vocab"] | {"<|endoftext|>": len(state["vocab"])}))
+    (tmp_path / "vocab.json").write_text(
+        json.dumps(state["vocab"] | {"<|endoftext|>": len(state["vocab"])})
+    )
     merges = [merge if isinstance(merge, str) else " ".join(merge) for merge in state["merges"]]
     (tmp_path / "merges.txt").write_text("#version: 0.2\n" + "\n".join(merges))
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "GPT2Tokenizer"}))
+    (tmp_path / "tokenizer_config.json").write_text(
+        json.dumps({"tokenizer_class": "GPT2Tokenizer"})
+    )
     codec = load_codec(tmp_path)
     assert isinstance(codec, FastCodec)
-    expected = load_codec(tokenizer_folders["byte_level"]).encode("the happy cat", add_special_tokens=False)
+    expected = load_codec(tokenizer_folders["byte_level"]).encode(
+        "the happy cat", add_special_tokens=False
+    )
     assert codec.encode("the happy cat", add_special_tokens=False) == expected
 
 

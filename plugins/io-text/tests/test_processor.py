@@ -41,26 +41,34 @@ class TestPrompts:
         assert ids_of(processor, "the cat", add_special_tokens=False) == ids[1:]
         assert ids_of(processor, {"prompt": "the cat", "add_special_tokens": False}) == ids[1:]
 
-    @pytest.mark.parametrize("ids", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8)])
+    @pytest.mark.parametrize(
+        "ids", [[1, 2, 3], (1, 2, 3), np.array([1, 2, 3]), np.array([1, 2, 3], np.uint8)]
+    )
     def test_token_ids(self, processor, ids):
         assert ids_of(processor, ids) == [1, 2, 3]
         assert ids_of(processor, {"prompt_token_ids": ids}) == [1, 2, 3]
 
     def test_ids_with_their_text(self, processor):
-        found = processor.process_prompt({"prompt": "as seen", "prompt_token_ids": [5]}, SamplingParams())
+        found = processor.process_prompt(
+            {"prompt": "as seen", "prompt_token_ids": [5]}, SamplingParams()
+        )
         assert (found.text, found.token_ids.tolist()) == ("as seen", [5])
 
     def test_truncation_keeps_the_end(self, processor):
         whole = ids_of(processor, "the cat sat on the mat")
-        assert ids_of(processor, {"prompt": "the cat sat on the mat", "truncate_prompt_tokens": 3}) == whole[-3:]
-        assert ids_of(processor, {"prompt_token_ids": list(range(600)), "truncate_prompt_tokens": -1}) == list(
-            range(89, 600)
+        assert (
+            ids_of(processor, {"prompt": "the cat sat on the mat", "truncate_prompt_tokens": 3})
+            == whole[-3:]
         )
+        assert ids_of(
+            processor, {"prompt_token_ids": list(range(600)), "truncate_prompt_tokens": -1}
+        ) == list(range(89, 600))
         assert ids_of(processor, {"prompt_token_ids": [7], "truncate_prompt_tokens": 3}) == [7]
 
     def test_odd_characters_are_fine(self, processor):
         assert (
-            processor.decode(ids_of(processor, "a\x00b\u200b\ufeff"), skip_special_tokens=True) == "a\x00b\u200b\ufeff"
+            processor.decode(ids_of(processor, "a\x00b\u200b\ufeff"), skip_special_tokens=True)
+            == "a\x00b\u200b\ufeff"
         )
 
     @pytest.mark.parametrize(
@@ -90,7 +98,10 @@ class TestPrompts:
             ([0, -1], "token id -1 at position 1"),
             ([2**63], "token id 9223372036854775808 at position 0"),
             ("\ud800x", "character 0 of the text is the lone surrogate"),
-            ({"prompt": "x", "truncate_prompt_tokens": 0}, "truncate_prompt_tokens=0 is out of bounds"),
+            (
+                {"prompt": "x", "truncate_prompt_tokens": 0},
+                "truncate_prompt_tokens=0 is out of bounds",
+            ),
             ({"prompt": "x", "truncate_prompt_tokens": 513}, "1 to 512"),
             ({"prompt": "x", "truncate_prompt_tokens": True}, "truncate_prompt_tokens=True"),
             ({"prompt": "x", "add_special_tokens": 1}, "add_special_tokens=1"),
@@ -103,9 +114,13 @@ class TestPrompts:
 
     def test_text_that_cannot_fit_is_not_even_tokenised(self, tokenizer_folders, make_processor):
         processor = make_processor(tokenizer_folders["llama"], max_model_len=8)
-        with pytest.raises(RequestError, match="5000 characters; more than 4096 cannot fit into max_model_len=8"):
+        with pytest.raises(
+            RequestError, match="5000 characters; more than 4096 cannot fit into max_model_len=8"
+        ):
             processor.process_prompt("x" * 5000, SamplingParams())
-        assert ids_of(make_processor(tokenizer_folders["llama"], options={"max_prompt_chars": 3}), "abc")
+        assert ids_of(
+            make_processor(tokenizer_folders["llama"], options={"max_prompt_chars": 3}), "abc"
+        )
 
     def test_tokenizer_with_more_tokens_than_the_model(self, tokenizer_folders, make_processor):
         processor = make_processor(tokenizer_folders["llama"], vocab_size=100)
@@ -113,7 +128,11 @@ class TestPrompts:
             processor.process_prompt("the cat", SamplingParams())
 
     @given(
-        st.recursive(st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()), st.lists, max_leaves=6)
+        st.recursive(
+            st.one_of(st.none(), st.booleans(), st.integers(), st.floats(), st.text()),
+            st.lists,
+            max_leaves=6,
+        )
     )
     def test_checked_ids_gives_ids_or_a_request_error(self, values):
         try:
@@ -132,7 +151,9 @@ class TestBadWords:
 
     def test_space_that_is_a_token_of_its_own_is_left_out(self, tokenizer_folders, make_processor):
         processor = make_processor(tokenizer_folders["byte_level"])
-        found = processor.process_prompt("x", SamplingParams(bad_words=["world", " world"])).bad_words
+        found = processor.process_prompt(
+            "x", SamplingParams(bad_words=["world", " world"])
+        ).bad_words
         assert [processor.decode(form) for form in found] == ["world"]
 
     @pytest.mark.parametrize("words", [["   "], ["cat", "\t"]])
@@ -148,7 +169,9 @@ class TestText:
         detokenizer = processor.make_detokenizer([1], SamplingParams(stop=["sat"]))
         assert detokenizer.push(ids) + detokenizer.finish() == "the cat "
         assert detokenizer.stop_reason == "sat"
-        shown = processor.make_detokenizer([1], SamplingParams(stop="sat", include_stop_str_in_output=True))
+        shown = processor.make_detokenizer(
+            [1], SamplingParams(stop="sat", include_stop_str_in_output=True)
+        )
         assert shown.push(ids) == "the cat sat"
         late = processor.make_detokenizer([1], SamplingParams(stop="the", min_tokens=2))
         assert late.push([*ids, *ids]).startswith("the cat sat")
@@ -166,7 +189,9 @@ class TestText:
     def test_several_threads(self, processor):
         texts = [f"the cat number {index} sat" for index in range(64)]
         with ThreadPoolExecutor(8) as pool:
-            found = list(pool.map(lambda text: processor.process_prompt(text, SamplingParams()), texts))
+            found = list(
+                pool.map(lambda text: processor.process_prompt(text, SamplingParams()), texts)
+            )
         assert [processor.decode(one.token_ids, skip_special_tokens=True) for one in found] == texts
 
     def test_get_tokenizer_is_the_one_that_users_know(self, processor):
@@ -205,7 +230,9 @@ class TestWithoutTokenizer:
 
 class TestWhereTheTokenizerIs:
     def context(self, model_path, **config):
-        model = ModelInfo(name="m", path=str(model_path), architecture="A", max_model_len=64, vocab_size=1000)
+        model = ModelInfo(
+            name="m", path=str(model_path), architecture="A", max_model_len=64, vocab_size=1000
+        )
         return IOProcessorContext(EngineConfig(model=str(model_path), **config), model)
 
     def test_model_resolved_by_another_plugin(self, tokenizer_folders):
@@ -227,7 +254,9 @@ def test_found_by_name_and_options_are_checked(tokenizer_folders):
     entry = manager.resolve("io_processor", PluginChoice(name="text"), config)
     assert entry.load() is TextIOProcessor
     with pytest.raises(PluginError, match="max_prompt_chars"):
-        manager.resolve("io_processor", PluginChoice(name="text", options={"max_prompt_chars": 0}), config)
+        manager.resolve(
+            "io_processor", PluginChoice(name="text", options={"max_prompt_chars": 0}), config
+        )
 
 
 def test_module_is_light():
@@ -237,7 +266,9 @@ def test_module_is_light():
         "heavy = ('torch', 'transformers', 'tokenizers', 'jinja2', 'huggingface_hub');"
         "print([name for name in heavy if name in sys.modules])"
     )
-    done = subprocess.run([sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"
 
 
@@ -253,5 +284,7 @@ def test_building_needs_no_transformers(tokenizer_folders):
         "print([name for name in ('torch', 'transformers', 'jinja2') if name in sys.modules])"
     )
     folder = str(tokenizer_folders["llama"])
-    done = subprocess.run([sys.executable, "-P", "-c", code, folder], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code, folder], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

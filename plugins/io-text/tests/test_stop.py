@@ -39,7 +39,12 @@ words = st.text(alphabet="ab", max_size=4)
 stop_lists = st.lists(st.text(alphabet="ab", min_size=1, max_size=6), min_size=1, max_size=4)
 
 
-@given(pieces=st.lists(words, max_size=12), stops=stop_lists, include=st.booleans(), min_tokens=st.integers(0, 4))
+@given(
+    pieces=st.lists(words, max_size=12),
+    stops=stop_lists,
+    include=st.booleans(),
+    min_tokens=st.integers(0, 4),
+)
 @example(pieces=["a", "b", "a", "b", "c"], stops=["abac", "bab"], include=False, min_tokens=0)
 @example(pieces=["aab"], stops=["ab", "aab"], include=False, min_tokens=0)
 @example(pieces=["ab", "ab", "aba"], stops=["ababa"], include=True, min_tokens=2)
@@ -64,11 +69,15 @@ def test_holds_back_exactly_what_may_become_a_stop_string(pieces, stops):
         if detokenizer.stop_reason is not None:
             break
         ends = [seen[at:] for at in range(len(seen))]
-        may = max((len(end) for end in ends if any(stop.startswith(end) for stop in stops)), default=0)
+        may = max(
+            (len(end) for end in ends if any(stop.startswith(end) for stop in stops)), default=0
+        )
         assert given_out == seen[: len(seen) - may]
 
 
-@given(stop=st.text(alphabet="ab", min_size=1, max_size=8), text=st.text(alphabet="ab", max_size=30))
+@given(
+    stop=st.text(alphabet="ab", min_size=1, max_size=8), text=st.text(alphabet="ab", max_size=30)
+)
 def test_stop_string_finds_every_occurrence(stop, text):
     follower = StopString(stop)
     ends = [at for at, char in enumerate(text, 1) if follower.advance(char)]
@@ -77,7 +86,9 @@ def test_stop_string_finds_every_occurrence(stop, text):
 
 def test_long_stop_strings_cost_no_time_at_the_start():
     """Sixty-four strings of a thousand characters are allowed; nothing is worked out before it is needed."""
-    detokenizer = StopDetokenizer(Pieces(["b"]), ["a" * 1000 + chr(200 + index) for index in range(64)])
+    detokenizer = StopDetokenizer(
+        Pieces(["b"]), ["a" * 1000 + chr(200 + index) for index in range(64)]
+    )
     assert detokenizer.push([0]) == "b"
     assert all(len(stop._borders) == 1 for stop in detokenizer._stops)
 
@@ -94,7 +105,9 @@ def test_included_stop_string_ends_the_text():
     assert [detokenizer.push([index]) for index in range(3)] == ["x", "", "END"]
 
 
-@pytest.mark.parametrize(("min_tokens", "expected"), [(0, "x"), (1, "x"), (2, "x"), (3, "xENDEND!"), (9, "xENDEND!")])
+@pytest.mark.parametrize(
+    ("min_tokens", "expected"), [(0, "x"), (1, "x"), (2, "x"), (3, "xENDEND!"), (9, "xENDEND!")]
+)
 def test_min_tokens(min_tokens, expected):
     """A stop string ends the output only if a token after the first `min_tokens` completes it."""
     detokenizer = StopDetokenizer(Pieces(["xE", "N", "DEND!"]), ["END"], min_tokens=min_tokens)

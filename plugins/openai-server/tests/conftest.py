@@ -28,7 +28,9 @@ from tenonry_openai_server.state import ServerState
 class Api:
     """The application in-process, with synchronous calls."""
 
-    def __init__(self, runner: asyncio.Runner, settings: ServerConfig, config: EngineConfig, *, text: bool) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, settings: ServerConfig, config: EngineConfig, *, text: bool
+    ) -> None:
         self._runner = runner
         self.state = ServerState(config, settings)
         self.engine = FakeEngine(config, text=text)
@@ -77,8 +79,15 @@ def make_api() -> Iterator[Callable[..., Api]]:
     with asyncio.Runner() as runner:
         settings_of = ServerConfig.model_validate
 
-        def make(*, config: dict[str, Any] | None = None, text: bool = True, **settings: Any) -> Api:
-            return Api(runner, settings_of(settings), EngineConfig(model="fake", **(config or {})), text=text)
+        def make(
+            *, config: dict[str, Any] | None = None, text: bool = True, **settings: Any
+        ) -> Api:
+            return Api(
+                runner,
+                settings_of(settings),
+                EngineConfig(model="fake", **(config or {})),
+                text=text,
+            )
 
         yield make
 

@@ -16,7 +16,9 @@ from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, Pro
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 
-MODEL = ModelInfo(name="fake", path="/nowhere", architecture="Fake", max_model_len=100, vocab_size=2**20)
+MODEL = ModelInfo(
+    name="fake", path="/nowhere", architecture="Fake", max_model_len=100, vocab_size=2**20
+)
 ANSWER = "Hello there, wörld."
 
 
@@ -25,7 +27,9 @@ class CharacterIO(IOProcessor):
 
     has_template = True
 
-    def process_prompt(self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True):
+    def process_prompt(
+        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+    ):
         if isinstance(prompt, dict) and "prompt_token_ids" in prompt:
             return ProcessedPrompt(token_ids=np.asarray(prompt["prompt_token_ids"], np.int32))
         if isinstance(prompt, dict):
@@ -56,7 +60,9 @@ class CharacterIO(IOProcessor):
 class Call:
     """What one call of `generate` was given."""
 
-    def __init__(self, prompt: Any, params: SamplingParams, request_id: str, fields: dict[str, Any]) -> None:
+    def __init__(
+        self, prompt: Any, params: SamplingParams, request_id: str, fields: dict[str, Any]
+    ) -> None:
         self.prompt, self.params, self.request_id, self.fields = prompt, params, request_id, fields
 
 
@@ -118,7 +124,9 @@ class FakeEngine:
         finally:
             del self.running[request_id]
 
-    def _prompt(self, prompt: Any, params: SamplingParams, fields: dict[str, Any]) -> tuple[list[int], str | None]:
+    def _prompt(
+        self, prompt: Any, params: SamplingParams, fields: dict[str, Any]
+    ) -> tuple[list[int], str | None]:
         if self.io_processor is None:
             return list(prompt["prompt_token_ids"]), None
         special = fields.get("add_special_tokens", True)
@@ -127,7 +135,9 @@ class FakeEngine:
         if not ids:
             raise RequestError("the prompt is empty; give at least one token", "prompt")
         if len(ids) >= MODEL.max_model_len:
-            raise RequestError(f"the prompt has {len(ids)} tokens, but max_model_len=100", "prompt", "too_long")
+            raise RequestError(
+                f"the prompt has {len(ids)} tokens, but max_model_len=100", "prompt", "too_long"
+            )
         return ids, processed.text
 
     async def _outputs(self, request_id, ids, text, params, stop) -> AsyncIterator[RequestOutput]:
@@ -140,7 +150,11 @@ class FakeEngine:
             token = answer[step % len(answer)]
             collected.append(token)
             last = step == steps - 1 or stop.is_set()
-            reason = ("abort" if stop.is_set() else "length" if steps >= limit else "stop") if last else None
+            reason = (
+                ("abort" if stop.is_set() else "length" if steps >= limit else "stop")
+                if last
+                else None
+            )
             if params.output_kind is OutputKind.DELTA or last:
                 new = [token] if params.output_kind is OutputKind.DELTA else collected
                 yield self._output(request_id, ids, text, params, new, reason)
@@ -154,7 +168,9 @@ class FakeEngine:
         if self.after is not None and step == 2:
             raise self.after
         if self.dead:
-            raise EngineDeadError("the engine died: engine 0 (pid 7) ended with signal 9 at 0x7f001122")
+            raise EngineDeadError(
+                "the engine died: engine 0 (pid 7) ended with signal 9 at 0x7f001122"
+            )
 
     def _output(self, request_id, ids, text, params, new, reason) -> RequestOutput:
         chars = "".join(map(chr, new)) if params.detokenize else ""
@@ -165,7 +181,9 @@ class FakeEngine:
                 list(new),
                 reason,
                 self.stop_reason if reason == "stop" else None,
-                logprobs=[_logprobs(t, params.logprobs) for t in new] if params.logprobs is not None else None,
+                logprobs=[_logprobs(t, params.logprobs) for t in new]
+                if params.logprobs is not None
+                else None,
             )
             for i in range(params.n)
         ]
@@ -173,7 +191,13 @@ class FakeEngine:
         if params.prompt_logprobs is not None:
             prompt_logprobs = [None, *(_logprobs(t, params.prompt_logprobs) for t in ids[1:])]
         return RequestOutput(
-            request_id, text, ids, completions, reason is not None, num_cached_tokens=2, prompt_logprobs=prompt_logprobs
+            request_id,
+            text,
+            ids,
+            completions,
+            reason is not None,
+            num_cached_tokens=2,
+            prompt_logprobs=prompt_logprobs,
         )
 
     # ------------------------------------------------------------------ the rest of the surface

@@ -58,7 +58,12 @@ def make_engine(config: EngineConfig) -> FakeEngine:
 def main() -> int:
     sock, settings = listen(ServerConfig(port=int(sys.argv[1])))
     try:
-        return serve(EngineConfig(model="fake", shutdown_timeout=float(sys.argv[2])), settings, sock, make_engine)
+        return serve(
+            EngineConfig(model="fake", shutdown_timeout=float(sys.argv[2])),
+            settings,
+            sock,
+            make_engine,
+        )
     except TenonryError as error:
         sys.stderr.write(f"tenonry: error: {error}\n")
         return 1

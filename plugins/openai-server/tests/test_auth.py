@@ -28,7 +28,9 @@ def paths_of(routes, prefix="") -> set[str]:
     for route in routes:
         if isinstance(route, Mount):
             found |= paths_of(route.routes, prefix + route.path)
-        elif hasattr(route, "original_router"):  # how newer releases of FastAPI keep an included router
+        elif hasattr(
+            route, "original_router"
+        ):  # how newer releases of FastAPI keep an included router
             found |= paths_of(route.original_router.routes, prefix)
         elif hasattr(route, "path"):
             found.add(prefix + route.path)
@@ -100,7 +102,12 @@ def test_tenants_are_tagged_and_share_no_prefixes(make_api):
     api = make_api(api_key=("one", "two"))
     for key in ("one", "two", "one"):
         body = {"prompt": "a", "cache_salt": "s"}
-        assert api.post("/v1/completions", body, headers={"authorization": f"Bearer {key}"}).status_code == 200
+        assert (
+            api.post(
+                "/v1/completions", body, headers={"authorization": f"Bearer {key}"}
+            ).status_code
+            == 200
+        )
     tenants = [call.fields["tags"]["tenant"] for call in api.engine.calls]
     salts = [call.fields["cache_salt"] for call in api.engine.calls]
     assert tenants[0] == tenants[2] != tenants[1]
@@ -110,7 +117,10 @@ def test_tenants_are_tagged_and_share_no_prefixes(make_api):
 
 def test_anonymous_requests_have_no_tenant(api):
     api.complete(cache_salt="s")
-    assert (api.engine.calls[0].fields["tags"], api.engine.calls[0].fields["cache_salt"]) == ({}, "s")
+    assert (api.engine.calls[0].fields["tags"], api.engine.calls[0].fields["cache_salt"]) == (
+        {},
+        "s",
+    )
 
 
 @pytest.mark.parametrize(

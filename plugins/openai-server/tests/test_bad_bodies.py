@@ -25,13 +25,39 @@ PATHS = ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"]
 numbers = st.one_of(
     st.integers(),
     st.floats(allow_nan=False),
-    st.sampled_from([0, -1, 1, 2, 128, 129, 2**31, 2**31 - 1, 2**63, -(2**63) - 1, 10**30, 1e308, -0.0, 1.0, math.inf]),
+    st.sampled_from(
+        [
+            0,
+            -1,
+            1,
+            2,
+            128,
+            129,
+            2**31,
+            2**31 - 1,
+            2**63,
+            -(2**63) - 1,
+            10**30,
+            1e308,
+            -0.0,
+            1.0,
+            math.inf,
+        ]
+    ),
 )
 values = st.recursive(
-    st.one_of(st.none(), st.booleans(), numbers, st.text(max_size=20), st.sampled_from(["", "\0", "a", "5", "none"])),
+    st.one_of(
+        st.none(),
+        st.booleans(),
+        numbers,
+        st.text(max_size=20),
+        st.sampled_from(["", "\0", "a", "5", "none"]),
+    ),
     lambda inner: st.one_of(
         st.lists(inner, max_size=4),
-        st.dictionaries(st.sampled_from(["role", "content", "type", "text", "5", "x"]), inner, max_size=4),
+        st.dictionaries(
+            st.sampled_from(["role", "content", "type", "text", "5", "x"]), inner, max_size=4
+        ),
     ),
     max_leaves=8,
 )
@@ -43,11 +69,16 @@ valid = st.sampled_from([
 def is_openais(response: Any) -> bool:
     error = response.json()["error"]
     return (
-        set(error) == {"message", "type", "param", "code"} and bool(error["message"]) and " at 0x" not in response.text
+        set(error) == {"message", "type", "param", "code"}
+        and bool(error["message"])
+        and " at 0x" not in response.text
     )
 
 
-@settings(max_examples=400, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+@settings(
+    max_examples=400,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
 @given(st.sampled_from(PATHS), valid, st.dictionaries(st.sampled_from(FIELDS), values, max_size=4))
 def test_any_fields(api, path, base, fields):
     body = {**base, **fields}
@@ -60,7 +91,10 @@ def test_any_fields(api, path, base, fields):
 
 
 @settings(max_examples=200, suppress_health_check=[HealthCheck.function_scoped_fixture])
-@given(st.sampled_from(PATHS), st.one_of(st.binary(max_size=60), values.map(lambda v: json.dumps(v).encode())))
+@given(
+    st.sampled_from(PATHS),
+    st.one_of(st.binary(max_size=60), values.map(lambda v: json.dumps(v).encode())),
+)
 def test_any_bytes(api, path, body):
     response = api.request("POST", path, content=body, headers={"content-type": "application/json"})
     assert response.status_code == 400, response.text
@@ -114,7 +148,9 @@ def test_any_bytes(api, path, body):
     ],
 )  # fmt: skip
 def test_bad_completion_names_the_field(body, message, api):
-    response = api.request("POST", "/v1/completions", content=body, headers={"content-type": "application/json"})
+    response = api.request(
+        "POST", "/v1/completions", content=body, headers={"content-type": "application/json"}
+    )
     assert response.status_code == 400
     assert is_openais(response)
     assert message in response.json()["error"]["message"]
@@ -135,7 +171,10 @@ def test_bad_completion_names_the_field(body, message, api):
         ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "'image_url'"),
         ([{"role": "user", "content": [{"type": "text"}]}], "a part without text"),
         ([{"role": "user", "content": ["x"]}], "messages.0.content"),
-        ([{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}] * 129}], "at most 128"),
+        (
+            [{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f"}}] * 129}],
+            "at most 128",
+        ),
     ],
 )
 def test_bad_chat_names_the_message(messages, message, api):
@@ -206,7 +245,12 @@ def test_messages_do_not_multiply_their_parts(message, api):
     assert response.status_code == 400
     assert is_openais(response)
     assert "more than 4096 parts" in response.json()["error"]["message"]
-    assert api.post("/v1/chat/completions", {"messages": [message] * 40, "add_special_tokens": True}).status_code != 500
+    assert (
+        api.post(
+            "/v1/chat/completions", {"messages": [message] * 40, "add_special_tokens": True}
+        ).status_code
+        != 500
+    )
 
 
 def test_fields_of_a_large_body_that_mean_nothing_are_never_listed(api, monkeypatch):
@@ -214,7 +258,10 @@ def test_fields_of_a_large_body_that_mean_nothing_are_never_listed(api, monkeypa
     body = {"prompt": "a", **{f"x{i}": i for i in range(100_000)}}
     monkeypatch.setattr(parse, "_list_fields", None)
     assert api.post("/v1/completions", body).status_code == 200
-    assert api.post("/v1/completions", {**body, "suffix": "b"}).json()["error"]["code"] == "unsupported"
+    assert (
+        api.post("/v1/completions", {**body, "suffix": "b"}).json()["error"]["code"]
+        == "unsupported"
+    )
     assert api.post("/v1/completions", {**body, "n": 0}).json()["error"]["param"] == "n"
     del body["prompt"]
     assert "prompt: is missing" in api.post("/v1/completions", body).text
@@ -229,7 +276,10 @@ def test_many_bad_token_ids_are_one_error(api):
 @pytest.mark.parametrize("size", [16 << 20, 50 << 20])
 def test_large_body_is_refused_before_it_is_parsed(size, api):
     response = api.request(
-        "POST", "/v1/completions", content=b"x" * (size + 1), headers={"content-type": "application/json"}
+        "POST",
+        "/v1/completions",
+        content=b"x" * (size + 1),
+        headers={"content-type": "application/json"},
     )
     assert response.status_code == 413
     assert is_openais(response)
@@ -245,7 +295,9 @@ def test_large_chunked_body_is_refused_while_it_comes(make_api):
             taken.append(1)
             yield b"x" * 1000
 
-    response = api.request("POST", "/tokenize", content=parts(), headers={"content-type": "application/json"})
+    response = api.request(
+        "POST", "/tokenize", content=parts(), headers={"content-type": "application/json"}
+    )
     assert response.status_code == 413
     assert len(taken) < 20
 
@@ -267,5 +319,8 @@ def test_prompt_too_long_or_empty_names_the_limit(api):
     assert len(api.engine.calls) == 1  # that of the text
     empty = api.post("/v1/completions", {"prompt": "", "add_special_tokens": False})
     assert (empty.status_code, empty.json()["error"]["param"]) == (400, "prompt")
-    for body in ({"prompt": "x" * 200, "stream": True}, {"prompt": "", "add_special_tokens": False, "stream": True}):
+    for body in (
+        {"prompt": "x" * 200, "stream": True},
+        {"prompt": "", "add_special_tokens": False, "stream": True},
+    ):
         assert api.post("/v1/completions", body).status_code == 400

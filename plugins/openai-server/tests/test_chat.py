@@ -28,7 +28,11 @@ def test_chat_is_rendered_by_the_io_processor(api):
     body = {
         "messages": [
             {"role": "developer", "content": "be short"},
-            {"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}], "name": "Ann"},
+            {
+                "role": "user",
+                "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}],
+                "name": "Ann",
+            },
             {"role": "assistant", "content": None, "tool_calls": [{"id": "1", "function": CALLED}]},
             {"role": "tool", "content": "7", "tool_call_id": "1"},
         ],
@@ -39,7 +43,11 @@ def test_chat_is_rendered_by_the_io_processor(api):
     assert messages == [
         {"role": "system", "content": "be short"},
         {"role": "user", "content": "a\nb", "name": "Ann"},
-        {"role": "assistant", "content": "", "tool_calls": [{"id": "1", "type": "function", "function": CALLED}]},
+        {
+            "role": "assistant",
+            "content": "",
+            "tool_calls": [{"id": "1", "type": "function", "function": CALLED}],
+        },
         {"role": "tool", "content": "7", "tool_call_id": "1"},
     ]
     assert kwargs == {
@@ -60,14 +68,20 @@ def test_final_message_can_be_continued(api):
 
 @pytest.mark.parametrize(
     ("fields", "expected"),
-    [({"max_tokens": 3}, 3), ({"max_completion_tokens": 4}, 4), ({"max_tokens": 3, "max_completion_tokens": 4}, 4)],
+    [
+        ({"max_tokens": 3}, 3),
+        ({"max_completion_tokens": 4}, 4),
+        ({"max_tokens": 3, "max_completion_tokens": 4}, 4),
+    ],
 )
 def test_length_has_two_names(fields, expected, api):
     assert api.chat(**fields)["usage"]["completion_tokens"] == expected
 
 
 def test_stream_begins_with_the_role_and_ends_with_done(api):
-    events = api.stream("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30})
+    events = api.stream(
+        "/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}
+    )
     assert events[-1] == "[DONE]"
     chunks = [json.loads(event) for event in events[:-1]]
     assert chunks[0]["choices"][0]["delta"] == {"role": "assistant", "content": ""}
@@ -77,13 +91,22 @@ def test_stream_begins_with_the_role_and_ends_with_done(api):
 
 
 def test_stream_of_two_answers_keeps_them_apart(api):
-    body = {"messages": [{"role": "user", "content": "hi"}], "n": 2, "return_token_ids": True, "max_tokens": 30}
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "n": 2,
+        "return_token_ids": True,
+        "max_tokens": 30,
+    }
     chunks = [json.loads(event) for event in api.stream("/v1/chat/completions", body)[:-1]]
     for index in range(2):
-        choices = [choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index]
+        choices = [
+            choice for chunk in chunks for choice in chunk["choices"] if choice["index"] == index
+        ]
         assert choices[0]["delta"]["role"] == "assistant"
         assert "".join(choice["delta"]["content"] for choice in choices) == ANSWER
-        assert [i for choice in choices for i in choice.get("token_ids", [])] == [ord(c) for c in ANSWER]
+        assert [i for choice in choices for i in choice.get("token_ids", [])] == [
+            ord(c) for c in ANSWER
+        ]
     assert chunks[0]["prompt_token_ids"] == [ord(c) for c in "user: hi\nassistant:"]
     assert all("prompt_token_ids" not in chunk for chunk in chunks[2:])
 
@@ -114,9 +137,16 @@ def test_prompt_ids_and_logprobs_of_a_chat_stand_at_the_top(api):
     assert answer["prompt_token_ids"] == [ord(c) for c in "user: hi\nassistant:"]
     assert answer["prompt_logprobs"][0] is None
     assert answer["choices"][0]["token_ids"] == [72]
-    body = {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 2, "prompt_logprobs": 0, "n": 2}
+    body = {
+        "messages": [{"role": "user", "content": "hi"}],
+        "max_tokens": 2,
+        "prompt_logprobs": 0,
+        "n": 2,
+    }
     chunks = [json.loads(event) for event in api.stream("/v1/chat/completions", body)[:-1]]
-    assert [chunk["prompt_logprobs"] for chunk in chunks if "prompt_logprobs" in chunk] == [answer["prompt_logprobs"]]
+    assert [chunk["prompt_logprobs"] for chunk in chunks if "prompt_logprobs" in chunk] == [
+        answer["prompt_logprobs"]
+    ]
 
 
 def test_model_without_chat_template_says_so(api):

@@ -91,7 +91,12 @@ def test_length_has_the_name_of_chats_too(api):
 def test_models_defaults_stand_where_the_request_says_nothing(api):
     defaults = {"temperature": 0.6, "top_k": 20, "max_tokens": 3, "unknown": 1}
     api.engine.model = type(api.engine.model)(
-        name="fake", path="", architecture="F", max_model_len=100, vocab_size=9, default_sampling=defaults
+        name="fake",
+        path="",
+        architecture="F",
+        max_model_len=100,
+        vocab_size=9,
+        default_sampling=defaults,
     )
     api.complete(temperature=0.1, top_p=None)
     params = api.engine.calls[0].params
@@ -103,7 +108,9 @@ def test_stream_ends_with_done_and_says_the_same(api):
     assert joined(events) == ANSWER
     chunks = [json.loads(event) for event in events[:-1]]
     assert {chunk["id"] for chunk in chunks} == {chunks[0]["id"]}
-    assert all(chunk["object"] == "text_completion" and chunk["model"] == "fake" for chunk in chunks)
+    assert all(
+        chunk["object"] == "text_completion" and chunk["model"] == "fake" for chunk in chunks
+    )
     reasons = [chunk["choices"][0]["finish_reason"] for chunk in chunks]
     assert reasons == [None] * (len(chunks) - 1) + ["stop"]
     assert all("usage" not in chunk for chunk in chunks)
@@ -117,7 +124,10 @@ def test_what_stopped_an_answer_stands_beside_it(reason, api):
     assert api.chat(max_tokens=30)["choices"][0]["stop_reason"] == reason
     for path, body in (
         ("/v1/completions", {"prompt": "ab", "max_tokens": 30}),
-        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "hi"}], "max_tokens": 30},
+        ),
     ):
         assert json.loads(api.stream(path, body)[-2])["choices"][0]["stop_reason"] == reason
 
@@ -142,7 +152,9 @@ def test_token_ids_are_returned_when_asked(api):
     choice = api.complete(prompt=[7, 8], max_tokens=3, return_token_ids=True)["choices"][0]
     assert choice["token_ids"] == [ord(c) for c in ANSWER[:3]]
     assert choice["prompt_token_ids"] == [7, 8]
-    events = api.stream("/v1/completions", {"prompt": [7, 8], "max_tokens": 3, "return_token_ids": True})
+    events = api.stream(
+        "/v1/completions", {"prompt": [7, 8], "max_tokens": 3, "return_token_ids": True}
+    )
     choices = [json.loads(event)["choices"][0] for event in events[:-1]]
     assert [i for choice in choices for i in choice["token_ids"]] == [ord(c) for c in ANSWER[:3]]
     assert [choice.get("prompt_token_ids") for choice in choices] == [[7, 8], None, None]
@@ -167,12 +179,20 @@ def test_a_token_that_can_never_come_has_a_number(api):
     never = {5: Logprob(-math.inf, 3, "x")}
     (value,) = completion_logprobs([5], [never], TokenTexts(None)).token_logprobs
     assert value == -9999.0
-    assert json.loads(msgspec.json.encode(prompt_logprobs([never], TokenTexts(None))))[0]["5"]["logprob"] == -9999.0
+    assert (
+        json.loads(msgspec.json.encode(prompt_logprobs([never], TokenTexts(None))))[0]["5"][
+            "logprob"
+        ]
+        == -9999.0
+    )
 
 
 def test_echo_puts_the_prompt_in_front(api):
     assert api.complete(echo=True, max_tokens=2)["choices"][0]["text"] == "abHe"
-    assert joined(api.stream("/v1/completions", {"prompt": "ab", "echo": True, "max_tokens": 2})) == "abHe"
+    assert (
+        joined(api.stream("/v1/completions", {"prompt": "ab", "echo": True, "max_tokens": 2}))
+        == "abHe"
+    )
     assert api.complete(prompt=[97, 98], echo=True, max_tokens=2)["choices"][0]["text"] == "abHe"
 
 
@@ -197,7 +217,9 @@ def test_echo_of_the_prompt_alone_scores_it(stream, api):
 def test_prompt_logprobs_are_keyed_by_token_id(api):
     choice = api.complete(max_tokens=1, prompt_logprobs=1)["choices"][0]
     assert choice["prompt_logprobs"][0] is None
-    assert choice["prompt_logprobs"][1] == {"97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}}
+    assert choice["prompt_logprobs"][1] == {
+        "97": {"logprob": -0.5, "rank": 1, "decoded_token": "a"}
+    }
 
 
 def test_truncate_keeps_the_last_tokens(api):
@@ -208,7 +230,9 @@ def test_truncate_keeps_the_last_tokens(api):
         {"prompt_token_ids": [2, 3]},
     ]
     api.complete(prompt=list(range(2, 202)), truncate_prompt_tokens=-1, max_tokens=30)
-    assert api.engine.calls[-1].prompt == {"prompt_token_ids": list(range(132, 202))}  # and 30 make 100
+    assert api.engine.calls[-1].prompt == {
+        "prompt_token_ids": list(range(132, 202))
+    }  # and 30 make 100
     response = api.post("/v1/completions", {"prompt": "a", "truncate_prompt_tokens": 1000})
     assert response.status_code == 400
     assert "at most 100" in response.json()["error"]["message"]
@@ -228,7 +252,12 @@ def test_without_tokenizer_only_ids_are_served(make_api):
     ("error", "status", "code", "retry"),
     [
         (QueueFullError("5000 requests run or wait", 2.2), 429, "queue_full", "3"),
-        (DrainingError("the server is shutting down and accepts no new requests", 5.0), 503, "draining", "5"),
+        (
+            DrainingError("the server is shutting down and accepts no new requests", 5.0),
+            503,
+            "draining",
+            "5",
+        ),
         (EngineDeadError("engine 0 (pid 12) died"), 503, "engine_dead", "5"),
         (EngineGenerateError(f"request 5 failed: {NOTHING_LEFT}"), 400, "no_token_left", None),
         (EngineGenerateError("kernel failed at 0x7fffdeadbeef"), 500, "generation_failed", None),
@@ -276,7 +305,9 @@ def test_model_must_be_served(make_api):
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize(("inline", "is_elsewhere"), [(20_000, False), (100, True)])
-def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline, is_elsewhere, stream):
+def test_long_lists_of_logprobs_are_written_on_a_thread(
+    api, monkeypatch, inline, is_elsewhere, stream
+):
     """They take seconds, in which nobody else would be served."""
     writers = []
 
@@ -288,7 +319,9 @@ def test_long_lists_of_logprobs_are_written_on_a_thread(api, monkeypatch, inline
     monkeypatch.setattr(chunks if stream else complete, "completion_logprobs", write)
     body = {"prompt": "x" * 60, "max_tokens": 8, "logprobs": 2, "echo": True}
     if stream:
-        found = [json.loads(event)["choices"][0] for event in api.stream("/v1/completions", body)[:-1]]
+        found = [
+            json.loads(event)["choices"][0] for event in api.stream("/v1/completions", body)[:-1]
+        ]
     else:
         found = api.complete(**body)["choices"]
     assert sum(len(choice["logprobs"]["tokens"]) for choice in found) == 60 + 1 + 8

@@ -76,7 +76,10 @@ def test_and_in_a_file(text, name, value, tmp_path):
         (["-O3"], "--enforce-eager"),
         (["--kv-transfer-config", "{}"], "--kv-connector NAME"),
         (["--download-dir", "x"], "HF_HOME"),
-        (["--long-prefill-token-threshold", "512"], "--scheduler-option long_prefill_token_threshold=N"),
+        (
+            ["--long-prefill-token-threshold", "512"],
+            "--scheduler-option long_prefill_token_threshold=N",
+        ),
         (["--worker-cls", "my.Worker"], "--worker module:Class"),
     ],
 )

@@ -27,7 +27,9 @@ class Process:
 
     def __init__(self, timeout_s: float = 10, *events: str) -> None:
         command = [sys.executable, str(SCRIPT), "0", str(timeout_s), *events]
-        self.process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        self.process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+        )
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -101,7 +103,9 @@ class Stream(threading.Thread):
 
     def run(self) -> None:
         try:
-            with httpx.stream("POST", self.url + "/v1/completions", json=self.body, timeout=20) as response:
+            with httpx.stream(
+                "POST", self.url + "/v1/completions", json=self.body, timeout=20
+            ) as response:
                 for line in response.iter_lines():
                     if line:
                         self.events.append(line.removeprefix("data: "))
@@ -185,7 +189,9 @@ def test_signals_that_follow_do_not_disturb_the_end_of_a_start(start):
 
 
 def test_nohup_outlives_its_terminal(start):
-    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # as `nohup` does it; the server inherits that
+    before = signal.signal(
+        signal.SIGHUP, signal.SIG_IGN
+    )  # as `nohup` does it; the server inherits that
     try:
         process = start().ready()
     finally:

@@ -23,12 +23,16 @@ STREAM = (
 @pytest.fixture
 def connect():
     with contextlib.ExitStack() as stack:
-        yield lambda live: Raw(stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20)))
+        yield lambda live: Raw(
+            stack.enter_context(socket.create_connection(("127.0.0.1", live.port), timeout=20))
+        )
 
 
 @pytest.fixture
 def client(live):
-    with openai.OpenAI(base_url=live.url + "/v1", api_key="none", max_retries=0, timeout=20) as client:
+    with openai.OpenAI(
+        base_url=live.url + "/v1", api_key="none", max_retries=0, timeout=20
+    ) as client:
         yield client
 
 
@@ -68,15 +72,21 @@ def test_official_client_completes_and_streams(client):
 
 def test_official_client_chats_and_streams(client):
     messages = [{"role": "user", "content": "hi"}]
-    done = client.chat.completions.create(model="fake", messages=messages, logprobs=True, top_logprobs=2, max_tokens=4)
+    done = client.chat.completions.create(
+        model="fake", messages=messages, logprobs=True, top_logprobs=2, max_tokens=4
+    )
     assert done.choices[0].message.content == ANSWER[:4]
     assert done.choices[0].logprobs.content[0].top_logprobs[0].token == "H"
     options = {"include_usage": True}
-    stream = client.chat.completions.create(model="fake", messages=messages, stream=True, stream_options=options)
+    stream = client.chat.completions.create(
+        model="fake", messages=messages, stream=True, stream_options=options
+    )
     chunks = list(stream)
     assert "".join(chunk.choices[0].delta.content for chunk in chunks if chunk.choices) == ANSWER
     assert chunks[-1].usage.completion_tokens == len(ANSWER)
-    extra = client.chat.completions.create(model="fake", messages=messages, extra_body={"return_token_ids": True})
+    extra = client.chat.completions.create(
+        model="fake", messages=messages, extra_body={"return_token_ids": True}
+    )
     assert extra.choices[0].token_ids == [ord(c) for c in ANSWER]
 
 
@@ -127,7 +137,9 @@ def ok(live, connect) -> bool:
     return connect(live).send(request).answer() == (200, {"status": "ok"})
 
 
-@pytest.mark.parametrize("extra", [b"x-long: " + b"a" * 70_000, b"\r\n".join(b"x-%d: y" % i for i in range(20_000))])
+@pytest.mark.parametrize(
+    "extra", [b"x-long: " + b"a" * 70_000, b"\r\n".join(b"x-%d: y" % i for i in range(20_000))]
+)
 def test_head_is_bounded(extra, live, connect):
     status, body = connect(live).send(b"GET /health HTTP/1.1\r\n" + extra + b"\r\n\r\n").answer()
     assert (status, body["error"]["code"]) == (431, "headers_too_large")
@@ -176,13 +188,21 @@ def test_fifty_megabytes_are_refused_and_the_connection_survives(live, connect):
 
 def test_http_1_0_gets_no_chunks(live, connect):
     """They are what HTTP/1.1 brought; whoever speaks 1.0 would take their sizes for text."""
-    answer = connect(live).send(STREAM.replace(b"HTTP/1.1", b"HTTP/1.0")).until(b"nothing ends it but the connection")
+    answer = (
+        connect(live)
+        .send(STREAM.replace(b"HTTP/1.1", b"HTTP/1.0"))
+        .until(b"nothing ends it but the connection")
+    )
     head, _, body = answer.partition(b"\r\n\r\n")
     assert b"transfer-encoding" not in head
     assert b"connection: close" in head
     assert body.startswith(b"data: {")
     assert body.endswith(b"data: [DONE]\n\n")
-    health = connect(live).send(b"GET /health HTTP/1.0\r\n\r\n").until(b"nothing ends it but the connection")
+    health = (
+        connect(live)
+        .send(b"GET /health HTTP/1.0\r\n\r\n")
+        .until(b"nothing ends it but the connection")
+    )
     assert health.endswith(b'\r\n\r\n{"status":"ok"}')
 
 
@@ -190,14 +210,18 @@ def test_http_1_0_gets_no_chunks(live, connect):
 def test_body_after_its_answer_does_not_keep_the_connection(late, make_live, connect):
     """Idle connections are closed; one that brought a body late, or a part of it, stayed for ever."""
     raw = connect(make_live(keep_alive_timeout=1))
-    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(b"unknown_url")
+    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(
+        b"unknown_url"
+    )
     assert not raw.send(late).until(b"another answer").startswith(b"HTTP")
 
 
 def test_late_body_leaves_the_next_request_its_time(make_live, connect):
     live = make_live(keep_alive_timeout=1)
     raw = connect(live)
-    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(b"unknown_url")
+    raw.send(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: 10\r\n\r\n").until(
+        b"unknown_url"
+    )
     live.call(lambda: setattr(live.engine, "step_s", 1.5 / len(ANSWER)))
     raw.send(b"x" * 10 + STREAM)
     assert b"[DONE]" in raw.until(b"[DONE]")

@@ -37,7 +37,11 @@ def test_plugin_is_mounted_under_its_name_and_reaches_the_engine(make_api, modul
     api = make_api(route=("my_routes:build",))
     assert api.get("/plugins/my_routes/tokens").json() == {"left": 10}
     (context,) = module.contexts
-    assert (context.name, context.prefix, context.config) == ("my_routes", "/plugins/my_routes", api.state.config)
+    assert (context.name, context.prefix, context.config) == (
+        "my_routes",
+        "/plugins/my_routes",
+        api.state.config,
+    )
     missing = api.get("/plugins/my_routes/nothing")
     assert (missing.status_code, missing.json()["error"]["code"]) == (404, "unknown_url")
 
@@ -55,7 +59,9 @@ def test_bodies_of_plugins_are_bounded_too(make_api, module):
 
 
 def test_collision_is_refused_naming_both(make_api, module):
-    with pytest.raises(PluginError, match=r"my_routes:build.*my_routes:broken.*both want /plugins/my_routes"):
+    with pytest.raises(
+        PluginError, match=r"my_routes:build.*my_routes:broken.*both want /plugins/my_routes"
+    ):
         make_api(route=("my_routes:build", "my_routes:broken"))
 
 
@@ -96,7 +102,9 @@ def test_installed_plugin_is_chosen_by_name_and_only_then(make_api, tmp_plugins)
         "acme-greet", requires=["tenonry>=0.1"], entry_points=points, modules={"acme_greet": ROUTES}
     )
     assert make_api().get("/plugins/greet/hello").status_code == 404
-    assert make_api(route=("greet",)).get("/plugins/greet/hello").text == "hello from /plugins/greet"
+    assert (
+        make_api(route=("greet",)).get("/plugins/greet/hello").text == "hello from /plugins/greet"
+    )
 
 
 def test_two_distributions_that_claim_a_name_are_both_named(make_api, tmp_plugins):

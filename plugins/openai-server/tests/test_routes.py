@@ -29,8 +29,15 @@ def test_models(make_api):
 
 def test_tokenize_text_and_back(api):
     answer = api.post("/tokenize", {"prompt": "hé", "return_token_strs": True}).json()
-    assert answer == {"count": 3, "max_model_len": 100, "tokens": [1, 104, 233], "token_strs": ["<s>", "h", "é"]}
-    assert api.post("/tokenize", {"prompt": "h", "add_special_tokens": False}).json()["tokens"] == [104]
+    assert answer == {
+        "count": 3,
+        "max_model_len": 100,
+        "tokens": [1, 104, 233],
+        "token_strs": ["<s>", "h", "é"],
+    }
+    assert api.post("/tokenize", {"prompt": "h", "add_special_tokens": False}).json()["tokens"] == [
+        104
+    ]
     assert api.post("/detokenize", {"tokens": [104, 233]}).json() == {"prompt": "hé"}
 
 
@@ -40,7 +47,9 @@ def test_tokenize_chat(api):
     assert api.post("/tokenize", body | {"add_special_tokens": True}).json()["tokens"][0] == 1
 
 
-@pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}])
+@pytest.mark.parametrize(
+    "body", [{}, {"prompt": "a", "messages": [{"role": "user", "content": "x"}]}]
+)
 def test_tokenize_wants_one_of_two(body, api):
     response = api.post("/tokenize", body)
     assert response.status_code == 400
@@ -96,7 +105,9 @@ def test_metrics_come_from_the_stat_logger_that_renders(api):
     assert response.headers["content-type"] == "text/plain; version=1.0.0; charset=utf-8"
 
 
-@pytest.mark.parametrize("path", ["/v1/embeddings", "/v1/responses", "/rerank", "/docs", "/redoc", "/v1/completions/"])
+@pytest.mark.parametrize(
+    "path", ["/v1/embeddings", "/v1/responses", "/rerank", "/docs", "/redoc", "/v1/completions/"]
+)
 def test_unknown_route_says_so_in_openais_shape(path, api):
     response = api.post(path, {"input": "x"})
     assert response.status_code == 404
@@ -112,10 +123,14 @@ def test_wrong_method_says_so_in_openais_shape(api):
     assert response.headers["allow"] == "POST"
 
 
-@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"])
+@pytest.mark.parametrize(
+    "kind", ["text/plain", "application/x-www-form-urlencoded", "", "multipart/form-data"]
+)
 def test_other_content_types_are_refused(kind, api):
     """A page of another origin can send these without asking first."""
-    response = api.request("POST", "/v1/completions", content=b'{"prompt":"a"}', headers={"content-type": kind})
+    response = api.request(
+        "POST", "/v1/completions", content=b'{"prompt":"a"}', headers={"content-type": kind}
+    )
     assert response.status_code == 415
     assert "application/json" in error_of(response)["message"]
     assert not api.engine.calls
@@ -150,15 +165,25 @@ def test_kv_transfer_params_need_a_connector(make_api):
 
 def test_openapi_document_names_every_route_and_resolves(api):
     document = api.get("/openapi.json").json()
-    assert {"/v1/completions", "/v1/chat/completions", "/v1/models", "/tokenize", "/metrics"} <= set(document["paths"])
+    assert {
+        "/v1/completions",
+        "/v1/chat/completions",
+        "/v1/models",
+        "/tokenize",
+        "/metrics",
+    } <= set(document["paths"])
     schemas = document["components"]["schemas"]
     text = json.dumps(document)
-    for reference in {part.split('"')[0] for part in text.split('"$ref": "#/components/schemas/')[1:]}:
+    for reference in {
+        part.split('"')[0] for part in text.split('"$ref": "#/components/schemas/')[1:]
+    }:
         assert reference in schemas
     temperature = schemas["CompletionRequest"]["properties"]["temperature"]["anyOf"][0]
     assert (temperature["minimum"], temperature["maximum"]) == (0, 100)
     assert "http" not in text.replace("https://json-schema.org", "")
-    media = {path: set(route["responses"]["200"]["content"]) for path, (route,) in _routes(document)}
+    media = {
+        path: set(route["responses"]["200"]["content"]) for path, (route,) in _routes(document)
+    }
     assert "text/plain" in media["/metrics"]
     assert "text/event-stream" in media["/v1/completions"]
 

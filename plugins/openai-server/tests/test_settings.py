@@ -48,7 +48,9 @@ def test_several_servers():
 
 def test_headless_serves_nothing(monkeypatch):
     seen = []
-    monkeypatch.setattr("tenonry_front_ends.node.run_headless", lambda config: seen.append(config.model) or 7)
+    monkeypatch.setattr(
+        "tenonry_front_ends.node.run_headless", lambda config: seen.append(config.model) or 7
+    )
     parser = argparse.ArgumentParser()
     command = ServeCommand()
     command.add_arguments(parser)
@@ -63,7 +65,12 @@ def names(config) -> list[str]:
 def test_defaults():
     config, server = parse("demo")
     assert config.model == "demo"
-    assert (server.host, server.port, server.api_key, server.max_body_bytes) == ("127.0.0.1", 8000, (), 16 << 20)
+    assert (server.host, server.port, server.api_key, server.max_body_bytes) == (
+        "127.0.0.1",
+        8000,
+        (),
+        16 << 20,
+    )
     assert names(config) == ["console", "prometheus"]
 
 
@@ -76,7 +83,12 @@ def test_flags_environment_and_file_in_this_order(tmp_path, monkeypatch):
     monkeypatch.setenv("TENONRY_SEED", "6")
     monkeypatch.setenv("TENONRY_MAX_NUM_SEQS", "4")
     config, server = parse("--config", str(path), "--max-num-seqs", "5")
-    assert (config.model, config.max_num_seqs, config.seed, config.block_size) == ("from-file", 5, 6, 8)
+    assert (config.model, config.max_num_seqs, config.seed, config.block_size) == (
+        "from-file",
+        5,
+        6,
+        8,
+    )
     assert (server.host, server.port, server.api_key) == ("0.0.0.0", 2, ("a", "b"))
     config, server = parse("mine", "--config", str(path), "--port", "3", "--api-key", "k")
     assert (config.model, server.port, server.api_key) == ("mine", 3, ("k",))
@@ -85,7 +97,9 @@ def test_flags_environment_and_file_in_this_order(tmp_path, monkeypatch):
 def test_a_variable_that_is_nearly_a_setting_is_refused(monkeypatch):
     """A slip of the finger would open the server to everybody."""
     monkeypatch.setenv("TENONRY_API_KEYS", "secret")
-    with pytest.raises(ConfigError, match=r"TENONRY_API_KEYS is no setting; did you mean TENONRY_API_KEY\?") as caught:
+    with pytest.raises(
+        ConfigError, match=r"TENONRY_API_KEYS is no setting; did you mean TENONRY_API_KEY\?"
+    ) as caught:
         parse("demo")
     assert "secret" not in str(caught.value)
 
@@ -103,7 +117,9 @@ def test_the_environment_wins_over_the_file_for_hook_modules_too(tmp_path, monke
     file.write_text("plugins: {disable: [of-the-file]}\n")
     monkeypatch.setenv("TENONRY_PLUGINS", "{disable: [of-the-environment]}")
     assert parse("demo", "--config", str(file))[0].plugins.disable == ("of-the-environment",)
-    assert parse("demo", "--config", str(file), "--disable-plugin", "x")[0].plugins.disable == ("x",)
+    assert parse("demo", "--config", str(file), "--disable-plugin", "x")[0].plugins.disable == (
+        "x",
+    )
 
 
 def test_null_in_the_file_means_what_it_means_to_other_verbs(tmp_path):
@@ -178,7 +194,14 @@ def test_an_endpoint_for_traces_adds_the_stat_logger_that_sends_them(words, expe
 
 def test_other_options_of_the_one_that_sends_traces_stay():
     option = "opentelemetry.service_name=mine"
-    words = ("--stat-logger", "opentelemetry", "--stat-logger-option", option, "--otlp-traces-endpoint", "http://a")
+    words = (
+        "--stat-logger",
+        "opentelemetry",
+        "--stat-logger-option",
+        option,
+        "--otlp-traces-endpoint",
+        "http://a",
+    )
     config, _ = parse("demo", *words)
     assert config.stat_loggers[0].options == {"service_name": "mine", "endpoint": "http://a"}
 
@@ -226,7 +249,9 @@ def test_bad_key_is_not_repeated():
 def test_unknown_setting_of_the_file_is_named(tmp_path):
     path = tmp_path / "c.yaml"
     path.write_text("model: demo\nmax_num_seq: 3\n")
-    with pytest.raises(ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"):
+    with pytest.raises(
+        ConfigError, match="unknown setting 'max_num_seq'; did you mean 'max_num_seqs'"
+    ):
         parse("--config", str(path))
 
 
@@ -253,7 +278,12 @@ def test_port_zero_takes_a_free_one():
 def test_port_in_use_names_the_owner_at_once():
     """Two servers that start together: the second fails though the first has not served anything yet."""
     sock, settings = listen(ServerConfig(port=0))
-    with sock, pytest.raises(ConfigError, match=rf"port {settings.port} .* in use by process {os.getpid()} \("):
+    with (
+        sock,
+        pytest.raises(
+            ConfigError, match=rf"port {settings.port} .* in use by process {os.getpid()} \("
+        ),
+    ):
         listen(settings)
     listen(settings)[0].close()
 
@@ -290,5 +320,7 @@ def test_help_loads_nothing_heavy():
         "import sys; from tenonry.cli import make_parser; make_parser('serve')[0].format_help();"
         "print(sorted({'fastapi', 'uvicorn', 'starlette', 'torch', 'uvloop'} & set(sys.modules)))"
     )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert done.stdout.strip() == "[]"

@@ -61,7 +61,9 @@ def test_client_that_goes_away_is_aborted(stream, prompt, when, api, caplog):
 
     async def scenario() -> None:
         caplog.set_level("INFO", "tenonry.server")
-        client = Client(api.app, "/v1/completions", {**COMPLETION, "prompt": prompt, "stream": stream})
+        client = Client(
+            api.app, "/v1/completions", {**COMPLETION, "prompt": prompt, "stream": stream}
+        )
         task = client.start()
         await until(lambda: len(api.engine.running) == (1 if prompt == "ab" else 2))
         if stream and when == "later":
@@ -168,7 +170,9 @@ def test_aborted_requests_end_with_a_finish_reason(api):
 
     async def scenario() -> None:
         client = Client(
-            api.app, "/v1/chat/completions", {"messages": [{"role": "user", "content": "x"}], "stream": True}
+            api.app,
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "stream": True},
         )
         task = client.start()
         await until(lambda: len(client.sent) > 3)

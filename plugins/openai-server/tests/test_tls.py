@@ -41,7 +41,11 @@ def files(tmp_path):
     certificate, key = tmp_path / "certificate.pem", tmp_path / "key.pem"
     certificate.write_text(CERTIFICATE)
     key.write_text(KEY)
-    return {"ssl_certfile": str(certificate), "ssl_keyfile": str(key), "ssl_keyfile_password": PASSWORD}
+    return {
+        "ssl_certfile": str(certificate),
+        "ssl_keyfile": str(key),
+        "ssl_keyfile_password": PASSWORD,
+    }
 
 
 def ask(live, files, *, known: bool) -> httpx.Response:
@@ -79,12 +83,18 @@ def test_certificates_that_cannot_be_used_stop_the_start(files, changes):
     settings = ServerConfig(**{**files, **changes})
     with pytest.raises(ConfigError) as caught:
         make_server(nobody, settings)
-    assert [name for name, file in changes.items() if "/" in file and f"{name}={file}" not in str(caught.value)] == []
+    assert [
+        name
+        for name, file in changes.items()
+        if "/" in file and f"{name}={file}" not in str(caught.value)
+    ] == []
     assert "sesame" not in str(caught.value)
 
 
 def test_settings_reach_the_http_server():
-    config = make_server(nobody, ServerConfig(keep_alive_timeout=9, backlog=7, disable_access_log=True)).config
+    config = make_server(
+        nobody, ServerConfig(keep_alive_timeout=9, backlog=7, disable_access_log=True)
+    ).config
     assert (config.timeout_keep_alive, config.backlog, config.access_log) == (9, 7, False)
     assert make_server(nobody, ServerConfig()).config.access_log
 

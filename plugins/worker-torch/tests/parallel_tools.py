@@ -76,14 +76,32 @@ def places(tp, pp):
 class Ranks:
     """All ranks of a model, loaded from a folder; `answer` is what a Driver calls."""
 
-    def __init__(self, folder, tp=1, pp=1, *, backend="cpu", fuse=True, load_format="auto", dtype="float32", **runner):
+    def __init__(
+        self,
+        folder,
+        tp=1,
+        pp=1,
+        *,
+        backend="cpu",
+        fuse=True,
+        load_format="auto",
+        dtype="float32",
+        **runner,
+    ):
         self.tp, self.pp = tp, pp
         self._threads = ThreadPoolExecutor(tp * pp)
         self._last = {}
         everyone = places(tp, pp)
         cpu = torch.device("cpu")
         modules = [  # one after another: transformers swaps functions of modules while it loads
-            load_model(str(folder), load_format=load_format, dtype=dtype, device=cpu, seed=0, parallel=parallel)
+            load_model(
+                str(folder),
+                load_format=load_format,
+                dtype=dtype,
+                device=cpu,
+                seed=0,
+                parallel=parallel,
+            )
             for parallel in everyone
         ]
         self.models = self.all(
@@ -94,7 +112,8 @@ class Ranks:
         )  # fmt: skip
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner
         self.runners = [
-            (ModelRunner if model.parallel.link.is_last else StageRunner)(model, **sizes) for model in self.models
+            (ModelRunner if model.parallel.link.is_last else StageRunner)(model, **sizes)
+            for model in self.models
         ]
 
     def all(self, work):

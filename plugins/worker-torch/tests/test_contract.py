@@ -26,10 +26,20 @@ class TestTorch(WorkerContract):
     path = ""
 
     def model(self):
-        return ModelInfo(name="qwen3", path=self.path, architecture="Qwen3ForCausalLM", max_model_len=48, vocab_size=96)
+        return ModelInfo(
+            name="qwen3",
+            path=self.path,
+            architecture="Qwen3ForCausalLM",
+            max_model_len=48,
+            vocab_size=96,
+        )
 
 
 class TestTorchReference(TestTorch):
     """The reference attention backend, and the model's own code."""
 
-    config: ClassVar[dict[str, object]] = {"device": "cpu", "attention_backend": "sdpa", "enforce_eager": True}
+    config: ClassVar[dict[str, object]] = {
+        "device": "cpu",
+        "attention_backend": "sdpa",
+        "enforce_eager": True,
+    }

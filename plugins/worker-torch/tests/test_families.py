@@ -76,7 +76,9 @@ def test_bfloat16_logits_are_close_to_the_models_own(family):
     forward = runner.model.forward
     runner.model.forward = _Recorder(forward, seen)
     prompt = worker_tools.prompts()[3]
-    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run([Request(1, prompt, max_tokens=6)])
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run(
+        [Request(1, prompt, max_tokens=6)]
+    )
     tokens = prompt + [int(logits[0].argmax()) for logits in seen[:-1]]
     with torch.inference_mode():
         wanted = reference(torch.tensor([tokens])).logits[0, len(prompt) - 1 :].float()

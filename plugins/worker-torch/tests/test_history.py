@@ -13,14 +13,18 @@ from tenonry.step import DoneFuture
 from tenonry_worker_torch.history import History
 
 
-@pytest.mark.parametrize("way", [{}, {"budget": 7}, {"depth": 3}, {"budget": 9, "depth": 2, "preempt_every": 4}])
+@pytest.mark.parametrize(
+    "way", [{}, {"budget": 7}, {"depth": 3}, {"budget": 9, "depth": 2, "preempt_every": 4}]
+)
 def test_a_history_of_its_own_gives_the_same_tokens(way, monkeypatch):
     """As on CUDA: the batch state on the host never learns what was sampled."""
     monkeypatch.setattr(History, "shares", staticmethod(lambda _device: False))
     runner = worker_tools.runner(worker_tools.loaded(worker_families.build("llama")))
     assert not runner.history.is_shared
     recorded = runner.state.token_ids
-    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    requests = [
+        Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
+    ]
     Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way).run(requests)
     assert [request.output for request in requests] == worker_tools.generated("llama")
     assert runner.history.tokens.data_ptr() != torch.from_numpy(recorded).data_ptr()

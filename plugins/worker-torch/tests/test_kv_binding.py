@@ -13,7 +13,16 @@ from tenonry_worker_torch.kv_binding import bind_kv_cache
 
 def layer(name, index):
     return AttentionLayer(
-        LayerSpec(name=name, index=index, num_heads=1, num_kv_heads=1, key_size=4, value_size=4, scaling=1.0), None
+        LayerSpec(
+            name=name,
+            index=index,
+            num_heads=1,
+            num_kv_heads=1,
+            key_size=4,
+            value_size=4,
+            scaling=1.0,
+        ),
+        None,
     )
 
 

@@ -30,7 +30,15 @@ def request(number, prompt, **sampling):
 
 def sampled_requests():
     return [
-        request(number + 1, prompt, temperature=0.9, seed=number, top_p=0.9, frequency_penalty=0.3, logprobs=2)
+        request(
+            number + 1,
+            prompt,
+            temperature=0.9,
+            seed=number,
+            top_p=0.9,
+            frequency_penalty=0.3,
+            logprobs=2,
+        )
         for number, prompt in enumerate(worker_tools.prompts())
     ]
 
@@ -51,7 +59,9 @@ def test_the_parts_of_a_step_are_named_for_profilers(llama, monkeypatch):
             serve(llama, [request(1, worker_tools.prompts()[0], max_tokens=3)])
     finally:
         profiling._kind_of_scope.cache_clear()
-    counts = {event.key: event.count for event in seen.key_averages() if event.key.startswith("tenonry: ")}
+    counts = {
+        event.key: event.count for event in seen.key_averages() if event.key.startswith("tenonry: ")
+    }
     assert counts["tenonry: forward"] == counts["tenonry: sample"] == 3
     assert counts["tenonry: step"] >= 3
 
@@ -65,14 +75,21 @@ def test_logprobs_are_the_models_own(llama):
     for position, (ids, values, rank) in enumerate(one.logprobs):
         assert ids[0] == one.output[position]
         assert rank == 1
-        np.testing.assert_allclose(values, wanted[position, torch.from_numpy(ids).long()], atol=1e-4)
+        np.testing.assert_allclose(
+            values, wanted[position, torch.from_numpy(ids).long()], atol=1e-4
+        )
 
 
 @pytest.mark.parametrize("way", [{}, {"budget": 6}, {"budget": 6, "depth": 2}])
 def test_prompt_logprobs_cover_every_prompt_token_but_the_first(llama, way):
     asking, other = worker_tools.prompts()[3], worker_tools.prompts()[1]
     one, plain = serve(
-        llama, [request(1, asking, temperature=0.0, prompt_logprobs=2), request(2, other, temperature=0.0)], **way
+        llama,
+        [
+            request(1, asking, temperature=0.0, prompt_logprobs=2),
+            request(2, other, temperature=0.0),
+        ],
+        **way,
     )
     alone = serve(llama, [request(2, other, temperature=0.0)])[0]
     assert plain.output == alone.output
@@ -85,7 +102,9 @@ def test_prompt_logprobs_cover_every_prompt_token_but_the_first(llama, way):
     values = np.concatenate([part.logprobs for part in one.prompt_logprobs])
     rank = np.concatenate([part.rank for part in one.prompt_logprobs])
     with torch.inference_mode():
-        wanted = torch.log_softmax(worker_families.build("llama")(torch.tensor([asking])).logits[0], -1)
+        wanted = torch.log_softmax(
+            worker_families.build("llama")(torch.tensor([asking])).logits[0], -1
+        )
     for position in range(len(asking) - 1):
         assert ids[position, 0] == asking[position + 1]
         own = wanted[position, asking[position + 1]]
@@ -99,7 +118,9 @@ def test_prompt_logprobs_of_two_tokens_do_not_change_what_is_sampled(fuse):
     """As many positions are asked for as there are tokens, but in another order."""
     model = worker_tools.loaded(worker_families.build("qwen3"), fuse=fuse)
     plain = serve(model, [request(1, [3, 10], temperature=0.0)])[0].output
-    assert serve(model, [request(1, [3, 10], temperature=0.0, prompt_logprobs=1)])[0].output == plain
+    assert (
+        serve(model, [request(1, [3, 10], temperature=0.0, prompt_logprobs=1)])[0].output == plain
+    )
 
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
@@ -108,9 +129,14 @@ def test_a_request_that_makes_nan_fails_alone_and_leaves_nothing_behind(backend)
     module = worker_families.build("llama")
     model = worker_tools.loaded(module, backend=backend)
     prompts = worker_tools.prompts()
-    wanted = [one.output for one in serve(model, [request(i + 1, p, temperature=0.0) for i, p in enumerate(prompts)])]
+    wanted = [
+        one.output
+        for one in serve(model, [request(i + 1, p, temperature=0.0) for i, p in enumerate(prompts)])
+    ]
     poison = next(
-        token for token in range(95, 2, -1) if not any(token in p + w for p, w in zip(prompts, wanted, strict=True))
+        token
+        for token in range(95, 2, -1)
+        if not any(token in p + w for p, w in zip(prompts, wanted, strict=True))
     )
     module.get_input_embeddings().weight.data[poison] = float("nan")
     runner = worker_tools.runner(model, num_blocks=60)
@@ -187,7 +213,9 @@ def test_a_prompt_aborted_before_anybody_saw_its_nan_harms_nobody(backend):
         tokens = [*prompt, *wanted]
         for at in range(len(prompt), len(prompt) + 6):
             block = (blocks[at // 4],) if at % 4 == 0 else ()
-            result = runner.answer(decoding(10 * number + at, number % 2, tokens[at], block)).result()
+            result = runner.answer(
+                decoding(10 * number + at, number % 2, tokens[at], block)
+            ).result()
             assert result.token_ids.tolist() == [tokens[at + 1]]
 
 

@@ -13,7 +13,11 @@ import pytest
 
 from tenonry.errors import ConfigError
 from tenonry_worker_torch import profiling
-from tenonry_worker_torch.profiling import NVTX_VARIABLE, TORCH_VARIABLE, record_function_or_nullcontext
+from tenonry_worker_torch.profiling import (
+    NVTX_VARIABLE,
+    TORCH_VARIABLE,
+    record_function_or_nullcontext,
+)
 
 
 class Scope(nullcontext[None]):
@@ -74,13 +78,17 @@ def test_scopes_nest_and_may_be_used_again():
         pass
 
 
-@pytest.mark.parametrize(("variable", "package"), [(TORCH_VARIABLE, "torch"), (NVTX_VARIABLE, "nvtx")])
+@pytest.mark.parametrize(
+    ("variable", "package"), [(TORCH_VARIABLE, "torch"), (NVTX_VARIABLE, "nvtx")]
+)
 def test_a_missing_library_is_named_with_the_remedy(monkeypatch, variable, package):
     for name in [name for name in sys.modules if name.partition(".")[0] == package]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(profiling.importlib, "import_module", _missing(package))
     monkeypatch.setenv(variable, "1")
-    with pytest.raises(ConfigError, match=f"{variable} is set, but its library is missing: pip install {package}"):
+    with pytest.raises(
+        ConfigError, match=f"{variable} is set, but its library is missing: pip install {package}"
+    ):
         record_function_or_nullcontext("x")
 
 

@@ -34,7 +34,9 @@ class Event:
 def sampled(failure=(0, 0, 0)):
     made = Sampled(torch.tensor([5, 6, 7]), torch.tensor(failure, dtype=torch.int32))
     made.logprobs = Logprobs(
-        torch.tensor([[5, 1], [7, 2]]), torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]), torch.tensor([1, 9])
+        torch.tensor([[5, 1], [7, 2]]),
+        torch.tensor([[-1.0, -2.0], [-3.0, -4.0]]),
+        torch.tensor([1, 9]),
     )
     made.logprob_lines = np.array([0, 2])
     return made
@@ -48,7 +50,11 @@ def test_a_future_is_done_when_its_event_has_passed(monkeypatch):
     output = future.result()
     assert future.done()
     assert output is future.result()
-    assert (output.step_id, output.row.tolist(), output.token_ids.tolist()) == (3, [4, 2, 9], [5, 6, 7])
+    assert (output.step_id, output.row.tolist(), output.token_ids.tolist()) == (
+        3,
+        [4, 2, 9],
+        [5, 6, 7],
+    )
     assert output.logprobs.row.tolist() == [4, 9]
 
 
@@ -67,9 +73,15 @@ def test_failed_rows_are_taken_out():
 def test_futures_of_two_steps_in_flight_give_the_same_tokens(monkeypatch):
     """As on CUDA: a launch returns a future, and the next step is launched before it is asked."""
     monkeypatch.setattr(torch.cuda, "Event", Event)
-    monkeypatch.setattr(ModelRunner, "execute", lambda self, output: DeviceFuture(self._run(output)))
-    runner = worker_tools.runner(worker_tools.loaded(worker_families.build("llama"), backend="sdpa"))
-    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    monkeypatch.setattr(
+        ModelRunner, "execute", lambda self, output: DeviceFuture(self._run(output))
+    )
+    runner = worker_tools.runner(
+        worker_tools.loaded(worker_families.build("llama"), backend="sdpa")
+    )
+    requests = [
+        Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
+    ]
     Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, depth=2).run(requests)
     assert [request.output for request in requests] == worker_tools.generated("llama")
 

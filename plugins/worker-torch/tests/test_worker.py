@@ -30,7 +30,9 @@ def started(context):
     worker = TorchWorker(context)
     worker.load()
     groups = list(worker.kv_cache_groups())
-    plan = plan_kv_cache([groups], [worker.available_memory()], context.config, context.max_model_len)
+    plan = plan_kv_cache(
+        [groups], [worker.available_memory()], context.config, context.max_model_len
+    )
     worker.initialize_cache(plan)
     worker.warm_up()
     return worker, plan
@@ -52,7 +54,9 @@ def test_a_worker_serves_from_start_to_end(folder):
         lambda output: DoneFuture(worker.execute_model(output)), max_num_seqs=6, num_blocks=plan.num_blocks,
         block_size=plan.block_size,
     )  # fmt: skip
-    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    requests = [
+        Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
+    ]
     assert [one.output for one in driver.run(requests)] == worker_tools.generated("llama")
     assert worker.steps_in_flight == 1
     worker.check_health()
@@ -67,7 +71,9 @@ def test_what_the_extension_points_resolved_to_is_reported(folder):
 
 
 def test_columns_are_as_wide_as_the_cache_allows_and_not_as_the_model_could_be(folder):
-    context = worker_tools.context(folder, max_model_len=2**31 - 1, num_gpu_blocks_override=9, block_size=4)
+    context = worker_tools.context(
+        folder, max_model_len=2**31 - 1, num_gpu_blocks_override=9, block_size=4
+    )
     worker, plan = started(context)
     assert plan.max_model_len == 36
     assert worker.runner.state.token_ids.shape == (8, 37)
@@ -90,7 +96,9 @@ def test_calls_out_of_order_say_what_is_missing(folder):
 
 
 def test_several_ranks_need_a_rendezvous(folder):
-    with pytest.raises(ConfigError, match=r"rendezvous '' of several ranks must be file:///PATH or tcp://HOST:PORT"):
+    with pytest.raises(
+        ConfigError, match=r"rendezvous '' of several ranks must be file:///PATH or tcp://HOST:PORT"
+    ):
         TorchWorker(worker_tools.context(folder, tensor_parallel_size=2)).load()
 
 
@@ -108,8 +116,12 @@ def test_missing_cuda_buffers_come_with_the_pip_command(monkeypatch):
 
 def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_path, monkeypatch):
     """They have the shape of StepBuffers and do not inherit from it."""
-    source = "class Shaped:\n    name, interface_version = 'shaped', 1\n    def begin_step(self): ...\n"
-    (tmp_path / "shaped.py").write_text(source + "    def put(self, label, array): ...\nclass Half:\n    put = None\n")
+    source = (
+        "class Shaped:\n    name, interface_version = 'shaped', 1\n    def begin_step(self): ...\n"
+    )
+    (tmp_path / "shaped.py").write_text(
+        source + "    def put(self, label, array): ...\nclass Half:\n    put = None\n"
+    )
     monkeypatch.syspath_prepend(str(tmp_path))
     assert resolve_class("buffers", "shaped:Shaped", StepBuffers, {}).name == "shaped"
     with pytest.raises(PluginError, match="is no StepBuffers"):
@@ -118,12 +130,15 @@ def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_pat
 
 def test_a_backend_of_the_wrong_type_is_refused(folder):
     with pytest.raises(PluginError, match="is no AttentionBackend"):
-        resolve_class("attention_backend", "tenonry_worker_torch.buffers:HostBuffers", AttentionBackend, {})
+        resolve_class(
+            "attention_backend", "tenonry_worker_torch.buffers:HostBuffers", AttentionBackend, {}
+        )
 
 
 def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):
     monkeypatch.setattr(
-        "tenonry_worker_torch.attention.cpu.CpuBackend.refusal", classmethod(lambda *_: "heads are too small")
+        "tenonry_worker_torch.attention.cpu.CpuBackend.refusal",
+        classmethod(lambda *_: "heads are too small"),
     )
     with pytest.raises(ConfigError, match="'cpu' cannot run LlamaForCausalLM: heads are too small"):
         TorchWorker(worker_tools.context(folder)).load()
@@ -170,13 +185,21 @@ def test_glibc_agrees_to_keep_freed_memory():
 @pytest.mark.gpu
 @pytest.mark.parametrize("way", [{}, {"budget": 7}, {"depth": 2}])
 def test_tokens_on_cuda_equal_generate(folder, way):
-    context = worker_tools.context(folder, device="cuda", dtype="float32", options=TorchOptions(buffers="host"))
+    context = worker_tools.context(
+        folder, device="cuda", dtype="float32", options=TorchOptions(buffers="host")
+    )
     worker, plan = started(context)
     assert worker.steps_in_flight == 2
     driver = Driver(
-        worker.execute_model, max_num_seqs=6, num_blocks=min(plan.num_blocks, 512), block_size=plan.block_size, **way
+        worker.execute_model,
+        max_num_seqs=6,
+        num_blocks=min(plan.num_blocks, 512),
+        block_size=plan.block_size,
+        **way,
     )
-    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())]
+    requests = [
+        Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(worker_tools.prompts())
+    ]
     assert [one.output for one in driver.run(requests)] == worker_tools.generated("llama")
     worker.shutdown()
 

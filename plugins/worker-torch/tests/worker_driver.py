@@ -13,9 +13,13 @@ from tenonry.step import NewRow, SchedulerOutput
 
 
 class Request:
-    def __init__(self, handle, prompt, sampling=None, max_tokens=8, stop_token_ids=(), bad_words=()):
+    def __init__(
+        self, handle, prompt, sampling=None, max_tokens=8, stop_token_ids=(), bad_words=()
+    ):
         self.handle, self.prompt = handle, list(prompt)
-        self.sampling = sampling or SamplingParams(temperature=0.0, max_tokens=max_tokens, ignore_eos=True)
+        self.sampling = sampling or SamplingParams(
+            temperature=0.0, max_tokens=max_tokens, ignore_eos=True
+        )
         self.max_tokens = max_tokens
         self.stop_token_ids, self.bad_words = stop_token_ids, bad_words
         self.output, self.logprobs, self.prompt_logprobs, self.failure = [], [], [], None
@@ -36,7 +40,16 @@ class Driver:
     """`execute(output)` runs one step and returns a future. `budget` tokens per step, `depth` steps in flight."""
 
     def __init__(
-        self, execute, *, max_num_seqs, num_blocks, block_size, budget=10_000, depth=1, seed=0, preempt_every=0
+        self,
+        execute,
+        *,
+        max_num_seqs,
+        num_blocks,
+        block_size,
+        budget=10_000,
+        depth=1,
+        seed=0,
+        preempt_every=0,
     ):
         self.execute, self.block_size, self.budget, self.depth = execute, block_size, budget, depth
         self.free_rows = list(range(max_num_seqs))
@@ -138,7 +151,13 @@ class Driver:
         future, served = self.in_flight.pop(0)
         result = future.result()
         tokens = (
-            dict(zip(result.row.tolist(), np.split(result.token_ids, result.offsets[1:-1]), strict=False))
+            dict(
+                zip(
+                    result.row.tolist(),
+                    np.split(result.token_ids, result.offsets[1:-1]),
+                    strict=False,
+                )
+            )
             if len(result.row)
             else {}
         )
@@ -153,13 +172,19 @@ class Driver:
                 if result.logprobs is not None and row in result.logprobs.row:
                     at = result.logprobs.row.tolist().index(row)
                     request.logprobs.append(
-                        (result.logprobs.token_ids[at], result.logprobs.logprobs[at], int(result.logprobs.rank[at]))
+                        (
+                            result.logprobs.token_ids[at],
+                            result.logprobs.logprobs[at],
+                            int(result.logprobs.rank[at]),
+                        )
                     )
             request.prompt_logprobs += [part for part in result.prompt_logprobs if part.row == row]
         self._finish()
 
     def _finish(self):
         for request in list(self.running):
-            if (len(request.output) >= request.max_tokens or request.failure is not None) and not request.pending:
+            if (
+                len(request.output) >= request.max_tokens or request.failure is not None
+            ) and not request.pending:
                 self.running.remove(request)
                 self._release(request)

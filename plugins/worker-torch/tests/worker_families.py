@@ -104,7 +104,9 @@ def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.fl
 def _fill(key: str, weight: torch.Tensor) -> None:
     """Norms and biases away from what they start as; matrices so strong that the context decides the next token."""
     if weight.dim() == 1:
-        offset = float(weight.float().mean() > 0.5)  # scales start at 1, or at 0 where they are offsets from 1
+        offset = float(
+            weight.float().mean() > 0.5
+        )  # scales start at 1, or at 0 where they are offsets from 1
         weight.uniform_(-0.3, 0.3).add_(offset) if offset else weight.uniform_(-0.1, 0.1)
     elif "embed" in key or "wte" in key or "wpe" in key:
         weight.normal_(0.0, 0.4)

@@ -34,7 +34,11 @@ def generated(family):
     model = worker_families.build(family)
     return [
         model.generate(
-            torch.tensor([prompt]), max_new_tokens=OUTPUT_LENGTH, do_sample=False, eos_token_id=None, pad_token_id=0
+            torch.tensor([prompt]),
+            max_new_tokens=OUTPUT_LENGTH,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )[0, len(prompt) :].tolist()
         for prompt in prompts()
     ]
@@ -42,7 +46,14 @@ def generated(family):
 
 def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False):
     buffers = HostBuffers(torch.device("cpu"), 1)
-    return build(module, BACKENDS[backend], buffers, max_model_len=max_model_len, fuse=fuse, skip_check=skip_check)
+    return build(
+        module,
+        BACKENDS[backend],
+        buffers,
+        max_model_len=max_model_len,
+        fuse=fuse,
+        skip_check=skip_check,
+    )
 
 
 def runner(model, *, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size=4, **options):
@@ -53,6 +64,14 @@ def runner(model, *, max_num_seqs=6, max_model_len=64, num_blocks=96, block_size
 
 
 def context(folder, *, max_model_len=64, options=None, **config):
-    info = ModelInfo(name="test", path=str(folder), architecture="Test", max_model_len=max_model_len, vocab_size=96)
+    info = ModelInfo(
+        name="test",
+        path=str(folder),
+        architecture="Test",
+        max_model_len=max_model_len,
+        vocab_size=96,
+    )
     config = EngineConfig(model=str(folder), **({"max_num_seqs": 8, "device": "cpu"} | config))
-    return WorkerContext(config, info, max_model_len=max_model_len, options=options or TorchOptions())
+    return WorkerContext(
+        config, info, max_model_len=max_model_len, options=options or TorchOptions()
+    )

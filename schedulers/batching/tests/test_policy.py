@@ -72,10 +72,20 @@ def test_options_are_validated_and_given():
 @pytest.mark.parametrize(
     ("target", "options", "error", "message"),
     [
-        (Weighted, {"weight": -1}, ConfigError, "'mine', option weight: .*greater than or equal to 0"),
+        (
+            Weighted,
+            {"weight": -1},
+            ConfigError,
+            "'mine', option weight: .*greater than or equal to 0",
+        ),
         (Weighted, {"wait": 1}, ConfigError, "'mine', option wait: Extra"),
         (OrderOnly, {"weight": 1}, ConfigError, "'mine', option weight: Extra"),
-        (SimpleNamespace(order=min), {"weight": 1}, ConfigError, r"'mine' takes no options, but got \['weight'\]"),
+        (
+            SimpleNamespace(order=min),
+            {"weight": 1},
+            ConfigError,
+            r"'mine' takes no options, but got \['weight'\]",
+        ),
         (SimpleNamespace(), {}, PluginError, "'mine' has none of the methods order, admit, victim"),
         (object, {}, PluginError, "'mine' has none of the methods"),
     ],
@@ -103,7 +113,10 @@ class Clumsy:
 def test_what_it_raises_names_it_and_not_the_scheduler(question):
     policy = bind_policy("mine.py:Mine", Clumsy(KeyError("tenant")), {})
     arguments = {"order": [None], "admit": [None, None], "victim": [[]]}[question]
-    with pytest.raises(PluginFault, match=rf"plugin mine\.py:Mine \(no distribution\) failed in {question}: KeyError"):
+    with pytest.raises(
+        PluginFault,
+        match=rf"plugin mine\.py:Mine \(no distribution\) failed in {question}: KeyError",
+    ):
         getattr(policy, question)(*arguments)
 
 
@@ -112,7 +125,9 @@ def test_what_its_constructor_raises_names_it():
         def __init__(self, options=None):
             raise ValueError("no such colour")
 
-    with pytest.raises(PluginFault, match=r"plugin mine .* failed in its constructor: ValueError: no such colour"):
+    with pytest.raises(
+        PluginFault, match=r"plugin mine .* failed in its constructor: ValueError: no such colour"
+    ):
         bind_policy("mine", Broken, {})
 
 

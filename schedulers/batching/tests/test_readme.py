@@ -16,10 +16,14 @@ def test_the_policy_orders_admits_and_chooses_victims(tmp_path):
     file = tmp_path / "short.py"
     file.write_text(code, "utf-8")
     policy = f"{file}:ShortPromptsFirst"
-    spec = RigSpec(num_blocks=10, max_num_batched_tokens=32, config=(("scheduling_policy", policy),))
+    spec = RigSpec(
+        num_blocks=10, max_num_batched_tokens=32, config=(("scheduling_policy", policy),)
+    )
     rig = Rig(BatchingScheduler, spec)
     assert not rig.scheduler.starvation_free
-    entries = [rig.add(range(20 * i, 20 * i + length), max_tokens=8) for i, length in enumerate((12, 4, 8))]
+    entries = [
+        rig.add(range(20 * i, 20 * i + length), max_tokens=8) for i, length in enumerate((12, 4, 8))
+    ]
     rig.turn()
     started = [entry.handle for entry in entries if entry.num_cached is not None]
     assert started == [2, 3]  # the shortest, the next; then eight blocks are no longer free

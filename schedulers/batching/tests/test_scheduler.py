@@ -34,7 +34,9 @@ class OldestGivesWay(SchedulingPolicy):
         return running[0]
 
 
-def make_rig(policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec) -> Rig:
+def make_rig(
+    policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec
+) -> Rig:
     """`policy`: what `--scheduling-policy` says, or a class that its resolution shall lead to."""
     name = policy if isinstance(policy, str) else "mine"
 
@@ -62,7 +64,12 @@ class TestChunks:
         rig.add([1, 2], max_tokens=20)
         assert sizes(rig) == {1: 2}
         rig.add(range(20))
-        assert [sizes(rig) for _ in range(4)] == [{1: 1, 2: 7}, {1: 1, 2: 7}, {1: 1, 2: 6}, {1: 1, 2: 1}]
+        assert [sizes(rig) for _ in range(4)] == [
+            {1: 1, 2: 7},
+            {1: 1, 2: 7},
+            {1: 1, 2: 6},
+            {1: 1, 2: 1},
+        ]
         rig.drain()
 
     def test_a_bound_on_long_prompts_lets_others_pass(self):
@@ -92,7 +99,9 @@ class TestAdmission:
         """Ten blocks; the first request takes seven and leaves three, fewer than four tenths."""
         counts = {}
         for watermark in (0.0, 0.4):
-            rig = make_rig(options={"watermark": watermark}, num_blocks=10, max_num_batched_tokens=32)
+            rig = make_rig(
+                options={"watermark": watermark}, num_blocks=10, max_num_batched_tokens=32
+            )
             rig.add(range(25), max_tokens=3)
             sizes(rig)
             rig.add(range(50, 54), max_tokens=3)
@@ -147,18 +156,29 @@ class TestPolicies:
             rig.add([1, 2, 3], max_tokens=1)
         assert [list(sizes(rig)) for _ in range(2)] == [[1], [2]]
         first, second, third = OneAtATime.seen
-        assert (first.num_running, first.tokens_left, first.free_blocks, first.now) == (0, 16, 40, rig.clock())
+        assert (first.num_running, first.tokens_left, first.free_blocks, first.now) == (
+            0,
+            16,
+            40,
+            rig.clock(),
+        )
         assert (second.num_running, second.tokens_left, second.free_blocks) == (1, 13, 39)
         assert third.num_running == 0
         rig.drain()
 
-    @pytest.mark.parametrize(("policy", "victim"), [(SchedulingPolicy, 1), (OldestGivesWay, 0), (PRIORITY, 0)])
+    @pytest.mark.parametrize(
+        ("policy", "victim"), [(SchedulingPolicy, 1), (OldestGivesWay, 0), (PRIORITY, 0)]
+    )
     def test_the_victim(self, policy, victim):
         rig = make_rig(policy, num_blocks=8, max_num_batched_tokens=32)
-        entries = [rig.add(range(20 * i, 20 * i + 14), max_tokens=12, priority=1 - i) for i in range(2)]
+        entries = [
+            rig.add(range(20 * i, 20 * i + 14), max_tokens=12, priority=1 - i) for i in range(2)
+        ]
         while not any(entry.request.num_preemptions for entry in entries):
             rig.turn()
-        assert [entry.request.num_preemptions for entry in entries] == [int(i == victim) for i in range(2)]
+        assert [entry.request.num_preemptions for entry in entries] == [
+            int(i == victim) for i in range(2)
+        ]
         rig.drain()
 
     def test_whether_anybody_may_starve(self):
@@ -179,7 +199,9 @@ def test_a_step_does_not_notice_who_waits(monkeypatch):
     rig.turn()
     for _ in range(30):
         rig.add([4, 5], max_tokens=1)
-    monkeypatch.setattr(type(rig.scheduler.waiting), "__iter__", lambda queue: pytest.fail("somebody looked"))
+    monkeypatch.setattr(
+        type(rig.scheduler.waiting), "__iter__", lambda queue: pytest.fail("somebody looked")
+    )
     for _ in range(20):
         rig.turn()
     monkeypatch.undo()

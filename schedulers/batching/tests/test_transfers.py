@@ -33,13 +33,21 @@ class StuckRig(Rig):
         self.halves = tuple(
             StuckConnector(
                 KVConnectorContext(
-                    spec.engine_config(), fake_model(), role, engine_id="e", kv_cache=spec.kv_cache(), options=options
+                    spec.engine_config(),
+                    fake_model(),
+                    role,
+                    engine_id="e",
+                    kv_cache=spec.kv_cache(),
+                    options=options,
                 )
             )
             for role in KVConnectorRole
         )
         super().__init__(
-            BatchingScheduler, spec, connectors=self.halves, options=BatchingOptions(kv_transfer_timeout=TIMEOUT_S)
+            BatchingScheduler,
+            spec,
+            connectors=self.halves,
+            options=BatchingOptions(kv_transfer_timeout=TIMEOUT_S),
         )
         self.add(PROMPT)
         self.drain()
@@ -70,7 +78,9 @@ def test_a_load_that_does_not_end_is_not_waited_for_for_ever(rig, caplog):
     rig.wait(2)
     rig.run(entry)
     assert "1 loads of KV have not ended within 50 s" in caplog.text
-    assert rig.scheduler.blocks.num_free == rig.scheduler.blocks.num_total - 3, "somebody may still write to them"
+    assert rig.scheduler.blocks.num_free == rig.scheduler.blocks.num_total - 3, (
+        "somebody may still write to them"
+    )
     assert not rig.scheduler.has_requests(), "an engine without requests rests"
     rig.halves[1].is_stuck = False
     rig.add([50, 51], 2)

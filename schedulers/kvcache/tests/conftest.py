@@ -38,7 +38,9 @@ class House:
         self.kv_cache = KVCacheConfig(
             num_blocks=num_blocks,
             block_size=SIZE,
-            groups=tuple(KVCacheGroup(layers=(str(i),), kind=kind) for i, kind in enumerate(groups)),
+            groups=tuple(
+                KVCacheGroup(layers=(str(i),), kind=kind) for i, kind in enumerate(groups)
+            ),
             max_model_len=self.max_model_len,
         )
         self.rows = Rows(rows, self.max_model_len)
@@ -55,7 +57,9 @@ class House:
         self.blocks.attach(self.rows)
         self.count = 0
 
-    def request(self, tokens: Sequence[int], *, prompt_logprobs: int | None = None, **fields: Any) -> Request:
+    def request(
+        self, tokens: Sequence[int], *, prompt_logprobs: int | None = None, **fields: Any
+    ) -> Request:
         self.count += 1
         source = EngineCoreRequest(
             handle=self.count,
@@ -89,7 +93,9 @@ class House:
         self.rows.token_ids[row, self.rows.num_tokens[row]] = token
         self.rows.num_tokens[row] += 1
 
-    def leave(self, row: int, *, finished: bool = True, drop: bool = False) -> dict[str, Any] | None:
+    def leave(
+        self, row: int, *, finished: bool = True, drop: bool = False
+    ) -> dict[str, Any] | None:
         request = self.rows.request(row)
         self.rows.save(row)
         if finished:

@@ -74,7 +74,9 @@ def test_all_seeds_of_the_cases_above_differ():
 
 def test_the_order_of_features_means_nothing():
     hasher = BlockHasher(2)
-    assert hasher.seed(make_request(features={"a": 1, "b": 2})) == hasher.seed(make_request(features={"b": 2, "a": 1}))
+    assert hasher.seed(make_request(features={"a": 1, "b": 2})) == hasher.seed(
+        make_request(features={"b": 2, "a": 1})
+    )
 
 
 def test_what_cannot_be_hashed_is_said():

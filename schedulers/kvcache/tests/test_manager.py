@@ -57,7 +57,10 @@ class CacheMachine(RuleBasedStateMachine):
                 self.computed.add(self.tokens(row, stop))
 
     @rule(
-        family=st.integers(0, 1), length=st.integers(1, 24), tail=st.integers(0, 2), salt=st.sampled_from((None, "s"))
+        family=st.integers(0, 1),
+        length=st.integers(1, 24),
+        tail=st.integers(0, 2),
+        salt=st.sampled_from((None, "s")),
     )
     @precondition(lambda self: len(self.active) < 4)
     def enters(self, family, length, tail, salt):
@@ -93,7 +96,10 @@ class CacheMachine(RuleBasedStateMachine):
         grew = self.house.compute(row, count)
         assert grew == (used <= free)
         if grew:
-            self.complete &= self.house.blocks._pool.num_cached >= cached and self.house.blocks._pool._num_spare > 0
+            self.complete &= (
+                self.house.blocks._pool.num_cached >= cached
+                and self.house.blocks._pool._num_spare > 0
+            )
             self.write(row, start)
 
     @rule(which=st.integers(0, 3), drop=st.booleans(), finished=st.booleans())
@@ -104,7 +110,9 @@ class CacheMachine(RuleBasedStateMachine):
 
     @rule()
     def is_reset(self):
-        assert self.house.blocks.reset() == (not self.active or all(not self.house.table(row) for row in self.active))
+        assert self.house.blocks.reset() == (
+            not self.active or all(not self.house.table(row) for row in self.active)
+        )
         self.computed, self.complete = set(), False
 
     @invariant()
@@ -127,7 +135,8 @@ def test_hits_are_those_of_a_naive_oracle(house):
         make = house
 
     run_state_machine_as_test(
-        Machine, settings=settings(max_examples=100, stateful_step_count=40, deadline=None, database=None)
+        Machine,
+        settings=settings(max_examples=100, stateful_step_count=40, deadline=None, database=None),
     )
 
 
@@ -160,7 +169,12 @@ class TestMatching:
     def test_another_salt_adapter_or_feature_finds_nothing(self, house):
         home = house()
         home.run(LONG)
-        for fields in ({"cache_salt": "a"}, {"cache_salt": "b"}, {"adapter": "a"}, {"features": {"x": 1}}):
+        for fields in (
+            {"cache_salt": "a"},
+            {"cache_salt": "b"},
+            {"adapter": "a"},
+            {"features": {"x": 1}},
+        ):
             assert home.run(LONG, **fields) == 0
             assert home.run(LONG, **fields) == 16
 
@@ -261,7 +275,10 @@ class TestGrowing:
         assert added.group.tolist() == [0, 0, 1, 1]
         assert added.row.tolist() == [row] * 4
         tables = home.blocks.table(row)
-        assert [table.tolist() for table in tables] == [added.block_id[:2].tolist(), added.block_id[2:].tolist()]
+        assert [table.tolist() for table in tables] == [
+            added.block_id[:2].tolist(),
+            added.block_id[2:].tolist(),
+        ]
 
 
 class TestRegistering:

@@ -93,7 +93,9 @@ class PoolMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.users)
     def caches(self, which, known, part):
         """`known`: contents that another block may hold already."""
-        blocks = [block for block in self.users[which % len(self.users)] if block not in self.digest_of][:part]
+        blocks = [
+            block for block in self.users[which % len(self.users)] if block not in self.digest_of
+        ][:part]
         digests = []
         for block in blocks:
             self.count += 1
@@ -105,7 +107,9 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(digests=st.permutations(range(NUM_BLOCKS)), count=st.integers(0, NUM_BLOCKS))
     def shares(self, digests, count):
-        found = [self.pool.find(self.digest_of[block]) for block in digests if block in self.digest_of][:count]
+        found = [
+            self.pool.find(self.digest_of[block]) for block in digests if block in self.digest_of
+        ][:count]
         assert all(block is not None and block in self.digest_of for block in found)
         self.pool.share(ids(*found))
         self.evictable = [block for block in self.evictable if block not in found]
@@ -117,7 +121,9 @@ class PoolMachine(RuleBasedStateMachine):
         blocks = self.users.pop(which % len(self.users))
         self.pool.release(ids(*blocks))
         left = set(self.used)
-        self.evictable += [block for block in reversed(blocks) if block not in left and block in self.digest_of]
+        self.evictable += [
+            block for block in reversed(blocks) if block not in left and block in self.digest_of
+        ]
 
     @rule(which=st.integers(0, 99))
     @precondition(lambda self: self.users)

@@ -22,7 +22,9 @@ def test_the_scheduler_runs_requests_to_their_end(tmp_path, monkeypatch, depth):
     module = importlib.import_module("readme_shortest")
     monkeypatch.delitem(sys.modules, "readme_shortest")
     rig = Rig(module.ShortestFirst, RigSpec(depth=depth, num_blocks=12))
-    entries = [rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)]
+    entries = [
+        rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)
+    ]
     rig.drain()
     assert all(len(entry.token_ids) > 0 for entry in entries)
     assert sum(entry.num_cached or 0 for entry in entries) > 0

@@ -263,7 +263,9 @@ class TestTheEnd:
 
     def test_the_connector_sees_the_tokens_and_the_outcome(self, home, shelf):
         seen = []
-        shelf.finished = lambda request, ids: seen.append((request.num_tokens, request.finish_reason)) or (False, None)
+        shelf.finished = lambda request, ids: (
+            seen.append((request.num_tokens, request.finish_reason)) or (False, None)
+        )
         shelf.extra = 0
         request = home.request(LONG)
         row, _ = home.enter(request)
@@ -307,5 +309,8 @@ def test_what_a_connector_raises_names_it_and_not_the_scheduler(home, shelf, cal
         home.blocks.connector_metadata()
 
     setattr(shelf, call, clumsy)
-    with pytest.raises(PluginFault, match=rf"plugin Shelf \(no distribution\) failed in {call}: KeyError: 'block' \("):
+    with pytest.raises(
+        PluginFault,
+        match=rf"plugin Shelf \(no distribution\) failed in {call}: KeyError: 'block' \(",
+    ):
         live()

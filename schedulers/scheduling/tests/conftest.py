@@ -56,7 +56,9 @@ class Desk:
         groups: int = 1,
         **config: Any,
     ) -> None:
-        self.config = EngineConfig(model="fake", max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **config)
+        self.config = EngineConfig(
+            model="fake", max_num_seqs=max_num_seqs, max_num_batched_tokens=budget, **config
+        )
         self.kv_cache = KVCacheConfig(
             num_blocks=num_blocks,
             block_size=4,
@@ -79,12 +81,21 @@ class Desk:
         self.count = 0
 
     def request(
-        self, prompt: int | Sequence[int], max_tokens: int | None = 4, *, client: int = 0, **fields: Any
+        self,
+        prompt: int | Sequence[int],
+        max_tokens: int | None = 4,
+        *,
+        client: int = 0,
+        **fields: Any,
     ) -> Request:
         """A request that was not sent yet; a prompt given as a number has so many tokens."""
         self.count += 1
         ids = range(100, 100 + prompt) if isinstance(prompt, int) else prompt
-        params = {key: fields.pop(key) for key in ("min_tokens", "logprobs", "prompt_logprobs") if key in fields}
+        params = {
+            key: fields.pop(key)
+            for key in ("min_tokens", "logprobs", "prompt_logprobs")
+            if key in fields
+        }
         source = EngineCoreRequest(
             handle=make_handle(client, self.count),
             request_id=f"r{self.count}",
@@ -94,7 +105,9 @@ class Desk:
         )
         return Request(source, self.count, self.clock(), self.kv_cache.max_model_len)
 
-    def ask(self, prompt: int | Sequence[int], max_tokens: int | None = 4, **fields: Any) -> Request:
+    def ask(
+        self, prompt: int | Sequence[int], max_tokens: int | None = 4, **fields: Any
+    ) -> Request:
         request = self.request(prompt, max_tokens, **fields)
         self.scheduler.add_request(request)
         return request

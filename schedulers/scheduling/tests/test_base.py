@@ -25,7 +25,9 @@ class TestRefusals:
 
     def test_more_than_the_pool_holds(self, desk):
         book = desk(num_blocks=2)
-        assert book.ask(4, 5).status is RequestStatus.WAITING  # nine tokens, of which eight need slots
+        assert (
+            book.ask(4, 5).status is RequestStatus.WAITING
+        )  # nine tokens, of which eight need slots
         with pytest.raises(RequestError, match="grow to 10 tokens, but the KV cache holds 8"):
             book.ask(4, 6)
 
@@ -46,9 +48,13 @@ class TestEnding:
         book = desk(max_num_seqs=1)
         running, waiting = book.ask(4), book.ask(4)
         output = book.step()
-        ended = book.scheduler.finish_requests([waiting.handle, 12345, running.handle], FinishReason.ABORT)
+        ended = book.scheduler.finish_requests(
+            [waiting.handle, 12345, running.handle], FinishReason.ABORT
+        )
         assert ended == [waiting, running]
-        assert all(request.finish_reason is FinishReason.ABORT and request.is_finished for request in ended)
+        assert all(
+            request.finish_reason is FinishReason.ABORT and request.is_finished for request in ended
+        )
         assert book.scheduler.get_request_counts() == (0, 0)
         assert not book.scheduler.has_unfinished_requests()
         assert book.scheduler.has_requests()  # the workers still hold the row
@@ -60,7 +66,9 @@ class TestEnding:
         book, freed, forgotten = desk(max_num_seqs=2), [], []
         blocks = book.scheduler.blocks
         free = blocks.free
-        blocks.free = lambda request, row, **how: freed.append((request.num_tokens, how)) or free(request, row, **how)
+        blocks.free = lambda request, row, **how: (
+            freed.append((request.num_tokens, how)) or free(request, row, **how)
+        )
         blocks.forget = lambda request: forgotten.append(request.handle)
         ends, aborted, waits = book.ask(4, 2), book.ask(5, 9), book.ask(4)
         book.turn()

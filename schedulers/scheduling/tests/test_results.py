@@ -35,7 +35,10 @@ class TestEndings:
         assert only(book.turn(6)).finished == []
         outputs = only(book.turn(70_000))
         assert outputs.token_ids.tolist() == [70_000]
-        assert (outputs.finished[0].reason, outputs.finished[0].stop_token_id) == (FinishReason.STOP, 70_000)
+        assert (outputs.finished[0].reason, outputs.finished[0].stop_token_id) == (
+            FinishReason.STOP,
+            70_000,
+        )
 
     def test_a_token_that_only_looks_like_a_stop_id_goes_on(self, desk):
         """The first look is at the low bits only."""
@@ -112,7 +115,9 @@ class TestStaleRows:
         newcomer = book.ask(4, 9)
         third = book.step()
         assert (third.gone.tolist(), third.new[0].row, third.row.tolist()) == ([0], 0, [0])
-        assert [len(outputs.handles) for outputs in book.answer(first, 5).values()] == [0]  # news of its start only
+        assert [len(outputs.handles) for outputs in book.answer(first, 5).values()] == [
+            0
+        ]  # news of its start only
         assert book.answer(second, 6) == {}
         outputs = only(book.answer(third, 7))
         assert (outputs.handles.tolist(), outputs.token_ids.tolist()) == ([newcomer.handle], [7])
@@ -160,7 +165,9 @@ class TestFailures:
         book.ask(4)
         output = book.step()
         result = ModelRunnerOutput(
-            step_id=output.step_id, row=np.array(row, np.int32), token_ids=np.array(tokens, np.int32)
+            step_id=output.step_id,
+            row=np.array(row, np.int32),
+            token_ids=np.array(tokens, np.int32),
         )
         with pytest.raises(PluginError, match=message):
             book.scheduler.update_from_output(output, result)
@@ -210,7 +217,10 @@ class TestClients:
         output, rows = book.step(), [leaver.row, stayer.row]
         book.scheduler.finish_requests([leaver.handle], FinishReason.ABORT)
         logprobs = TokenLogprobs(
-            np.array(rows, np.int32), np.array([[1], [2]], np.int32), np.zeros((2, 1), np.float32), np.ones(2, np.int32)
+            np.array(rows, np.int32),
+            np.array([[1], [2]], np.int32),
+            np.zeros((2, 1), np.float32),
+            np.ones(2, np.int32),
         )
         outputs = only(book.answer(output, logprobs=logprobs))
         assert outputs.logprobs.row.tolist() == [0]
@@ -222,7 +232,11 @@ class TestClients:
         output = book.step()
         parts = [
             PromptLogprobs(
-                request.row, 1, np.ones((1, 1), np.int32), np.zeros((1, 1), np.float32), np.ones(1, np.int32)
+                request.row,
+                1,
+                np.ones((1, 1), np.int32),
+                np.zeros((1, 1), np.float32),
+                np.ones(1, np.int32),
             )
             for request in (leaver, stayer)
         ]

@@ -16,7 +16,10 @@ def book(desk):
 
 
 def test_entering_fills_every_column(book):
-    rows, request = book.rows, book.request(5, 7, min_tokens=2, stop_token_ids=(3, 4), output_token_ids=[50, 51])
+    rows, request = (
+        book.rows,
+        book.request(5, 7, min_tokens=2, stop_token_ids=(3, 4), output_token_ids=[50, 51]),
+    )
     row = rows.enter(request)
     assert request.row == row
     assert rows.request(row) is request
@@ -81,7 +84,11 @@ def test_leaving_raises_the_generation_and_remembers_the_step(book):
 
 
 @settings(max_examples=100, deadline=None)
-@given(st.lists(st.tuples(st.sampled_from(["enter", "activate", "leave"]), st.integers(0, 9)), max_size=60))
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["enter", "activate", "leave"]), st.integers(0, 9)), max_size=60
+    )
+)
 def test_running_rows_stand_in_the_order_of_activation(actions):
     from types import SimpleNamespace
 

@@ -29,10 +29,19 @@ class TestStarting:
         request = book.ask(10)
         output = book.step()
         (new,) = output.new
-        assert (new.row, new.handle, new.num_computed, new.num_output) == (request.row, request.handle, 0, 0)
+        assert (new.row, new.handle, new.num_computed, new.num_output) == (
+            request.row,
+            request.handle,
+            0,
+            0,
+        )
         assert new.token_ids.tolist() == request.token_ids.tolist()
         assert [len(ids) for ids in new.block_ids] == [3]
-        assert (output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist()) == ([new.row], [6], [False])
+        assert (output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist()) == (
+            [new.row],
+            [6],
+            [False],
+        )
         assert output.total_tokens == 6
         assert request.status is RequestStatus.RUNNING
 
@@ -47,7 +56,9 @@ class TestStarting:
         book = desk(num_blocks=3, max_model_len=12)
         first, second = book.ask(5), book.ask(6)
         told = []
-        output = book.step(lambda step: told.extend([step.run(first), step.full, step.run(second), step.full]))
+        output = book.step(
+            lambda step: told.extend([step.run(first), step.full, step.run(second), step.full])
+        )
         assert told == [True, False, False, True]
         assert len(output.new) == 1
         assert second.row == -1
@@ -59,12 +70,16 @@ class TestStarting:
         book = desk(max_num_seqs=1)
         requests = [book.ask(4), book.ask(4)]
         told = []
-        book.step(lambda step: told.extend([step.run(request) for request in requests] + [step.full]))
+        book.step(
+            lambda step: told.extend([step.run(request) for request in requests] + [step.full])
+        )
         assert told == [True, False, True]
         book = desk(budget=4)
         requests = [book.ask(4), book.ask(4)]
         told = []
-        book.step(lambda step: told.extend([step.run(request) for request in requests] + [step.full]))
+        book.step(
+            lambda step: told.extend([step.run(request) for request in requests] + [step.full])
+        )
         assert told == [True, False, True]
 
     def test_requests_that_do_not_wait_do_not_start(self, desk):
@@ -72,14 +87,20 @@ class TestStarting:
         request = book.ask(4)
         stranger = book.request(4)
         told = []
-        book.step(lambda step: told.extend([step.run(request), step.run(request), step.run(stranger), step.full]))
+        book.step(
+            lambda step: told.extend(
+                [step.run(request), step.run(request), step.run(stranger), step.full]
+            )
+        )
         assert told == [True, False, False, False]
 
     def test_a_row_runs_once_per_step(self, desk):
         book = desk()
         request = book.ask(10)
         told = []
-        output = book.step(lambda step: told.extend([step.run(request, 3), step.run(request, 3), step.run_ready()]))
+        output = book.step(
+            lambda step: told.extend([step.run(request, 3), step.run(request, 3), step.run_ready()])
+        )
         assert told == [True, False, False]
         assert output.row.tolist() == [request.row]
 
@@ -118,7 +139,13 @@ class TestRunningRows:
         assert output.next_token.tolist() == [9, 9]
         assert output.samples.tolist() == [True, True]
         assert output.generation.tolist() == book.rows.generation[output.row].tolist()
-        for column in (output.row, output.num_tokens, output.next_token, output.generation, output.new_block_row):
+        for column in (
+            output.row,
+            output.num_tokens,
+            output.next_token,
+            output.generation,
+            output.new_block_row,
+        ):
             assert column.dtype == np.int32
 
     def test_with_a_step_in_flight_the_worker_knows_the_token(self, desk):
@@ -151,8 +178,13 @@ class TestRunningRows:
         book = desk(depth=3, feeds_back=False, budget=8)
         short, long = book.ask(4, 8), book.ask(12, 8)
         first, second, third = book.step(), book.step(), book.step()
-        assert dict(zip(first.row.tolist(), first.num_tokens.tolist(), strict=True)) == {short.row: 4, long.row: 4}
-        assert dict(zip(second.row.tolist(), second.num_tokens.tolist(), strict=True)) == {long.row: 8}
+        assert dict(zip(first.row.tolist(), first.num_tokens.tolist(), strict=True)) == {
+            short.row: 4,
+            long.row: 4,
+        }
+        assert dict(zip(second.row.tolist(), second.num_tokens.tolist(), strict=True)) == {
+            long.row: 8
+        }
         assert third.row.tolist() == []
         book.answer(first)
         assert book.step().next_token.tolist() == [9]
@@ -206,7 +238,9 @@ class TestRunningRows:
         book = desk()
         first, second = self.start(book, 4, 4)
         seen = []
-        book.step(lambda step: (step.run(second), seen.extend(step.ready.tolist()), step.run_ready()))
+        book.step(
+            lambda step: (step.run(second), seen.extend(step.ready.tolist()), step.run_ready())
+        )
         assert seen == [first.row]
 
 
@@ -304,7 +338,9 @@ class TestRowsThatWaitForKV:
         request = book.ask(8, 9)
         told = []
         output = book.step(
-            lambda step: told.extend([step.run(request), step.full, step.run(request), step.run_ready()])
+            lambda step: told.extend(
+                [step.run(request), step.full, step.run(request), step.run_ready()]
+            )
         )
         assert told == [False, False, False, False]
         assert output.new == []
@@ -345,7 +381,9 @@ class TestRowsThatWaitForKV:
         assert [event.handle for event in news.scheduled] == [first.handle]
         book.clock.advance(3.0)
         (news,) = book.answer(book.step(run_everything)).values()
-        assert [(event.handle, event.queued_s) for event in news.scheduled] == [(second.handle, 5.0)]
+        assert [(event.handle, event.queued_s) for event in news.scheduled] == [
+            (second.handle, 5.0)
+        ]
 
     def test_a_request_that_ends_as_it_arrives_does_not_run(self, book):
         request = book.ask(8, 9)

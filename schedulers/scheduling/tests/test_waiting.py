@@ -12,8 +12,12 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 from tenonry_scheduling import WaitingQueue
 
 
-def make_request(handle: int, key: object = None, arrival: int | None = None) -> types.SimpleNamespace:
-    return types.SimpleNamespace(handle=handle, key=key, arrival=handle if arrival is None else arrival)
+def make_request(
+    handle: int, key: object = None, arrival: int | None = None
+) -> types.SimpleNamespace:
+    return types.SimpleNamespace(
+        handle=handle, key=key, arrival=handle if arrival is None else arrival
+    )
 
 
 def by_key(request):

@@ -30,7 +30,11 @@ def test_a_batch_fills_one_step():
     for _ in range(3):
         rig.add([1, 2, 3, 4, 5], max_tokens=2)
     rig.launch()
-    assert rig.outputs[-1].num_tokens.tolist() == [5, 1, 1]  # the second and third find what the first computes
+    assert rig.outputs[-1].num_tokens.tolist() == [
+        5,
+        1,
+        1,
+    ]  # the second and third find what the first computes
     rig.deliver()
     rig.drain()
 

@@ -48,11 +48,17 @@ class Bench:
 
     def __init__(self, **options) -> None:
         self.clock, self.lines = Clock(), Lines()
-        self.console = ConsoleStatLogger(StatLoggerContext(CONFIG, options=ConsoleOptions(**options)), self.clock)
+        self.console = ConsoleStatLogger(
+            StatLoggerContext(CONFIG, options=ConsoleOptions(**options)), self.clock
+        )
 
     def feed(self, engine=0, scheduler=None, **iteration) -> None:
         stats = IterationStats(**iteration) if iteration else None
-        self.console.record(StatRecord(engine_index=engine, time=self.clock.now, scheduler=scheduler, iteration=stats))
+        self.console.record(
+            StatRecord(
+                engine_index=engine, time=self.clock.now, scheduler=scheduler, iteration=stats
+            )
+        )
 
     def tick(self, seconds=5.0) -> list[str]:
         self.clock.now += seconds
@@ -105,20 +111,28 @@ class TestLine:
     def test_line_leaves_out_what_did_not_happen(self):
         bench = Bench()
         bench.feed(num_generation_tokens=10, scheduler=SchedulerStats(num_running=1))
-        assert bench.tick() == ["prompt 0.0 tok/s, generation 2.0 tok/s, running 1, waiting 0, KV cache 0.0 %"]
+        assert bench.tick() == [
+            "prompt 0.0 tok/s, generation 2.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
+        ]
 
     def test_interval_counts_only_its_own_events(self):
         bench = Bench()
-        state = SchedulerStats(num_running=1, prefix_cache_queries=10, prefix_cache_hits=5, num_preemptions=1)
+        state = SchedulerStats(
+            num_running=1, prefix_cache_queries=10, prefix_cache_hits=5, num_preemptions=1
+        )
         bench.feed(scheduler=state, num_generation_tokens=50)
         bench.feed(scheduler=state)
         assert "prefix cache hits 50.0 %, preempted 2" in bench.tick()[0]
         bench.feed(scheduler=SchedulerStats(num_running=1), num_generation_tokens=5)
-        assert bench.tick() == ["prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"]
+        assert bench.tick() == [
+            "prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
+        ]
 
     def test_many_extras_are_cut(self):
         bench = Bench()
-        bench.feed(scheduler=SchedulerStats(num_running=1, extra={f"n{i:02}": float(i) for i in range(11)}))
+        bench.feed(
+            scheduler=SchedulerStats(num_running=1, extra={f"n{i:02}": float(i) for i in range(11)})
+        )
         line = bench.tick()[0]
         assert "n07 7" in line
         assert "n08" not in line
@@ -190,7 +204,9 @@ class TestEngines:
     def test_engines_are_summed_by_default(self):
         bench = Bench()
         self.feed_two(bench)
-        assert bench.tick() == ["prompt 0.0 tok/s, generation 6.0 tok/s, running 4, waiting 2, KV cache 30.0 %, x 2"]
+        assert bench.tick() == [
+            "prompt 0.0 tok/s, generation 6.0 tok/s, running 4, waiting 2, KV cache 30.0 %, x 2"
+        ]
 
     def test_per_engine_gives_a_line_to_each_busy_engine(self):
         bench = Bench(per_engine=True)
@@ -233,7 +249,9 @@ class TestInterface:
 
     def test_interval_is_what_the_kernel_reads(self):
         assert Bench(interval_s=0.5).console.interval_s == 0.5
-        assert ConsoleStatLogger(StatLoggerContext(CONFIG)).interval_s == StatLogger.interval_s == 5.0
+        assert (
+            ConsoleStatLogger(StatLoggerContext(CONFIG)).interval_s == StatLogger.interval_s == 5.0
+        )
 
     def test_sleep_state_is_announced(self, caplog):
         console = Bench().console

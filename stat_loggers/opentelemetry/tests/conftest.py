@@ -51,8 +51,19 @@ def make_logger(collector: Collector) -> Iterator[Any]:
 
 
 def ended(**fields: Any) -> FinishedRequestStats:
-    given = {"request_id": "r1", "finish_reason": "stop", "num_prompt_tokens": 40, "num_generation_tokens": 5}
-    times = {"e2e_latency_s": 3.0, "ttft_s": 1.0, "queued_s": 0.25, "prefill_s": 0.75, "decode_s": 1.5}
+    given = {
+        "request_id": "r1",
+        "finish_reason": "stop",
+        "num_prompt_tokens": 40,
+        "num_generation_tokens": 5,
+    }
+    times = {
+        "e2e_latency_s": 3.0,
+        "ttft_s": 1.0,
+        "queued_s": 0.25,
+        "prefill_s": 0.75,
+        "decode_s": 1.5,
+    }
     return FinishedRequestStats(**{**given, **times, "start_time": 1_700_000_000.0, **fields})
 
 
@@ -67,6 +78,8 @@ def record_of() -> Any:
     """Makes a record of one finished request."""
 
     def make(engine: int = 0, **fields: Any) -> StatRecord:
-        return StatRecord(engine_index=engine, time=1.0, iteration=IterationStats(finished=[ended(**fields)]))
+        return StatRecord(
+            engine_index=engine, time=1.0, iteration=IterationStats(finished=[ended(**fields)])
+        )
 
     return make

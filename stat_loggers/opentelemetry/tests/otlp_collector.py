@@ -43,7 +43,9 @@ class Collector:
         self.open.set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), self._handler())
         self.url = f"http://127.0.0.1:{self._server.server_port}"
-        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,), daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.01,), daemon=True
+        )
         self._thread.start()
 
     def _handler(self) -> type[BaseHTTPRequestHandler]:
@@ -74,7 +76,12 @@ class Collector:
             for batch in ExportTraceServiceRequest.FromString(body).resource_spans:
                 for scoped in batch.scope_spans:
                     self.spans += [
-                        Received(span, as_dict(span.attributes), as_dict(batch.resource.attributes), scoped.scope)
+                        Received(
+                            span,
+                            as_dict(span.attributes),
+                            as_dict(batch.resource.attributes),
+                            scoped.scope,
+                        )
                         for span in scoped.spans
                     ]
 

@@ -15,14 +15,22 @@ PROTOCOL, TRACES_PROTOCOL = "OTEL_EXPORTER_OTLP_PROTOCOL", "OTEL_EXPORTER_OTLP_T
     ("endpoint", "environment", "url"),
     [
         (None, {}, "http://localhost:4318/v1/traces"),
-        ("http://there:4318", {EXACT: "http://a/b", PROTOCOL: "grpc"}, "http://there:4318/v1/traces"),
+        (
+            "http://there:4318",
+            {EXACT: "http://a/b", PROTOCOL: "grpc"},
+            "http://there:4318/v1/traces",
+        ),
         ("http://there:4318/", {}, "http://there:4318/v1/traces"),
         ("https://there/otlp/traces", {}, "https://there/otlp/traces"),
         (None, {EXACT: "http://a/b", BASE: "http://c"}, "http://a/b"),
         (None, {EXACT: "http://a"}, "http://a"),
         (None, {BASE: "http://c:1/"}, "http://c:1/v1/traces"),
         (None, {BASE: "https://c/otlp", PROTOCOL: "http/protobuf"}, "https://c/otlp/v1/traces"),
-        (None, {BASE: "http://c", TRACES_PROTOCOL: "http/protobuf", PROTOCOL: "grpc"}, "http://c/v1/traces"),
+        (
+            None,
+            {BASE: "http://c", TRACES_PROTOCOL: "http/protobuf", PROTOCOL: "grpc"},
+            "http://c/v1/traces",
+        ),
     ],
 )
 def test_the_option_wins_over_the_environment(endpoint, environment, url):

@@ -57,7 +57,9 @@ class TestSaidOnce:
         exporter, _ = watched
         assert [exporter.export(SPANS) for _ in range(5)] == [SpanExportResult.FAILURE] * 5
         (line,) = lines(caplog)
-        assert "spans for http://there/v1/traces are lost: Transient error refused, retrying" in line
+        assert (
+            "spans for http://there/v1/traces are lost: Transient error refused, retrying" in line
+        )
         assert exporter.is_failing
 
     def test_and_that_it_is_over(self, watched, caplog):
@@ -70,7 +72,9 @@ class TestSaidOnce:
         assert lines(caplog)[1:] == ["http://there/v1/traces takes spans again; 6 were lost"]
         assert not exporter.is_failing
 
-    def test_a_collector_that_comes_and_goes_is_named_again_after_a_while_only(self, watched, caplog, monkeypatch):
+    def test_a_collector_that_comes_and_goes_is_named_again_after_a_while_only(
+        self, watched, caplog, monkeypatch
+    ):
         exporter, fake = watched
         for _ in range(4):
             for fake.answer in (SpanExportResult.FAILURE, SpanExportResult.SUCCESS):
@@ -141,7 +145,11 @@ class TestAway:
             logger.record(record_of())
         logger.shutdown()
         logger.shutdown()
-        (line,) = [r.getMessage() for r in caplog.records if r.name.startswith(("tenonry", "opentelemetry", "urllib3"))]
+        (line,) = [
+            r.getMessage()
+            for r in caplog.records
+            if r.name.startswith(("tenonry", "opentelemetry", "urllib3"))
+        ]
         assert nobody in line
         assert "refused" in line
 
@@ -165,7 +173,9 @@ class TestAway:
         logger.shutdown()
         assert not collector.asked.is_set()
 
-    def test_one_that_hangs_keeps_neither_records_nor_the_end(self, make_logger, record_of, collector, monkeypatch):
+    def test_one_that_hangs_keeps_neither_records_nor_the_end(
+        self, make_logger, record_of, collector, monkeypatch
+    ):
         monkeypatch.setenv("OTEL_BSP_SCHEDULE_DELAY", "10")
         collector.open.clear()
         logger = make_logger()
@@ -177,8 +187,14 @@ class TestAway:
         assert collector.posts == []  # it still has not answered
         collector.open.set()
 
-    def test_a_full_queue_is_said_once(self, make_logger, record_of, collector, caplog, monkeypatch):
-        for name, value in (("SCHEDULE_DELAY", "10"), ("MAX_QUEUE_SIZE", "2"), ("MAX_EXPORT_BATCH_SIZE", "1")):
+    def test_a_full_queue_is_said_once(
+        self, make_logger, record_of, collector, caplog, monkeypatch
+    ):
+        for name, value in (
+            ("SCHEDULE_DELAY", "10"),
+            ("MAX_QUEUE_SIZE", "2"),
+            ("MAX_EXPORT_BATCH_SIZE", "1"),
+        ):
             monkeypatch.setenv(f"OTEL_BSP_{name}", value)
         collector.open.clear()
         logger = make_logger()

@@ -14,7 +14,9 @@ from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 SAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-01"}
 UNSAMPLED = {"traceparent": f"00-{TRACE}-{PARENT}-00"}
-INFO = EngineInfo(model="/models/demo", served_model_name="mine", max_model_len=8, num_gpu_blocks=1, block_size=16)
+INFO = EngineInfo(
+    model="/models/demo", served_model_name="mine", max_model_len=8, num_gpu_blocks=1, block_size=16
+)
 STATUS_ERROR = 2
 KIND_SERVER = 2
 
@@ -39,7 +41,9 @@ def test_it_traces(make_logger):
 
 def test_to_look_at_the_class_loads_nothing_of_opentelemetry():
     script = "import sys, tenonry_stat_logger_opentelemetry.logger; print([n for n in sys.modules if 'opentelem' in n])"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
     assert "opentelemetry." not in done.stdout.replace("tenonry_stat_logger_opentelemetry.", "")
 
 
@@ -54,7 +58,9 @@ class TestTrace:
         (one,) = spans_of({"trace_headers": {"Traceparent": SAMPLED["traceparent"]}})
         assert one.span.trace_id.hex() == TRACE
 
-    @pytest.mark.parametrize("headers", [None, {}, {"traceparent": "00-abc-def-01"}, {"tracestate": "vendor=1"}])
+    @pytest.mark.parametrize(
+        "headers", [None, {}, {"traceparent": "00-abc-def-01"}, {"tracestate": "vendor=1"}]
+    )
     def test_without_a_context_it_begins_a_trace(self, headers, spans_of):
         (one,) = spans_of({"trace_headers": headers})
         assert one.span.parent_span_id == b""
@@ -98,7 +104,9 @@ class TestSpan:
     def test_a_request_of_no_known_time_ended_now(self, spans_of):
         (one,) = spans_of({"start_time": 0.0, "e2e_latency_s": 2.0})
         assert one.span.start_time_unix_nano > 1_700_000_000 * 10**9
-        assert one.span.end_time_unix_nano - one.span.start_time_unix_nano == pytest.approx(2e9, abs=1e3)
+        assert one.span.end_time_unix_nano - one.span.start_time_unix_nano == pytest.approx(
+            2e9, abs=1e3
+        )
 
     def test_attributes_travel(self, spans_of):
         (one,) = spans_of({"max_tokens": 9, "finish_reason": "length", "tags": {"tenant": "acme"}})
@@ -113,7 +121,9 @@ class TestSpan:
         (one,) = spans_of({}, vllm_names=False)
         assert "gen_ai.usage.prompt_tokens" not in one.attributes
 
-    @pytest.mark.parametrize(("reason", "status"), [("stop", 0), ("abort", 0), ("error", STATUS_ERROR)])
+    @pytest.mark.parametrize(
+        ("reason", "status"), [("stop", 0), ("abort", 0), ("error", STATUS_ERROR)]
+    )
     def test_only_an_error_is_an_error(self, reason, status, spans_of):
         (one,) = spans_of({"finish_reason": reason})
         assert one.span.status.code == status
@@ -124,12 +134,19 @@ class TestSpan:
         logger.log_engine_initialized(INFO)
         logger.record(record_of(engine=3))
         logger.shutdown()
-        assert [one.attributes["gen_ai.request.model"] for one in collector.spans] == ["path/to/demo", "mine"]
+        assert [one.attributes["gen_ai.request.model"] for one in collector.spans] == [
+            "path/to/demo",
+            "mine",
+        ]
         assert [one.attributes["tenonry.engine_index"] for one in collector.spans] == [0, 3]
 
     def test_records_without_requests_are_no_spans(self, make_logger, collector):
         logger = make_logger()
-        logger.record(StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats(), iteration=IterationStats()))
+        logger.record(
+            StatRecord(
+                engine_index=0, time=1.0, scheduler=SchedulerStats(), iteration=IterationStats()
+            )
+        )
         logger.record(StatRecord(engine_index=0, time=1.0))
         logger.shutdown()
         assert collector.posts == []
@@ -142,7 +159,8 @@ class TestService:
         assert (one.scope.name, bool(one.scope.version)) == ("tenonry", True)
 
     @pytest.mark.parametrize(
-        ("variable", "value"), [("OTEL_SERVICE_NAME", "theirs"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs")]
+        ("variable", "value"),
+        [("OTEL_SERVICE_NAME", "theirs"), ("OTEL_RESOURCE_ATTRIBUTES", "service.name=theirs")],
     )
     def test_the_standard_variables_name_it(self, variable, value, spans_of, monkeypatch):
         monkeypatch.setenv(variable, value)
@@ -183,4 +201,8 @@ class TestTransport:
     def test_a_good_collector_leaves_no_line_in_the_log(self, spans_of, caplog):
         caplog.set_level(logging.INFO)
         assert len(spans_of(*({} for _ in range(1200)))) == 1200
-        assert [record for record in caplog.records if record.name.startswith(("tenonry", "opentelemetry"))] == []
+        assert [
+            record
+            for record in caplog.records
+            if record.name.startswith(("tenonry", "opentelemetry"))
+        ] == []

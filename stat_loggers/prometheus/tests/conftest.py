@@ -16,7 +16,9 @@ class Scrape:
     """One exposition. `value` sums the series of a name whose labels match; `labels` lists their label sets."""
 
     def __init__(self, body: bytes) -> None:
-        self.families = {family.name: family for family in text_string_to_metric_families(body.decode())}
+        self.families = {
+            family.name: family for family in text_string_to_metric_families(body.decode())
+        }
         self.samples = {
             (sample.name, frozenset(sample.labels.items())): sample.value
             for family in self.families.values()
@@ -28,7 +30,9 @@ class Scrape:
 
     def value(self, name: str, /, **labels: str) -> float:
         matching = [
-            value for (found, given), value in self.samples.items() if found == name and labels.items() <= given
+            value
+            for (found, given), value in self.samples.items()
+            if found == name and labels.items() <= given
         ]
         assert matching, f"no series {name} with {labels}"
         return sum(matching)

@@ -56,9 +56,11 @@ def test_table_lists_our_names_once():
     rows = metric_table()
     assert len(rows) == len(METRICS) == len({name for name, *_ in rows})
     assert all(name.startswith("tenonry:") for name, *_ in rows)
-    assert ("tenonry:request_success_total", "counter", ("model_name", "engine", "finished_reason")) in {
-        row[:3] for row in rows
-    }
+    assert (
+        "tenonry:request_success_total",
+        "counter",
+        ("model_name", "engine", "finished_reason"),
+    ) in {row[:3] for row in rows}
 
 
 def test_table_with_aliases_keeps_type_and_labels():
@@ -86,8 +88,13 @@ def test_buckets_rise_and_belong_to_histograms():
 
 
 def test_readme_lists_every_metric():
-    listed = re.findall(r"^\| `(tenonry:\w+)` \| (\w+) \| (.*?) \| (.*) \|$", README.read_text("utf-8"), re.MULTILINE)
+    listed = re.findall(
+        r"^\| `(tenonry:\w+)` \| (\w+) \| (.*?) \| (.*) \|$",
+        README.read_text("utf-8"),
+        re.MULTILINE,
+    )
     expected = [
-        (name, kind, ", ".join(f"`{label}`" for label in labels), text) for name, kind, labels, text in metric_table()
+        (name, kind, ", ".join(f"`{label}`" for label in labels), text)
+        for name, kind, labels, text in metric_table()
     ]
     assert listed == expected

@@ -21,7 +21,12 @@ from tenonry_stat_logger_prometheus.catalog import BY_NAME, METRICS, exposed_nam
 from tenonry_stat_logger_prometheus.logger import PrometheusOptions, PrometheusStatLogger
 
 FINISHED = FinishedRequestStats(
-    request_id="r1", finish_reason="stop", num_prompt_tokens=40, num_generation_tokens=5, e2e_latency_s=3.0, ttft_s=1.0
+    request_id="r1",
+    finish_reason="stop",
+    num_prompt_tokens=40,
+    num_generation_tokens=5,
+    e2e_latency_s=3.0,
+    ttft_s=1.0,
 )
 USAGE = UsageRecord(
     architecture="LlamaForCausalLM",
@@ -45,7 +50,12 @@ def record(engine=0, scheduler=None, iteration=None) -> StatRecord:
 
 
 def info(*indexes: int, **more) -> EngineInfo:
-    facts = {"model": "/models/demo", "served_model_name": "demo", "max_model_len": 2048, "num_gpu_blocks": 512}
+    facts = {
+        "model": "/models/demo",
+        "served_model_name": "demo",
+        "max_model_len": 2048,
+        "num_gpu_blocks": 512,
+    }
     return EngineInfo(**facts, block_size=16, engine_indexes=indexes, **more)
 
 
@@ -61,7 +71,12 @@ class TestFacts:
         logger.log_engine_initialized(info(0, plugins=plugins, usage=USAGE))
         found = scrape(logger)
         assert found.labels("tenonry:plugin_info") == [
-            {"kind": plugin.kind, "name": plugin.name, "distribution": plugin.distribution, "version": "0.1.0"}
+            {
+                "kind": plugin.kind,
+                "name": plugin.name,
+                "distribution": plugin.distribution,
+                "version": "0.1.0",
+            }
             for plugin in plugins
         ]
         assert found.value("tenonry:plugin_info") == 2
@@ -76,16 +91,26 @@ class TestFacts:
         }
         (engine,) = found.labels("tenonry:engine_info")
         assert set(engine) == set(BY_NAME["engine_info"].labels)
-        assert (engine["architecture"], engine["max_model_len"], engine["tensor_parallel_size"]) == (
+        assert (
+            engine["architecture"],
+            engine["max_model_len"],
+            engine["tensor_parallel_size"],
+        ) == (
             "LlamaForCausalLM",
             "2048",
             "2",
         )
-        assert (engine["enable_lora"], engine["kv_connector"], engine["context"]) == ("false", "", "library")
+        assert (engine["enable_lora"], engine["kv_connector"], engine["context"]) == (
+            "false",
+            "",
+            "library",
+        )
 
     def test_facts_are_replaced_whole(self, make_logger, scrape):
         logger = make_logger()
-        logger.log_engine_initialized(info(0, plugins=(PluginRecord("worker", "torch", "", "d", "1"),), usage=USAGE))
+        logger.log_engine_initialized(
+            info(0, plugins=(PluginRecord("worker", "torch", "", "d", "1"),), usage=USAGE)
+        )
         logger.log_engine_initialized(info(0))
         found = scrape(logger)
         assert found.labels("tenonry:plugin_info") == found.labels("tenonry:engine_info") == []
@@ -100,7 +125,9 @@ class TestFacts:
         assert self.model_names(scrape(logger)) == {"demo"}
 
     def model_names(self, found) -> set[str]:
-        return {value for _, labels in found.samples for key, value in labels if key == "model_name"}
+        return {
+            value for _, labels in found.samples for key, value in labels if key == "model_name"
+        }
 
 
 class TestNames:
@@ -120,7 +147,10 @@ class TestNames:
             ours, *aliases = [families[name] for name in exposed_names(metric, vllm_names=True)]
             for alias in aliases:
                 assert alias.type == ours.type == metric.type
-                cut = [[(s.name.removeprefix(f.name), s.labels, s.value) for s in f.samples] for f in (ours, alias)]
+                cut = [
+                    [(s.name.removeprefix(f.name), s.labels, s.value) for s in f.samples]
+                    for f in (ours, alias)
+                ]
                 assert cut[0] == cut[1]
 
     def test_colons_survive_and_the_type_is_plain_text(self, make_logger):
@@ -138,7 +168,9 @@ class TestRegistry:
         assert scrape(second).value("tenonry:generation_tokens_total") == 0
 
     def test_process_metrics_are_optional(self, make_logger, scrape):
-        assert {"process_cpu_seconds", "python_gc_collections", "python_info"} <= set(scrape(make_logger()).families)
+        assert {"process_cpu_seconds", "python_gc_collections", "python_info"} <= set(
+            scrape(make_logger()).families
+        )
         families = scrape(make_logger(process_metrics=False)).families
         assert all(name.startswith(("tenonry:", "vllm:")) for name in families)
 
@@ -163,8 +195,16 @@ class TestRegistry:
             counts = []
             for _ in range(20):
                 found = scrape(logger)
-                names = ("request_success_total", "e2e_request_latency_seconds_count", "request_params_n_sum")
-                (count,) = {found.value(f"{prefix}{name}") for name in names for prefix in ("tenonry:", "vllm:")}
+                names = (
+                    "request_success_total",
+                    "e2e_request_latency_seconds_count",
+                    "request_params_n_sum",
+                )
+                (count,) = {
+                    found.value(f"{prefix}{name}")
+                    for name in names
+                    for prefix in ("tenonry:", "vllm:")
+                }
                 counts.append(count)
         finally:
             stop.set()
@@ -188,7 +228,9 @@ class TestInterface:
         assert entry.load() is PrometheusStatLogger
         assert entry.load_options(PrometheusStatLogger) == PrometheusOptions(vllm_names=False)
         with pytest.raises(TenonryError, match=r"prometheus.*vlm_names"):
-            manager.resolve("stat_logger", PluginChoice(name=point.value, options={"vlm_names": True}), config)
+            manager.resolve(
+                "stat_logger", PluginChoice(name=point.value, options={"vlm_names": True}), config
+            )
 
     def test_context_without_options_means_defaults(self, scrape):
         logger = PrometheusStatLogger(StatLoggerContext(EngineConfig(model="demo")))
@@ -202,4 +244,12 @@ class TestInterface:
         command = [sys.executable, "-P", "-c", code]
         loaded = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split()
         assert "tenonry_stat_logger_prometheus" in loaded
-        assert not {"prometheus_client", "http", "numpy", "torch", "transformers", "fastapi", "uvicorn"} & set(loaded)
+        assert not {
+            "prometheus_client",
+            "http",
+            "numpy",
+            "torch",
+            "transformers",
+            "fastapi",
+            "uvicorn",
+        } & set(loaded)

@@ -11,7 +11,9 @@ from tenonry.errors import ConfigError
 from tenonry.stats import IterationStats, StatRecord
 
 
-def get(port: int, path: str, method: str = "GET", host: str = "127.0.0.1") -> tuple[int, str, bytes]:
+def get(
+    port: int, path: str, method: str = "GET", host: str = "127.0.0.1"
+) -> tuple[int, str, bytes]:
     connection = http.client.HTTPConnection(host, port, timeout=10)
     try:
         connection.request(method, path)
@@ -38,7 +40,9 @@ def test_port_refuses_other_paths_and_methods(make_logger):
 def test_port_in_use_stops_the_start(make_logger):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(ConfigError, match=rf"port={port}.*cannot be bound.*choose another port"):
+        with pytest.raises(
+            ConfigError, match=rf"port={port}.*cannot be bound.*choose another port"
+        ):
             make_logger(port=port)
 
 

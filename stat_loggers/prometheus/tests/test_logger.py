@@ -7,7 +7,12 @@ import pytest
 
 from tenonry.info import EngineInfo
 from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
-from tenonry_stat_logger_prometheus.catalog import MAX_EXTRAS, METRICS, REJECTION_REASONS, SLEEP_STATES
+from tenonry_stat_logger_prometheus.catalog import (
+    MAX_EXTRAS,
+    METRICS,
+    REJECTION_REASONS,
+    SLEEP_STATES,
+)
 
 FINISHED = FinishedRequestStats(
     request_id="r1",
@@ -32,7 +37,12 @@ def finished(*requests: FinishedRequestStats, engine=0) -> StatRecord:
 
 
 def info(*indexes: int) -> EngineInfo:
-    facts = {"model": "/models/demo", "served_model_name": "demo", "max_model_len": 2048, "num_gpu_blocks": 512}
+    facts = {
+        "model": "/models/demo",
+        "served_model_name": "demo",
+        "max_model_len": 2048,
+        "num_gpu_blocks": 512,
+    }
     return EngineInfo(**facts, block_size=16, engine_indexes=indexes)
 
 
@@ -107,18 +117,29 @@ class TestNumbers:
             assert found.value(f"vllm:{name}_sum") == total, name
             assert found.value(f"tenonry:{name}_count") == 1, name
         assert found.value("tenonry:request_success_total", finished_reason="stop") == 1
-        assert found.value("tenonry:time_to_first_token_seconds_count") == 0  # counted when it came, in ttft_s
+        assert (
+            found.value("tenonry:time_to_first_token_seconds_count") == 0
+        )  # counted when it came, in ttft_s
 
     def test_request_that_never_ran_has_no_prefill(self, make_logger, scrape):
         logger = make_logger()
         aborted = FinishedRequestStats(
-            request_id="r", finish_reason="abort", num_prompt_tokens=5, num_generation_tokens=0, queued_s=9.0, n=2
+            request_id="r",
+            finish_reason="abort",
+            num_prompt_tokens=5,
+            num_generation_tokens=0,
+            queued_s=9.0,
+            n=2,
         )
         logger.record(finished(aborted))
         found = scrape(logger)
         assert found.value("tenonry:request_success_total", finished_reason="abort") == 1
         assert found.value("tenonry:request_queue_time_seconds_sum") == 9
-        for name in ("prefill_time_seconds", "decode_time_seconds", "time_per_output_token_seconds"):
+        for name in (
+            "prefill_time_seconds",
+            "decode_time_seconds",
+            "time_per_output_token_seconds",
+        ):
             assert found.value(f"tenonry:request_{name}_count") == 0
         assert found.value("tenonry:request_params_max_tokens_count") == 0
         assert found.value("tenonry:request_max_num_generation_tokens_count") == 0  # n = 2
@@ -131,7 +152,9 @@ class TestNumbers:
 
     def test_sampled_extras_are_histograms(self, make_logger, scrape):
         logger = make_logger()
-        logger.record(record(scheduler=SchedulerStats(extra={"kv_block_lifetime_seconds": 4.0, "mine": 1.0})))
+        logger.record(
+            record(scheduler=SchedulerStats(extra={"kv_block_lifetime_seconds": 4.0, "mine": 1.0}))
+        )
         logger.record(record(scheduler=SchedulerStats(extra={"mine": 2.0})))
         found = scrape(logger)
         assert found.value("vllm:kv_block_lifetime_seconds_bucket", le="5.0") == 1
@@ -144,7 +167,8 @@ class TestNumbers:
             logger.record_rejection(reason)
         found = scrape(logger)
         counted = {
-            reason: found.value("tenonry:request_rejections_total", reason=reason) for reason in REJECTION_REASONS
+            reason: found.value("tenonry:request_rejections_total", reason=reason)
+            for reason in REJECTION_REASONS
         }
         assert counted == {"queue_full": 2, "invalid": 0, "draining": 1, "other": 1}
 
@@ -158,13 +182,19 @@ class TestEngines:
         for metric in METRICS:
             if metric.labels[:2] == ("model_name", "engine") and metric.name != "scheduler_extra":
                 suffix = {"counter": "_total", "gauge": "", "histogram": "_count"}[metric.type]
-                engines = {labels["engine"] for labels in found.labels(f"tenonry:{metric.name}{suffix}")}
+                engines = {
+                    labels["engine"] for labels in found.labels(f"tenonry:{metric.name}{suffix}")
+                }
                 assert engines == {"0", "1"}, metric.name
 
     def test_engines_are_kept_apart(self, make_logger, scrape):
         logger = make_logger()
-        logger.record(record(0, SchedulerStats(num_running=1), IterationStats(num_generation_tokens=5)))
-        logger.record(record(1, SchedulerStats(num_running=2), IterationStats(num_generation_tokens=6)))
+        logger.record(
+            record(0, SchedulerStats(num_running=1), IterationStats(num_generation_tokens=5))
+        )
+        logger.record(
+            record(1, SchedulerStats(num_running=2), IterationStats(num_generation_tokens=6))
+        )
         found = scrape(logger)
         assert found.value("tenonry:num_requests_running", engine="1") == 2
         assert found.value("vllm:generation_tokens_total", engine="0") == 5
@@ -174,15 +204,23 @@ class TestEngines:
         logger = make_logger()
         logger.log_engine_initialized(info(0, 1))
         logger.record(
-            record(1, SchedulerStats(num_running=2, extra={"x": 1.0}), IterationStats(num_generation_tokens=6))
+            record(
+                1,
+                SchedulerStats(num_running=2, extra={"x": 1.0}),
+                IterationStats(num_generation_tokens=6),
+            )
         )
         logger.log_engine_initialized(info(0))
         found = scrape(logger)
-        assert [labels["engine"] for labels in found.labels("tenonry:num_requests_running")] == ["0"]
+        assert [labels["engine"] for labels in found.labels("tenonry:num_requests_running")] == [
+            "0"
+        ]
         assert found.labels("tenonry:scheduler_extra") == []
         assert found.value("tenonry:generation_tokens_total", engine="1") == 6
         logger.log_engine_initialized(info(0, 1))
-        logger.record(record(1, SchedulerStats(num_running=1), IterationStats(num_generation_tokens=1)))
+        logger.record(
+            record(1, SchedulerStats(num_running=1), IterationStats(num_generation_tokens=1))
+        )
         assert scrape(logger).value("tenonry:generation_tokens_total", engine="1") == 7
 
     def test_sleep_state(self, make_logger, scrape):
@@ -191,7 +229,10 @@ class TestEngines:
 
         def states() -> dict[str, float]:
             found = scrape(logger)
-            return {state: found.value("vllm:engine_sleep_state", sleep_state=state) for state in SLEEP_STATES}
+            return {
+                state: found.value("vllm:engine_sleep_state", sleep_state=state)
+                for state in SLEEP_STATES
+            }
 
         assert states() == {"awake": 2, "weights_offloaded": 0, "discard_all": 0}
         logger.record_sleep_state(sleeping=True, level=1)

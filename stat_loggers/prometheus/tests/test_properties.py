@@ -88,7 +88,9 @@ def test_counters_equal_sums_under_both_sets_of_names(make_plain, scrape, given_
         "prefix_cache_queries_total": sum(one.prefix_cache_queries for one in scheduling),
         "prefix_cache_hits_total": sum(one.prefix_cache_hits for one in scheduling),
         "time_to_first_token_seconds_count": sum(len(one.ttft_s) for one in iterating),
-        "inter_token_latency_seconds_count": sum(len(one.inter_token_latency_s) for one in iterating),
+        "inter_token_latency_seconds_count": sum(
+            len(one.inter_token_latency_s) for one in iterating
+        ),
         "inter_token_latency_seconds_sum": sum(sum(one.inter_token_latency_s) for one in iterating),
         "request_success_total": len(ended),
         "e2e_request_latency_seconds_sum": sum(request.e2e_latency_s for request in ended),
@@ -119,7 +121,11 @@ def test_label_values_come_from_closed_sets(make_plain, scrape, given_records, r
         logger.record_rejection(reason)
     new = scrape(logger).samples.keys() - before
     assert {name for name, _ in new} <= {"tenonry:scheduler_extra"}
-    allowed = {"finished_reason": FINISH_REASONS, "reason": REJECTION_REASONS, "sleep_state": SLEEP_STATES}
+    allowed = {
+        "finished_reason": FINISH_REASONS,
+        "reason": REJECTION_REASONS,
+        "sleep_state": SLEEP_STATES,
+    }
     for _, labels in before:
         for key, value in labels:
             assert value in allowed.get(key, (value,))

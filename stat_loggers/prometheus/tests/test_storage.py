@@ -15,7 +15,11 @@ BOUNDS = (0.1, 0.5, 1.0, 10.0)
 seconds = st.one_of(st.floats(0, 100), st.sampled_from(BOUNDS))
 
 
-@given(st.lists(st.lists(seconds, max_size=8), max_size=6), st.lists(seconds, max_size=8), st.booleans())
+@given(
+    st.lists(st.lists(seconds, max_size=8), max_size=6),
+    st.lists(seconds, max_size=8),
+    st.booleans(),
+)
 def test_histogram_equals_plain_count(batches, singles, read_between):
     histogram = Histogram(BOUNDS)
     for batch in batches:
@@ -37,7 +41,10 @@ def test_histogram_keeps_a_bounded_number_of_observations():
         assert len(histogram._pending) < FOLD_AT
     histogram.observe_many([2.0] * (2 * FOLD_AT))
     assert histogram._pending == []
-    assert histogram.read() == ((0, 3 * FOLD_AT, 3 * FOLD_AT, 5 * FOLD_AT, 5 * FOLD_AT), pytest.approx(4.6 * FOLD_AT))
+    assert histogram.read() == (
+        (0, 3 * FOLD_AT, 3 * FOLD_AT, 5 * FOLD_AT, 5 * FOLD_AT),
+        pytest.approx(4.6 * FOLD_AT),
+    )
 
 
 def test_infinite_observation_counts_only_in_the_last_bucket():

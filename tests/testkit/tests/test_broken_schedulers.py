@@ -69,7 +69,9 @@ class RunsTheFinished(ReferenceScheduler):
 
     def finish_requests(self, handles, reason):
         waiting = [handle for handle in self.requests if self.requests[handle].row < 0]
-        ended = super().finish_requests([h for h in waiting if handles is None or h in handles], reason)
+        ended = super().finish_requests(
+            [h for h in waiting if handles is None or h in handles], reason
+        )
         for handle in [h for h in self.requests if handles is None or h in handles]:
             request = self.requests.pop(handle)
             request.status, request.finish_reason = RequestStatus.FINISHED, reason
@@ -136,7 +138,10 @@ class LosesOutputWhenPreempted(ReferenceScheduler):
 
     def preempt(self, request, **how):
         super().preempt(request, **how)
-        request.token_ids, request.num_output_tokens = request.token_ids[: request.num_prompt_tokens], 0
+        request.token_ids, request.num_output_tokens = (
+            request.token_ids[: request.num_prompt_tokens],
+            0,
+        )
 
 
 # ----------------------------------------------------------------------------------------------------- how requests end
@@ -153,7 +158,9 @@ class IgnoresAbortsOfTheWaiting(ReferenceScheduler):
 
     def finish_requests(self, handles, reason):
         running = [handle for handle, request in self.requests.items() if request.row >= 0]
-        return super().finish_requests([h for h in running if handles is None or h in handles], reason)
+        return super().finish_requests(
+            [h for h in running if handles is None or h in handles], reason
+        )
 
 
 class EndsTwice(ReferenceScheduler):
@@ -301,7 +308,9 @@ class CountsOneTooMany(Honest):
     class blocks_class(KVCacheManager):
         def match(self, request, row):
             match = super().match(request, row)
-            return match._replace(num_computed=match.num_computed + 1) if match.num_computed else match
+            return (
+                match._replace(num_computed=match.num_computed + 1) if match.num_computed else match
+            )
 
 
 class TrustsFailedRows(Honest):
@@ -353,7 +362,11 @@ class GoesByAddress(ReferenceScheduler):
         return id(request)
 
 
-BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+BROKEN = [
+    value
+    for value in list(globals().values())
+    if isinstance(value, type) and "caught_by" in vars(value)
+]
 
 
 def suite_for(broken):
@@ -374,10 +387,13 @@ def test_corpus_covers_the_contract():
     caught = Counter(broken.caught_by for broken in BROKEN)
     tests = {name for name in dir(SchedulerContract) if name.startswith("test_")}
     assert len(BROKEN) >= 12
-    assert tests - caught.keys() == {
-        "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_scheduler_suite
-        "test_min_tokens_hold_stop_ids_back",  # the worker holds them back; a scheduler can only end too late
-    }
+    assert (
+        tests - caught.keys()
+        == {
+            "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_scheduler_suite
+            "test_min_tokens_hold_stop_ids_back",  # the worker holds them back; a scheduler can only end too late
+        }
+    )
 
 
 class TestHonest(SchedulerContract):

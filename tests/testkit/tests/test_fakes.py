@@ -12,7 +12,13 @@ from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import SchedulerOutput
-from tenonry_testkit.fakes import ByteIOProcessor, FakeKVError, ReferenceScheduler, TokenModel, VirtualClock
+from tenonry_testkit.fakes import (
+    ByteIOProcessor,
+    FakeKVError,
+    ReferenceScheduler,
+    TokenModel,
+    VirtualClock,
+)
 from tenonry_testkit.fakes.model import FakeModelHooks, fake_model
 from tenonry_testkit.fakes.tokens import mix, mix_int, text_salt
 from tenonry_testkit.rig import Rig
@@ -29,13 +35,18 @@ class TestTokenModel:
         assert mix(np.array(numbers, np.uint64)).tolist() == [mix_int(number) for number in numbers]
 
     def test_next_token_depends_on_every_token_and_on_their_order(self):
-        base = [self.model.next_token(tokens, 3, PARAMS) for tokens in ([5, 6, 7], [7, 6, 5], [6, 6, 7], [5, 6, 7, 0])]
+        base = [
+            self.model.next_token(tokens, 3, PARAMS)
+            for tokens in ([5, 6, 7], [7, 6, 5], [6, 6, 7], [5, 6, 7, 0])
+        ]
         assert len(set(base)) == len(base)
 
     @pytest.mark.parametrize("windows", [(0,), (0, 3), (2, 0, 5)])
     def test_a_completion_is_made_of_next_tokens(self, windows):
         model, tokens = TokenModel(vocab_size=100, seed=3, windows=windows), [1, 2, 3]
-        whole = model.complete(tokens, SamplingParams(max_tokens=20), max_model_len=64, adapter="a").token_ids
+        whole = model.complete(
+            tokens, SamplingParams(max_tokens=20), max_model_len=64, adapter="a"
+        ).token_ids
         for token in whole:
             assert model.next_token(tokens, 3, PARAMS, adapter="a") == token
             tokens.append(token)
@@ -54,7 +65,9 @@ class TestTokenModel:
 
     def test_going_on_gives_the_rest(self):
         whole = self.model.complete([1, 2, 3], PARAMS, max_model_len=64)
-        rest = self.model.complete([1, 2, 3], PARAMS, max_model_len=64, delivered=whole.token_ids[:3])
+        rest = self.model.complete(
+            [1, 2, 3], PARAMS, max_model_len=64, delivered=whole.token_ids[:3]
+        )
         assert whole.token_ids[3:] == rest.token_ids
         assert whole.reason is rest.reason is FinishReason.LENGTH
 
@@ -70,7 +83,10 @@ class TestTokenModel:
         only = SamplingParams(max_tokens=8, allowed_token_ids=(3, 90))
         assert set(self.model.complete([1], only, max_model_len=64).token_ids) <= {3, 90}
         nothing = SamplingParams(max_tokens=8, min_tokens=8, allowed_token_ids=(3, 90))
-        assert self.model.complete([1], nothing, max_model_len=64, stop_ids=(3, 90)).reason is FinishReason.ERROR
+        assert (
+            self.model.complete([1], nothing, max_model_len=64, stop_ids=(3, 90)).reason
+            is FinishReason.ERROR
+        )
 
     def test_context_length_ends_it(self):
         assert len(self.model.complete([1] * 5, PARAMS, max_model_len=7).token_ids) == 2
@@ -101,23 +117,32 @@ class TestFakeWorker:
 
     def test_block_that_holds_something_else_is_found(self):
         def confuse(output):
-            output.new_block_id = np.array([2, *output.new_block_id.tolist()[1:]], np.int32)[: len(output.new_block_id)]
+            output.new_block_id = np.array([2, *output.new_block_id.tolist()[1:]], np.int32)[
+                : len(output.new_block_id)
+            ]
 
-        with pytest.raises(FakeKVError, match=r"handle 2\) reads position 0 from slot 8 .* but position 8 of handle 1"):
+        with pytest.raises(
+            FakeKVError,
+            match=r"handle 2\) reads position 0 from slot 8 .* but position 8 of handle 1",
+        ):
             self.steps(confuse, max_num_batched_tokens=18, num_blocks=20, num_steps=6)
 
     def test_wrong_prefix_hit_is_found(self):
         def pretend(output):
             for new in output.new:
                 new.num_computed = 4
-            output.num_tokens = np.where(output.num_tokens > 4, output.num_tokens - 4, output.num_tokens)
+            output.num_tokens = np.where(
+                output.num_tokens > 4, output.num_tokens - 4, output.num_tokens
+            )
 
         with pytest.raises(FakeKVError, match="does not hold its prefix but nothing"):
             self.steps(pretend, max_num_batched_tokens=18, num_blocks=20)
 
     def test_wrong_token_is_found(self):
         def lie(output):
-            output.next_token = np.where(output.next_token >= 0, output.next_token ^ 1, output.next_token)
+            output.next_token = np.where(
+                output.next_token >= 0, output.next_token ^ 1, output.next_token
+            )
 
         with pytest.raises(FakeKVError, match="next_token is"):
             self.steps(lie)
@@ -146,7 +171,9 @@ class TestFakeWorker:
             worker.execute_model(SchedulerOutput(step_id=0))
         assert len(worker.execute_model(SchedulerOutput(step_id=1)).row) == 0
         assert [output.step_id for output in seen] == [0, 1]
-        failing = type(worker)(dataclasses.replace(worker.context, options=type(worker).Options(fail_load="no disk")))
+        failing = type(worker)(
+            dataclasses.replace(worker.context, options=type(worker).Options(fail_load="no disk"))
+        )
         with pytest.raises(ModelError, match="no disk"):
             failing.load()
 

@@ -25,7 +25,9 @@ GREEDY = SamplingParams(temperature=0, max_tokens=9)
 
 @pytest.fixture
 def make_llm(tmp_plugins):
-    tmp_plugins.distribution("fake-model", entry_points={"tenonry.plugins": {"fake": "tenonry_testkit.fakes.model"}})
+    tmp_plugins.distribution(
+        "fake-model", entry_points={"tenonry.plugins": {"fake": "tenonry_testkit.fakes.model"}}
+    )
     engines = []
 
     def make(**settings):
@@ -76,13 +78,18 @@ def test_logprobs_have_their_shapes(make_llm):
 
 def test_kv_connector_of_the_kit_runs_in_both_halves(make_llm):
     """Token identity: what the second engine loads is what the first one computed."""
-    connector = {"name": "tenonry_testkit.fakes.connector:MemoryConnector", "options": {"store": "llm"}}
+    connector = {
+        "name": "tenonry_testkit.fakes.connector:MemoryConnector",
+        "options": {"store": "llm"},
+    }
     params = SamplingParams(max_tokens=5, seed=2)
     prompt = "a prompt of some length"
     try:
         outputs = []
         for _ in range(2):
-            llm = make_llm(kv_connector=connector, scheduler="tenonry_testkit.worker:CachingScheduler")
+            llm = make_llm(
+                kv_connector=connector, scheduler="tenonry_testkit.worker:CachingScheduler"
+            )
             outputs.append(llm.generate([prompt, "another"], params))
         assert [[o.outputs[0].token_ids for o in each] for each in outputs] == [
             [expected(text, params) for text in (prompt, "another")]

@@ -53,7 +53,14 @@ def test_right_deliveries_pass():
     assert ledger.take(news(4, scheduled=[ScheduledOutput(HANDLE, 0.5, 1)])) == []
     assert [entry.handle for entry in ledger.take(news(5, 6, finished=finished()))] == [HANDLE]
     assert ledger.live == []
-    assert ledger.summary() == {"stop": 1, "length": 0, "abort": 0, "error": 0, "live": 0, "tokens": 3}
+    assert ledger.summary() == {
+        "stop": 1,
+        "length": 0,
+        "abort": 0,
+        "error": 0,
+        "live": 0,
+        "tokens": 3,
+    }
 
 
 @pytest.mark.parametrize(
@@ -75,7 +82,14 @@ def test_right_deliveries_pass():
         ([news(scheduled=[ScheduledOutput(HANDLE, 0.5, 2)])], rules.RIGHT_TOKENS),
         ([news(scheduled=[ScheduledOutput(HANDLE, 0.9, 0)])], rules.COUNTS),
         (
-            [news(4, logprobs=TokenLogprobs(as_ids([0]), as_ids([[4, 5]]), np.zeros((1, 2)), as_ids([1])))],
+            [
+                news(
+                    4,
+                    logprobs=TokenLogprobs(
+                        as_ids([0]), as_ids([[4, 5]]), np.zeros((1, 2)), as_ids([1])
+                    ),
+                )
+            ],
             rules.OWN_LOGPROBS,
         ),
     ],
@@ -90,7 +104,9 @@ def test_wrong_delivery_breaks_its_rule(deliveries, rule):
 
 
 def test_malformed_columns_are_found():
-    outputs = EngineCoreOutputs(handles=np.array([HANDLE], np.uint64), token_ids=np.array([4, 5], np.int32))
+    outputs = EngineCoreOutputs(
+        handles=np.array([HANDLE], np.uint64), token_ids=np.array([4, 5], np.int32)
+    )
     with pytest.raises(RuleBroken, match="1 handles, 2 tokens"):
         make_ledger().take({1: outputs})
 

@@ -45,7 +45,10 @@ class SwallowsErrors(InstantExecutor):
 
     def execute_model(self, output):
         future = super().execute_model(output)
-        future._error, future._value = None, future._value or ModelRunnerOutput(step_id=output.step_id)
+        future._error, future._value = (
+            None,
+            future._value or ModelRunnerOutput(step_id=output.step_id),
+        )
         return future
 
 
@@ -150,7 +153,9 @@ class RaisesWhatItLikes(ByteIOProcessor):
     caught_by = "test_what_is_no_prompt_is_refused"
 
     def process_prompt(self, prompt, params, *, add_special_tokens=True):
-        return super().process_prompt(prompt["prompt"] if isinstance(prompt, dict) else prompt + "", params)
+        return super().process_prompt(
+            prompt["prompt"] if isinstance(prompt, dict) else prompt + "", params
+        )
 
 
 # -------------------------------------------------------------------------------------------------------- KV connectors
@@ -205,14 +210,26 @@ SUITES = {
     ByteIOProcessor: ("io_processor", IOProcessorContract),
     MemoryConnector: ("kv_connector", TestMemory),
 }
-BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+BROKEN = [
+    value
+    for value in list(globals().values())
+    if isinstance(value, type) and "caught_by" in vars(value)
+]
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
     kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
     suite = type(
-        "Suite", (base,), {kind: broken, "_tmp_path": tmp_path, "_built": [], "_count": 0, "phases": (Phase.generate,)}
+        "Suite",
+        (base,),
+        {
+            kind: broken,
+            "_tmp_path": tmp_path,
+            "_built": [],
+            "_count": 0,
+            "phases": (Phase.generate,),
+        },
     )
     assert broken.caught_by in failing_tests(suite, [broken.caught_by])
 

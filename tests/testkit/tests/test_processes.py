@@ -59,7 +59,9 @@ def test_deadline_is_an_error_with_the_output_so_far():
 def test_whole_tree_is_killed(words):
     with Running(TREE, *words, command=PYTHON) as process:
         child = int(process.wait_for_output(r"started (\d+)").group(1))
-        assert child in {found.pid for found in process.descendants()} & {found.pid for found in descendants()}
+        assert child in {found.pid for found in process.descendants()} & {
+            found.pid for found in descendants()
+        }
     assert not psutil.pid_exists(child) or psutil.Process(child).status() == psutil.STATUS_ZOMBIE
 
 

@@ -22,16 +22,24 @@ def afternoon(tmp_path):
 
     def run(test_block, without=""):
         for name, source in (BLOCKS[0], BLOCKS[test_block]):
-            (tmp_path / name).write_text(source.replace(without, "") if without else source, "utf-8")
+            (tmp_path / name).write_text(
+                source.replace(without, "") if without else source, "utf-8"
+            )
         words = ["-q", "-p", "no:cacheprovider", "-k", QUICK, "test_my_scheduler.py"]
         command = (sys.executable, "-m", "pytest")
-        return run_cli(*words, command=command, cwd=tmp_path, timeout=28, env={"PYTHONPATH": str(tmp_path)})
+        return run_cli(
+            *words, command=command, cwd=tmp_path, timeout=28, env={"PYTHONPATH": str(tmp_path)}
+        )
 
     return run
 
 
 def test_blocks_are_the_scheduler_its_test_and_a_repetition():
-    assert [name for name, _ in BLOCKS] == ["my_scheduler.py", "test_my_scheduler.py", "test_my_scheduler.py"]
+    assert [name for name, _ in BLOCKS] == [
+        "my_scheduler.py",
+        "test_my_scheduler.py",
+        "test_my_scheduler.py",
+    ]
 
 
 def test_scheduler_passes_with_a_test_of_its_own(afternoon):

@@ -103,7 +103,9 @@ def run_inner(pytester, monkeypatch, tmp_path):
     def run(source, *ini):
         pytester.makepyfile(source)
         pytester.makeini("\n".join(["[pytest]", "tenonry_residue_grace_s = 0.4", *ini]))
-        result = pytester.runpytest_subprocess("-p", "no:randomly", "-rEf", "--tb=short", timeout=25)
+        result = pytester.runpytest_subprocess(
+            "-p", "no:randomly", "-rEf", "--tb=short", timeout=25
+        )
         return result, result.stdout.str()
 
     return run
@@ -112,7 +114,9 @@ def run_inner(pytester, monkeypatch, tmp_path):
 def test_each_kind_of_residue_is_an_error_of_its_test(run_inner):
     result, text = run_inner(LEAVING)
     result.assert_outcomes(passed=7, errors=7)
-    blamed = dict(re.findall(r"ERROR at teardown of (\w+) _+\nthe test left behind:\n  ([^\n]+)", text))
+    blamed = dict(
+        re.findall(r"ERROR at teardown of (\w+) _+\nthe test left behind:\n  ([^\n]+)", text)
+    )
     assert set(blamed) == {
         "test_process", "test_orphan", "test_thread", "test_socket", "test_shared_memory", "test_run_folder",
         "test_last_user_of_a_careless_fixture",
@@ -140,5 +144,7 @@ def test_watch_can_be_switched_off(run_inner):
 
 
 def test_effort_reaches_the_suites(pytester):
-    pytester.makepyfile("from tenonry_testkit.search import effort\ndef test_it():\n    assert effort() == 7\n")
+    pytester.makepyfile(
+        "from tenonry_testkit.search import effort\ndef test_it():\n    assert effort() == 7\n"
+    )
     pytester.runpytest_subprocess("--testkit-effort=7", timeout=25).assert_outcomes(passed=1)

@@ -14,7 +14,9 @@ def test_streams_are_what_the_arithmetic_says(fake_model_site, no_outside_settin
         engine = AsyncLLM(served_config())
         try:
             for prompt in ([1, 2, 3], "four"):
-                assert runner.run(collect(engine, prompt, params(), "r")) == tokens(prompt, params())
+                assert runner.run(collect(engine, prompt, params(), "r")) == tokens(
+                    prompt, params()
+                )
         finally:
             engine.shutdown()
 

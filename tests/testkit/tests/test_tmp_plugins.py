@@ -26,7 +26,11 @@ GROUP = "tenonry.stat_loggers"
 def install(plugins, name="my-logger", version="2.3", module="my_logger", source=LOGGER, **options):
     options.setdefault("requires", ["tenonry>=0.1,<0.2"])
     plugins.distribution(
-        name, version, entry_points={GROUP: {"quiet": f"{module}:Quiet"}}, modules={module: source}, **options
+        name,
+        version,
+        entry_points={GROUP: {"quiet": f"{module}:Quiet"}},
+        modules={module: source},
+        **options,
     )
 
 
@@ -37,7 +41,11 @@ def resolve(plugins, name="quiet"):
 def test_installed_plugin_resolves_with_its_distribution_and_version(tmp_plugins):
     install(tmp_plugins)
     entry = resolve(tmp_plugins)
-    assert (entry.distribution, entry.version, entry.target) == ("my-logger", "2.3", "my_logger:Quiet")
+    assert (entry.distribution, entry.version, entry.target) == (
+        "my-logger",
+        "2.3",
+        "my_logger:Quiet",
+    )
 
 
 def test_really_installed_plugins_are_hidden(tmp_plugins):
@@ -75,7 +83,9 @@ def test_misspelt_hook_is_an_error_that_names_the_module(tmp_plugins):
             return None
     """
     tmp_plugins.distribution(
-        "my-hooks", entry_points={"tenonry.plugins": {"mine": "my_hooks"}}, modules={"my_hooks": source}
+        "my-hooks",
+        entry_points={"tenonry.plugins": {"mine": "my_hooks"}},
+        modules={"my_hooks": source},
     )
     with pytest.raises(PluginError, match="tenonry_get_sheduler"):
         tmp_plugins.manager()
@@ -91,7 +101,9 @@ def test_hook_module_in_a_package_is_found(tmp_plugins):
     """
     install(tmp_plugins)
     tmp_plugins.distribution(
-        "my-hooks", entry_points={"tenonry.plugins": {"mine": "pkg.hooks"}}, modules={"pkg.hooks": source}
+        "my-hooks",
+        entry_points={"tenonry.plugins": {"mine": "pkg.hooks"}},
+        modules={"pkg.hooks": source},
     )
     assert resolve(tmp_plugins, "alias").target == "my_logger:Quiet"
     assert [record.name for record in tmp_plugins.manager().hook_modules] == ["mine"]

@@ -33,13 +33,17 @@ NAME = "tenonry_testkit.fakes.scheduler:ReferenceScheduler"
 class TestTargets:
     def test_class_target_and_file_lead_to_a_scheduler(self, tmp_path):
         path = tmp_path / "mine.py"
-        path.write_text("from tenonry_testkit.fakes import ReferenceScheduler\nclass Mine(ReferenceScheduler): ...\n")
+        path.write_text(
+            "from tenonry_testkit.fakes import ReferenceScheduler\nclass Mine(ReferenceScheduler): ...\n"
+        )
         assert resolve_target("scheduler", ReferenceScheduler)[0] is ReferenceScheduler
         assert resolve_target("scheduler", NAME)[0] is ReferenceScheduler
         assert issubclass(resolve_target("scheduler", f"{path}:Mine")[0], ReferenceScheduler)
 
     def test_entry_point_is_found(self, tmp_plugins):
-        tmp_plugins.distribution("mine", "3.1", entry_points={"tenonry.schedulers": {"quick": NAME}})
+        tmp_plugins.distribution(
+            "mine", "3.1", entry_points={"tenonry.schedulers": {"quick": NAME}}
+        )
         assert resolve_target("scheduler", "quick")[::2] == (ReferenceScheduler, "quick")
 
     def test_what_the_kernel_would_refuse_is_refused(self):
@@ -56,7 +60,9 @@ class TestTargets:
             resolve_target("scheduler", ReferenceScheduler, {"bogus": 1})
 
     def test_suite_without_a_target_says_what_to_write(self):
-        failure = failing_tests(SchedulerContract, ["test_it_is_a_scheduler_that_the_kernel_accepts"])
+        failure = failing_tests(
+            SchedulerContract, ["test_it_is_a_scheduler_that_the_kernel_accepts"]
+        )
         assert 'scheduler = "my_package:MyClass"' in str(*failure.values())
 
 
@@ -86,7 +92,9 @@ class TestSearch:
             search(st.integers(0, 1000), check, 50)
 
     def test_all_cases_of_a_suite_are_named(self):
-        cases = list(cases_of(SchedulerContract, ["test_right_at_depth", "test_limits_are_never_exceeded"]))
+        cases = list(
+            cases_of(SchedulerContract, ["test_right_at_depth", "test_limits_are_never_exceeded"])
+        )
         assert [case for _, case in cases][:3] == [{"depth": 1}, {"depth": 2}, {"depth": 3}]
         assert {"seqs": 1, "budget": 9} in [case for _, case in cases]
 
@@ -143,7 +151,13 @@ class TestTraffic:
         assert repr(Send(family=1, cache_salt="a")) == "Send(family=1, cache_salt='a')"
 
     def test_same_program_gives_the_same_run(self):
-        ops = [Send(length=9), Send(family=1, max_tokens=7), Turn(3), Send(length=2, stop_after=1), Turn(9)]
+        ops = [
+            Send(length=9),
+            Send(family=1, max_tokens=7),
+            Turn(3),
+            Send(length=2, stop_after=1),
+            Turn(9),
+        ]
         runs = []
         for _ in range(2):
             rig = Rig(ReferenceScheduler, RigSpec(depth=2))
@@ -172,4 +186,9 @@ class TestImports:
         "module", ["scheduler", "worker", "executor", "stat_logger", "io_processor", "kv_connector"]
     )
     def test_suites_are_free_of_torch(self, module):
-        assert not self.loaded(f"tenonry_testkit.{module}") & {"torch", "transformers", "fastapi", "zmq"}
+        assert not self.loaded(f"tenonry_testkit.{module}") & {
+            "torch",
+            "transformers",
+            "fastapi",
+            "zmq",
+        }

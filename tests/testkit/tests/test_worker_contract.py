@@ -35,7 +35,9 @@ class ContiguousBlocks(Unchecked):
     def execute_model(self, output):
         for new in output.new:
             first = int(new.block_ids[0][0])
-            new.block_ids = tuple(np.arange(first, first + len(ids), dtype=np.int32) % 40 for ids in new.block_ids)
+            new.block_ids = tuple(
+                np.arange(first, first + len(ids), dtype=np.int32) % 40 for ids in new.block_ids
+            )
         return super().execute_model(output)
 
 
@@ -78,7 +80,11 @@ class CallsAnything(Unchecked):
         return getattr(self, method, lambda *args: None)(*args) if method != "__init__" else None
 
 
-BROKEN = [value for value in list(globals().values()) if isinstance(value, type) and "caught_by" in vars(value)]
+BROKEN = [
+    value
+    for value in list(globals().values())
+    if isinstance(value, type) and "caught_by" in vars(value)
+]
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)

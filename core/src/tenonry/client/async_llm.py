@@ -31,7 +31,9 @@ class AsyncLLM(FrontEnd):
     def is_paused(self) -> bool:
         return not self._gate.opened.is_set()
 
-    async def pause_generation(self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True) -> None:
+    async def pause_generation(
+        self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True
+    ) -> None:
         """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
         self._gate.opened.clear()
         if not wait_for_inflight_requests:
@@ -52,7 +54,9 @@ class AsyncLLM(FrontEnd):
 
     async def _wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - as above
         deadline = time.monotonic() + timeout
-        while len(self._outputs) or (self._gate.is_draining and self._gate.held):  # whoever is in already is served
+        while len(self._outputs) or (
+            self._gate.is_draining and self._gate.held
+        ):  # whoever is in already is served
             if self.errored or time.monotonic() > deadline:
                 return False
             await asyncio.sleep(0.02)
@@ -68,7 +72,9 @@ class AsyncLLM(FrontEnd):
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
-        return {name: pid for name, pid in self._engines.pids().items() if name.startswith("engine ")}
+        return {
+            name: pid for name, pid in self._engines.pids().items() if name.startswith("engine ")
+        }
 
     async def scale(self, size: int, drain_timeout: float = 300.0) -> None:
         """Go on with `size` engines. New ones join; ones that leave finish their requests first.
@@ -89,7 +95,9 @@ class AsyncLLM(FrontEnd):
         self.listen()
         return await self._client.call(method, *args)
 
-    async def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         """Forget cached KV blocks; True if all were forgotten."""
         return all(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
 

@@ -29,8 +29,13 @@ class CoordinatorLink:
     def connect(self, coordinator: EngineZmqAddresses) -> None:
         """Once; engines that join later report to the same coordinator."""
         if self._table is None:
-            loads, reports = coordinator.frontend_stats_publish_address or "", coordinator.coordinator_output or ""
-            self._table = make_socket(self._context, zmq.SUB, loads, bind=False, curve=self._curve, keep="latest")
+            loads, reports = (
+                coordinator.frontend_stats_publish_address or "",
+                coordinator.coordinator_output or "",
+            )
+            self._table = make_socket(
+                self._context, zmq.SUB, loads, bind=False, curve=self._curve, keep="latest"
+            )
             self._table.subscribe(b"")
             self._reports = make_socket(
                 self._context, zmq.PUSH, reports, bind=False, curve=self._curve, keep="connected"
@@ -45,14 +50,18 @@ class CoordinatorLink:
             self.loads = {index: running + waiting for index, running, waiting in table.loads}
             self.wave, self._is_running = max(self.wave, table.wave), table.is_running
             self._heard_at = time.monotonic()
-        if self.loads and time.monotonic() > self._heard_at + STALE_S:  # the coordinator is gone: better no figures
+        if (
+            self.loads and time.monotonic() > self._heard_at + STALE_S
+        ):  # the coordinator is gone: better no figures
             self.loads = {}
 
     def wake(self, chosen: int) -> None:
         """A request went to `chosen`; the others have to step with it, if they pause."""
         if self._reports is not None and not self._is_running:
             with contextlib.suppress(zmq.Again):  # it is gone; the engines' owner knows
-                self._reports.send(msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK)
+                self._reports.send(
+                    msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK
+                )
 
     def close(self) -> None:
         close_all(self._table, self._reports)

@@ -53,7 +53,11 @@ class EngineLink:
     __slots__ = ("dead", "epoch", "identity", "index", "requests")
 
     def __init__(self, facts: EngineFacts) -> None:
-        self.index, self.epoch, self.identity = facts.index, facts.epoch, engine_identity(facts.index)
+        self.index, self.epoch, self.identity = (
+            facts.index,
+            facts.epoch,
+            engine_identity(facts.index),
+        )
         self.requests: set[int] = set()
         self.dead = ""
 
@@ -66,7 +70,11 @@ class CoreClient:
     """
 
     def __init__(
-        self, config: EngineConfig, on_death: Callable[[int, str], None], curve: CurveKeys | None = None, index: int = 0
+        self,
+        config: EngineConfig,
+        on_death: Callable[[int, str], None],
+        curve: CurveKeys | None = None,
+        index: int = 0,
     ) -> None:
         self._on_death, self._curve, self.frames_dropped = on_death, curve, 0
         self.dead: str | None = None
@@ -90,14 +98,20 @@ class CoreClient:
         """Be found at these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
         self.check_alive()
         if self._input is None or self._output is None:
-            self._input = make_socket(self._context, zmq.ROUTER, input_address, bind=True, curve=self._curve)
-            self._output = make_socket(self._context, zmq.PULL, output_address, bind=True, curve=self._curve)
+            self._input = make_socket(
+                self._context, zmq.ROUTER, input_address, bind=True, curve=self._curve
+            )
+            self._output = make_socket(
+                self._context, zmq.PULL, output_address, bind=True, curve=self._curve
+            )
         else:
             self._input.bind(input_address)
             self._output.bind(output_address)
         return endpoint(self._input), endpoint(self._output)
 
-    def add_engines(self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None) -> None:
+    def add_engines(
+        self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None
+    ) -> None:
         """Engines that are ready; requests may go to them from now on."""
         for one in facts:
             self.engines[one.index] = EngineLink(one)
@@ -141,7 +155,10 @@ class CoreClient:
 
     def load(self, index: int) -> int:
         """Requests of an engine: as published, or our own times the number of front ends, whichever is more."""
-        return max(len(self.engines[index].requests) * self.num_clients, self._coordinator.loads.get(index, 0))
+        return max(
+            len(self.engines[index].requests) * self.num_clients,
+            self._coordinator.loads.get(index, 0),
+        )
 
     # ------------------------------------------------------------------ to the engines
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
@@ -157,22 +174,32 @@ class CoreClient:
             try:
                 frames = self._encoder.encode(request)
             except (TypeError, ValueError, OverflowError) as error:
-                raise RequestError(f"request {request.request_id} cannot be sent: {error}") from error
+                raise RequestError(
+                    f"request {request.request_id} cannot be sent: {error}"
+                ) from error
             link.requests.add(request.handle)
             self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
-        able = sorted(index for index, link in self.engines.items() if not (link.dead or index in self.leaving))
+        able = sorted(
+            index
+            for index, link in self.engines.items()
+            if not (link.dead or index in self.leaving)
+        )
         rank = request.data_parallel_rank
         if rank in self.engines and self.engines[rank].dead:
-            raise EngineDeadError(f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}")
+            raise EngineDeadError(
+                f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
+            )
         if rank is not None and rank not in able:
             what = f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}"
             raise RequestError(what, "data_parallel_rank")
         if not able:
             raise EngineDeadError("no engine takes requests: those that ran died, or leave")
-        return self.engines[self._balancer.pick(request, able if rank is None else [rank], self.load)]
+        return self.engines[
+            self._balancer.pick(request, able if rank is None else [rank], self.load)
+        ]
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """Tell engines to end requests; a dead engine has ended them already."""
@@ -180,7 +207,9 @@ class CoreClient:
             theirs = link.requests.intersection(handles)
             if theirs:
                 link.requests -= theirs
-                with contextlib.suppress(EngineDeadError):  # one that is gone keeps no other from hearing it
+                with contextlib.suppress(
+                    EngineDeadError
+                ):  # one that is gone keeps no other from hearing it
                     self._send(link, RequestType.ABORT, *self._encoder.encode(sorted(theirs)))
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -196,7 +225,11 @@ class CoreClient:
         call_id = next(self._call_ids)
         future = self._calls[link.index, call_id] = asyncio.get_running_loop().create_future()
         try:
-            self._send(link, RequestType.UTILITY, *self._encoder.encode(UtilityCall(call_id, method, list(args))))
+            self._send(
+                link,
+                RequestType.UTILITY,
+                *self._encoder.encode(UtilityCall(call_id, method, list(args))),
+            )
             return await future
         finally:
             del self._calls[link.index, call_id]
@@ -208,9 +241,13 @@ class CoreClient:
 
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
         try:
-            send_frames(self._sockets()[0], (link.identity, kind.value, *frames), copy=len(frames) < 4)
+            send_frames(
+                self._sockets()[0], (link.identity, kind.value, *frames), copy=len(frames) < 4
+            )
         except zmq.ZMQError as error:
-            raise EngineDeadError(f"engine {link.index} cannot be reached: {error.strerror}") from error
+            raise EngineDeadError(
+                f"engine {link.index} cannot be reached: {error.strerror}"
+            ) from error
 
     # ------------------------------------------------------------------ from the engines
     @property
@@ -267,6 +304,8 @@ class CoreClient:
     def close(self) -> None:
         """Remove the sockets. Idempotent."""
         self.dead = self.dead or "it was shut down"
-        close_all(self._input, self._output)  # when Python ends, the context has forgotten them and would wait
+        close_all(
+            self._input, self._output
+        )  # when Python ends, the context has forgotten them and would wait
         self._coordinator.close()
         self._context.destroy(linger=0)

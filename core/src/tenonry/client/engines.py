@@ -86,10 +86,14 @@ class OwnedEngines(Engines):
             config = config.model_copy(update={"log_stats": True})
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
-        with contextlib.ExitStack() as parts:  # what loggers hold must not stay if there will be no engines
+        with (
+            contextlib.ExitStack() as parts
+        ):  # what loggers hold must not stay if there will be no engines
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
-            self.fleet = EngineFleet(config, self.model, self.plan, self._lost, coordinated=coordinated)
+            self.fleet = EngineFleet(
+                config, self.model, self.plan, self._lost, coordinated=coordinated
+            )
             self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
             parts.pop_all()
 
@@ -124,20 +128,30 @@ class OwnedEngines(Engines):
             logger.info("%d engines run already", size)
             return
         if self.model.needs_lockstep:
-            raise ConfigError(f"the engines of {self.model.name} step together; their number is fixed while they run")
+            raise ConfigError(
+                f"the engines of {self.model.name} step together; their number is fixed while they run"
+            )
         if size > len(running):
-            await self._grow([index for index in range(MAX_ENGINES) if index not in running][: size - len(running)])
+            await self._grow(
+                [index for index in range(MAX_ENGINES) if index not in running][
+                    : size - len(running)
+                ]
+            )
         else:
             await self._shrink(running[size:], drain_timeout)
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:
             with contextlib.closing(self.fleet.meeting()) as meeting:
-                start = asyncio.ensure_future(asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting)))
+                start = asyncio.ensure_future(
+                    asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting))
+                )
                 try:
                     facts = await asyncio.shield(start)
                 except asyncio.CancelledError:
-                    await asyncio.wait([start])  # a thread cannot be cancelled; then what it started is stopped
+                    await asyncio.wait(
+                        [start]
+                    )  # a thread cannot be cancelled; then what it started is stopped
                     raise
                 self._join(facts)
                 self.client.leaving.update(indexes)  # until they are connected
@@ -157,13 +171,17 @@ class OwnedEngines(Engines):
         engines, deadline = self.client.engines, time.monotonic() + drain_timeout
         self.client.leaving.update(indexes)
         try:
-            while open_requests := sum(len(engines[index].requests) for index in indexes if index in engines):
+            while open_requests := sum(
+                len(engines[index].requests) for index in indexes if index in engines
+            ):
                 if time.monotonic() > deadline:
                     left = f"{open_requests} requests still run on engines {indexes}"
                     raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
                 await asyncio.sleep(DRAIN_POLL_S)
             if not any(link.index not in indexes and not link.dead for link in engines.values()):
-                raise LaunchError(f"the engines that were to stay died; engines {indexes} stay instead")
+                raise LaunchError(
+                    f"the engines that were to stay died; engines {indexes} stay instead"
+                )
         except BaseException:
             self.client.leaving.difference_update(indexes)
             raise
@@ -189,11 +207,17 @@ class OwnedEngines(Engines):
     def _is_connecting(self) -> bool:
         missing = self.client.unheard()
         if missing and time.monotonic() > self._connect_by:
-            raise LaunchError(f"engines {sorted(missing)} are ready but did not connect their sockets")
+            raise LaunchError(
+                f"engines {sorted(missing)} are ready but did not connect their sockets"
+            )
         return bool(missing)
 
     def _learn(self) -> None:
-        facts = [facts for index, facts in list(self.fleet.engines.items()) if index in self.client.engines]
+        facts = [
+            facts
+            for index, facts in list(self.fleet.engines.items())
+            if index in self.client.engines
+        ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
         self.info = engine_info(self._config, self.model, self.plan, facts, self._context)

@@ -9,7 +9,9 @@ from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.plugin.discovery import distribution_of_module
 
 
-def ask_io_processor(io: IOProcessor, request_id: str, method: str, *args: Any, **options: Any) -> Any:
+def ask_io_processor(
+    io: IOProcessor, request_id: str, method: str, *args: Any, **options: Any
+) -> Any:
     """Call a method for one request. Raises RequestError as it comes, and EngineGenerateError for anything else."""
     try:
         return getattr(io, method)(*args, **options)
@@ -20,7 +22,9 @@ def ask_io_processor(io: IOProcessor, request_id: str, method: str, *args: Any, 
         raise fault from fault.__cause__
 
 
-def io_fault(io: IOProcessor | None, request_id: str, call: str, cause: Exception) -> EngineGenerateError:
+def io_fault(
+    io: IOProcessor | None, request_id: str, call: str, cause: Exception
+) -> EngineGenerateError:
     """The error of the request; its `__cause__` is the PluginFault."""
     plugin = f"{type(io).__module__}:{type(io).__qualname__}"
     fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)

@@ -59,7 +59,9 @@ class FrontEnd:
             is_plain = io is None or type(io).post_process is IOProcessor.post_process
             self._post_process = None if io is None or is_plain else io.post_process
             engines.start()
-            self._inputs = InputProcessor(self.model, io, self.info.max_model_len, config.seed, engines.index)
+            self._inputs = InputProcessor(
+                self.model, io, self.info.max_model_len, config.seed, engines.index
+            )
             self._outputs = OutputProcessor(io, time.monotonic, log_stats=self._stats.enabled)
             self._gate = Gate(config, self._outputs, engines)
         except BaseException:
@@ -100,16 +102,22 @@ class FrontEnd:
         except Exception as error:
             raise EngineGenerateError(f"request {request_id} failed: {error}") from error
         finally:
-            if self._outputs.get(request_id) is stream:  # nobody reads on: the caller left, or one completion failed
+            if (
+                self._outputs.get(request_id) is stream
+            ):  # nobody reads on: the caller left, or one completion failed
                 self._abort([request_id])
 
-    async def add_request(self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any) -> Stream:
+    async def add_request(
+        self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
+    ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
         self._client.check_alive()
         self.listen()
         with self._gate.holding(params.n):
             process = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
-            processed, requests = await asyncio.to_thread(process) if is_long_text(prompt, params) else process()
+            processed, requests = (
+                await asyncio.to_thread(process) if is_long_text(prompt, params) else process()
+            )
             await self._gate.wait()
         self._client.check_alive()
         stream = self._outputs.add(processed, requests)
@@ -119,7 +127,9 @@ class FrontEnd:
             self._abort([request_id])
             raise
         if self.config.log_requests:
-            logger.info("request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params)
+            logger.info(
+                "request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params
+            )
         return stream
 
     def listen(self) -> None:

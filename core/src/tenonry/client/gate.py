@@ -21,7 +21,12 @@ class Gate:
     """
 
     def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
-        self._config, self._outputs, self._stats, self._engines = config, outputs, engines.stats, engines
+        self._config, self._outputs, self._stats, self._engines = (
+            config,
+            outputs,
+            engines.stats,
+            engines,
+        )
         self.held = 0
         self.opened = asyncio.Event()
         self.opened.set()
@@ -33,7 +38,9 @@ class Gate:
         queued, engines = self._config.max_num_queued_reqs, self._engines
         if queued is None:
             return math.inf
-        return math.ceil((self._config.max_num_seqs * len(engines.info.engine_indexes) + queued) / engines.count)
+        return math.ceil(
+            (self._config.max_num_seqs * len(engines.info.engine_indexes) + queued) / engines.count
+        )
 
     @contextlib.contextmanager
     def holding(self, count: int) -> Iterator[None]:
@@ -44,11 +51,15 @@ class Gate:
         """
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
-            raise DrainingError("the server is shutting down and accepts no new requests", retry_after_s=5.0)
+            raise DrainingError(
+                "the server is shutting down and accepts no new requests", retry_after_s=5.0
+            )
         inside, capacity = self._outputs.num_completions + self.held, self.capacity
         if count > capacity:
             self._stats.submit("record_rejection", "invalid")
-            raise RequestError(f"n={count}: there is room for {capacity} sequences in all; lower n", "n")
+            raise RequestError(
+                f"n={count}: there is room for {capacity} sequences in all; lower n", "n"
+            )
         if inside + count > capacity:
             self._stats.submit("record_rejection", "queue_full")
             raise QueueFullError(

@@ -29,14 +29,33 @@ LONG_TEXT_CHARS = 8192  # texts above this are tokenised off the event loop
 class InputProcessor:
     """Makes handles, seeds and stop ids; checks requests against the engine's limits. `index`: the front end's own."""
 
-    def __init__(self, model: ModelInfo, io: IOProcessor | None, max_model_len: int, seed: int, index: int = 0) -> None:
-        self._model, self._io, self._limits = model, io, RequestLimits(max_model_len, model.vocab_size)
+    def __init__(
+        self,
+        model: ModelInfo,
+        io: IOProcessor | None,
+        max_model_len: int,
+        seed: int,
+        index: int = 0,
+    ) -> None:
+        self._model, self._io, self._limits = (
+            model,
+            io,
+            RequestLimits(max_model_len, model.vocab_size),
+        )
         base = make_handle(index, 0)
-        self._handles = itertools.count(base + 1)  # long texts are processed in threads, and `next` is atomic
+        self._handles = itertools.count(
+            base + 1
+        )  # long texts are processed in threads, and `next` is atomic
         self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 
     def process(
-        self, prompt: Any, params: SamplingParams, request_id: str, *, add_special_tokens: bool = True, **fields: Any
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        request_id: str,
+        *,
+        add_special_tokens: bool = True,
+        **fields: Any,
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
         """The processed prompt, and one engine request per completion. Raises RequestError.
 
@@ -47,7 +66,9 @@ class InputProcessor:
             given, prompt = prompt, {"prompt_token_ids": prompt.prompt_token_ids}
         else:
             rest = {key: value for key, value in fields.items() if value is not None}
-            given = EngineCoreRequest(handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **rest)
+            given = EngineCoreRequest(
+                handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **rest
+            )
         processed = self._process_prompt(prompt, params, request_id, add_special_tokens)
         request = msgspec.structs.replace(
             given,
@@ -62,7 +83,9 @@ class InputProcessor:
         request.handle = next(self._handles)
         first = request.sampling_params
         more = [
-            msgspec.structs.replace(request, handle=next(self._handles), sampling_params=self._seeded(first, index))
+            msgspec.structs.replace(
+                request, handle=next(self._handles), sampling_params=self._seeded(first, index)
+            )
             for index in range(1, params.n)
         ]
         return processed, [request, *more]
@@ -76,10 +99,17 @@ class InputProcessor:
         if self._io is None:
             if ids is not None:
                 raise RequestError("bad_words needs a tokenizer, but none is loaded", "bad_words")
-            raise RequestError("no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt")
+            raise RequestError(
+                "no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt"
+            )
         given = prompt if ids is None else {"prompt_token_ids": ids.tolist()}
         processed: ProcessedPrompt = ask_io_processor(
-            self._io, request_id, "process_prompt", given, params, add_special_tokens=add_special_tokens
+            self._io,
+            request_id,
+            "process_prompt",
+            given,
+            params,
+            add_special_tokens=add_special_tokens,
         )
         return processed
 
@@ -117,4 +147,7 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
 def is_long_text(prompt: Any, params: SamplingParams) -> bool:
     """True where prompt and bad words take long enough to tokenise to be worth a thread."""
     text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return sum(map(len, (text if isinstance(text, str) else "", *(params.bad_words or ())))) > LONG_TEXT_CHARS
+    return (
+        sum(map(len, (text if isinstance(text, str) else "", *(params.bad_words or ()))))
+        > LONG_TEXT_CHARS
+    )

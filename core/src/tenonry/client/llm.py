@@ -31,16 +31,22 @@ class LLM:
     call `shutdown()`. Not for use by two threads at once.
     """
 
-    def __init__(self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any) -> None:
+    def __init__(
+        self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
+    ) -> None:
         if config is None:
             config = make_config({"model": model, **settings})
         elif model is not None or settings:
             raise ConfigError("give either config= or single settings, not both")
         if config.data_parallel_size != 1:
-            raise ConfigError("LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`")
+            raise ConfigError(
+                "LLM runs one engine; for data_parallel_size above 1 use AsyncLLM or `tenonry serve`"
+            )
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
-        with contextlib.ExitStack() as parts:  # what is built already ends if the rest cannot be built
+        with (
+            contextlib.ExitStack() as parts
+        ):  # what is built already ends if the rest cannot be built
             self.io_processor = build_io_processor(config, plan, self.model)
             if self.io_processor is not None:
                 parts.callback(self.io_processor.shutdown)
@@ -50,7 +56,9 @@ class LLM:
             parts.callback(self.engine_core.shutdown)
             longest = self.engine_core.kv_cache.max_model_len
             self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
-            self._outputs = OutputProcessor(self.io_processor, time.monotonic, log_stats=self._stats.enabled)
+            self._outputs = OutputProcessor(
+                self.io_processor, time.monotonic, log_stats=self._stats.enabled
+            )
             self._ids = itertools.count()
             self._dead: str | None = None
             self.info = engine_info(config, self.model, plan, [self.engine_core.facts()])
@@ -76,12 +84,20 @@ class LLM:
         """
         if self._dead is not None:
             raise EngineDeadError(f"the engine is gone: {self._dead}")
-        if isinstance(prompts, str | dict) or (isinstance(prompts, list) and prompts and isinstance(prompts[0], int)):
+        if isinstance(prompts, str | dict) or (
+            isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
+        ):
             prompts = [prompts]
-        given = SamplingParams(**self.model.default_sampling) if sampling_params is None else sampling_params
+        given = (
+            SamplingParams(**self.model.default_sampling)
+            if sampling_params is None
+            else sampling_params
+        )
         params = [given] * len(prompts) if isinstance(given, SamplingParams) else given
         if len(params) != len(prompts):
-            raise ConfigError(f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each")
+            raise ConfigError(
+                f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"
+            )
         if priority is not None and len(priority) != len(prompts):
             raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
         prepared = [
@@ -94,7 +110,10 @@ class LLM:
         return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
-        self, messages: Any, sampling_params: SamplingParams | Sequence[SamplingParams] | None = None, **kwargs: Any
+        self,
+        messages: Any,
+        sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
+        **kwargs: Any,
     ) -> list[RequestOutput]:
         """Answer one conversation (a list of messages) or several (a list of those)."""
         if self.io_processor is None:
@@ -103,7 +122,9 @@ class LLM:
         prompts = [self.io_processor.render_chat(chat, **kwargs) for chat in chats]
         return self.generate(prompts, sampling_params)
 
-    def _run(self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool) -> list[RequestOutput]:
+    def _run(
+        self, prepared: list[tuple[ProcessedPrompt, list[EngineCoreRequest]]], show: bool
+    ) -> list[RequestOutput]:
         progress = _Progress(len(prepared)) if show else None
         try:
             streams = [self._outputs.add(*one) for one in prepared]
@@ -123,7 +144,9 @@ class LLM:
         finally:
             if progress is not None:
                 sys.stderr.write("\n")
-        while self.engine_core.has_work():  # workers hear of rows that left, so that nothing is held between calls
+        while (
+            self.engine_core.has_work()
+        ):  # workers hear of rows that left, so that nothing is held between calls
             self._step()
         return [output for stream in streams if (output := stream.take()) is not None]
 
@@ -150,7 +173,9 @@ class LLM:
         """Forget cached KV blocks; True if all were forgotten."""
         return self.engine_core.reset_prefix_cache()
 
-    def collective_rpc(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def collective_rpc(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         """Call a method of the workers' allow-list; one result per rank."""
         return self.engine_core.call_workers(method, list(args), timeout)
 

@@ -78,7 +78,9 @@ def chunk_digests(request: EngineCoreRequest) -> list[bytes]:
     ids = np.ascontiguousarray(request.prompt_token_ids, np.int32)
     count = min(len(ids) // CHUNK_TOKENS, MAX_CHUNKS)
     data = ids[: count * CHUNK_TOKENS].tobytes()
-    state = hashlib.blake2b(repr((request.cache_salt, request.adapter)).encode(), digest_size=DIGEST_BYTES)
+    state = hashlib.blake2b(
+        repr((request.cache_salt, request.adapter)).encode(), digest_size=DIGEST_BYTES
+    )
     digests = []
     size = CHUNK_TOKENS * ids.itemsize
     for start in range(0, len(data), size):

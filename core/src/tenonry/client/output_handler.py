@@ -28,7 +28,9 @@ STOP_TIMEOUT_S = 1.0
 class OutputHandler:
     """Listens, on the running loop, from construction to `stop`. Any exception of its own ends every open request."""
 
-    def __init__(self, client: CoreClient, outputs: OutputProcessor, stats: StatManager, gate: Gate) -> None:
+    def __init__(
+        self, client: CoreClient, outputs: OutputProcessor, stats: StatManager, gate: Gate
+    ) -> None:
         self._client, self._outputs, self._stats, self._gate = client, outputs, stats, gate
         self.loop = asyncio.get_running_loop()
         self._thread = threading.get_ident()
@@ -36,7 +38,9 @@ class OutputHandler:
         self._busy = False  # another turn is about to come
         self._fd = client.output_fd
         self.loop.add_reader(self._fd, self._on_readable)
-        self.loop.call_soon(self._on_readable)  # the descriptor is edge-triggered: something may be there already
+        self.loop.call_soon(
+            self._on_readable
+        )  # the descriptor is edge-triggered: something may be there already
 
     def _on_readable(self) -> None:
         if not self._busy:
@@ -70,14 +74,18 @@ class OutputHandler:
             self._outputs.absorb(outputs)
             if outputs.scheduler_stats is not None and self._stats.enabled:
                 self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
-            if outputs.prompt_logprobs:  # as long to take in as many frames; a step has no more of them than its tokens
+            if (
+                outputs.prompt_logprobs
+            ):  # as long to take in as many frames; a step has no more of them than its tokens
                 break
         return False
 
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: end the requests of an engine, once what it still managed to say has arrived."""
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(self.loop.call_later, LAST_WORDS_S, self._bury, index, reason)
+            self.loop.call_soon_threadsafe(
+                self.loop.call_later, LAST_WORDS_S, self._bury, index, reason
+            )
 
     def _bury(self, index: int, reason: str) -> None:
         aborts: list[int] = []
@@ -89,7 +97,9 @@ class OutputHandler:
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
         else:
-            others = self._outputs.fail(lost, EngineDeadError(f"the engine of this request died: {reason}"))
+            others = self._outputs.fail(
+                lost, EngineDeadError(f"the engine of this request died: {reason}")
+            )
             self._client.abort_requests([*aborts, *others])
         # Nothing that comes from this engine will bring the numbers of its requests, or say that it runs none.
         last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
@@ -114,7 +124,9 @@ class OutputHandler:
 
     def _finish(self, error: Exception) -> None:
         with contextlib.suppress(EngineDeadError):
-            self._client.abort_requests(self._outputs.live_handles())  # the engine need not go on for nobody
+            self._client.abort_requests(
+                self._outputs.live_handles()
+            )  # the engine need not go on for nobody
         with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
             self.loop.remove_reader(self._fd)
             self._outputs.fail_all(error)

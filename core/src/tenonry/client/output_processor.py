@@ -32,9 +32,13 @@ class OutputProcessor:
     `touched`: completions with tokens that `flush` has not worked on yet.
     """
 
-    def __init__(self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False) -> None:
+    def __init__(
+        self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False
+    ) -> None:
         self._io, self._clock, self._log_stats = io, clock, log_stats
-        self._completions: dict[int, Completion] = {}  # those that have not ended, and that engines still run
+        self._completions: dict[
+            int, Completion
+        ] = {}  # those that have not ended, and that engines still run
         self._streams: dict[str, Stream] = {}
         self.touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that the engine need not go on with
@@ -54,14 +58,17 @@ class OutputProcessor:
         first = requests[0]
         if first.request_id in self._streams:
             raise RequestError(
-                f"request id '{first.request_id}' is in use; ids of running requests must differ", "request_id"
+                f"request id '{first.request_id}' is in use; ids of running requests must differ",
+                "request_id",
             )
         stream = Stream(first, processed, self._clock())
         for index, request in enumerate(requests):
             params, detokenizer = request.sampling_params, None
             if self._io is not None and params.detokenize:
                 prompt = ConstantList(stream.prompt_token_ids)
-                detokenizer = ask_io_processor(self._io, stream.request_id, "make_detokenizer", prompt, params)
+                detokenizer = ask_io_processor(
+                    self._io, stream.request_id, "make_detokenizer", prompt, params
+                )
             stream.completions.append(Completion(request.handle, index, stream, detokenizer))
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
@@ -100,11 +107,17 @@ class OutputProcessor:
         lost = [self._completions.pop(handle, None) for handle in handles]
         others = []
         for stream in {completion.stream for completion in lost if completion is not None}:
-            others += [c.handle for c in stream.completions if self._completions.pop(c.handle, None) is not None]
+            others += [
+                c.handle
+                for c in stream.completions
+                if self._completions.pop(c.handle, None) is not None
+            ]
             self._streams.pop(stream.request_id, None)
             stream.error = stream.error or error
             if self._log_stats:
-                self._iterations[stream.engine_index].finished.append(self._finished_stats(stream, "error"))
+                self._iterations[stream.engine_index].finished.append(
+                    self._finished_stats(stream, "error")
+                )
             stream.notify()
         return others
 
@@ -113,7 +126,11 @@ class OutputProcessor:
         """Take in one frame; nothing is visible to callers before `flush`."""
         completions, touched = self._completions, self.touched
         handles = outputs.handles.tolist()
-        owners = np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist() if len(outputs.offsets) else handles
+        owners = (
+            np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist()
+            if len(outputs.offsets)
+            else handles
+        )
         for handle, token_id in zip(owners, outputs.token_ids.tolist(), strict=True):
             completion = completions.get(handle)
             if completion is not None:
@@ -135,19 +152,27 @@ class OutputProcessor:
                 if completion is not None:
                     wanted = completion.stream.request.sampling_params.logprobs
                     completion.fresh_logprobs += self._logprobs(completion, wanted, [line])
-        for handle, part in zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True):
+        for handle, part in zip(
+            outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True
+        ):
             completion = self._completions.get(handle)
             if completion is not None and completion.index == 0:
                 stream = completion.stream
                 wanted = stream.request.sampling_params.prompt_logprobs
                 lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
-                known = (stream.prompt_logprobs or [None])[: part.start]  # a preempted request computes them again
+                known = (stream.prompt_logprobs or [None])[
+                    : part.start
+                ]  # a preempted request computes them again
                 stream.prompt_logprobs = [*known, *self._logprobs(completion, wanted, lines)]
 
-    def _logprobs(self, completion: Completion, wanted: int | None, lines: Lines) -> list[dict[int, Logprob]]:
+    def _logprobs(
+        self, completion: Completion, wanted: int | None, lines: Lines
+    ) -> list[dict[int, Logprob]]:
         """One dict per line of columns: token ids, log-probabilities, and the rank of the first."""
         try:
-            return [] if wanted is None else [logprob_entry(*line, wanted, self._io) for line in lines]
+            return (
+                [] if wanted is None else [logprob_entry(*line, wanted, self._io) for line in lines]
+            )
         except Exception as error:  # noqa: BLE001 - it fails this request, and is named
             self._io_failed(completion, "token_texts", error)
             return []
@@ -229,7 +254,9 @@ class OutputProcessor:
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.new_ids += ids
         if completion.fresh_logprobs:
-            completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[: len(ids)]
+            completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[
+                : len(ids)
+            ]
             completion.fresh_logprobs = []
         if self._log_stats:
             iteration = self._iterations[completion.stream.engine_index]
@@ -243,7 +270,9 @@ class OutputProcessor:
         completion.num_generated += len(ids)
         completion.last_time = now
 
-    def _finish(self, completion: Completion, reason: FinishReason, stop_reason: int | str | None) -> None:
+    def _finish(
+        self, completion: Completion, reason: FinishReason, stop_reason: int | str | None
+    ) -> None:
         """Terminal outcome of one completion; the stream closes with its last one."""
         stream = completion.stream
         if completion.detokenizer is not None and not isinstance(stop_reason, str):
@@ -251,7 +280,9 @@ class OutputProcessor:
                 completion.new_text += completion.detokenizer.finish()
             except Exception as error:  # noqa: BLE001 - it fails this request, and is named
                 reason, stop_reason = FinishReason.ERROR, None
-                stream.error = stream.error or io_fault(self._io, stream.request_id, "finish", error)
+                stream.error = stream.error or io_fault(
+                    self._io, stream.request_id, "finish", error
+                )
         completion.finish_reason, completion.stop_reason = str(reason), stop_reason
         if self._completions.pop(completion.handle, None) is not None:
             self._aborts.append(completion.handle)
@@ -262,15 +293,23 @@ class OutputProcessor:
         if stream.finished:
             self._streams.pop(stream.request_id, None)
             if self._log_stats:
-                self._iterations[stream.engine_index].finished.append(self._finished_stats(stream, str(reason)))
+                self._iterations[stream.engine_index].finished.append(
+                    self._finished_stats(stream, str(reason))
+                )
 
     def _finished_stats(self, stream: Stream, reason: str) -> FinishedRequestStats:
-        metrics, params, first = stream.metrics, stream.request.sampling_params, stream.metrics.first_token_time
+        metrics, params, first = (
+            stream.metrics,
+            stream.request.sampling_params,
+            stream.metrics.first_token_time,
+        )
         return FinishedRequestStats(
             request_id=stream.request_id,
             finish_reason=reason,
             num_prompt_tokens=len(stream.prompt_token_ids),
-            num_generation_tokens=sum(completion.num_generated for completion in stream.completions),
+            num_generation_tokens=sum(
+                completion.num_generated for completion in stream.completions
+            ),
             num_cached_tokens=stream.num_cached_tokens,
             e2e_latency_s=self._clock() - metrics.arrival_time,
             ttft_s=first - metrics.arrival_time if first else None,

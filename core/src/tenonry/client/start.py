@@ -16,7 +16,9 @@ from tenonry.plugin.plan import PluginPlan
 logger = logging.getLogger(__name__)
 
 
-def resolve_front_end(config: EngineConfig, *, launcher: bool) -> tuple[PluginManager, PluginPlan, ModelInfo]:
+def resolve_front_end(
+    config: EngineConfig, *, launcher: bool
+) -> tuple[PluginManager, PluginPlan, ModelInfo]:
     """Resolve the plugins and the model; nothing is built or started. Raises on the first thing that is wrong."""
     manager = PluginManager(config.plugins)
     plan = manager.plan(config, launcher=launcher)
@@ -29,7 +31,9 @@ def resolve_front_end(config: EngineConfig, *, launcher: bool) -> tuple[PluginMa
     return manager, plan, model
 
 
-def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> IOProcessor | None:
+def build_io_processor(
+    config: EngineConfig, plan: PluginPlan, model: ModelInfo
+) -> IOProcessor | None:
     """The chosen one, or None where the configuration wants none."""
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
@@ -40,16 +44,24 @@ def build_io_processor(config: EngineConfig, plan: PluginPlan, model: ModelInfo)
 
 def announce(manager: PluginManager, info: EngineInfo) -> None:
     """All engines are ready: the log names the plugins in use, and hook modules hear of it."""
-    logger.info("plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in info.plugins))
+    logger.info(
+        "plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in info.plugins)
+    )
     manager.call("tenonry_engine_ready", info=info)
 
 
 def engine_info(
-    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engines: Sequence[EngineFacts], context: str = "library"
+    config: EngineConfig,
+    model: ModelInfo,
+    plan: PluginPlan,
+    engines: Sequence[EngineFacts],
+    context: str = "library",
 ) -> EngineInfo:
     """The facts known once every engine is ready. The usage record is for stat loggers; nothing is sent anywhere."""
     dtype = model.dtype if config.dtype == "auto" else config.dtype
-    same = config.model_dump(include={*UsageRecord.__struct_fields__} - {"dtype", "block_size", "kv_connector"})
+    same = config.model_dump(
+        include={*UsageRecord.__struct_fields__} - {"dtype", "block_size", "kv_connector"}
+    )
     return EngineInfo(
         model=model.name,
         served_model_name=(config.served_model_name or (config.model,))[0],

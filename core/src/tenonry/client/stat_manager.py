@@ -41,7 +41,9 @@ class _Observer:
             self.errors = 0
         except Exception as error:  # noqa: BLE001 - whatever a logger raises is its own affair
             self.errors += 1
-            fault = PluginFault(self.entry.name, self.entry.distribution, self.entry.version, method, error)
+            fault = PluginFault(
+                self.entry.name, self.entry.distribution, self.entry.version, method, error
+            )
             logger.warning("%s", fault)
             if self.errors == ERRORS_BEFORE_QUARANTINE:
                 logger.error(  # noqa: TRY400 - the line above names the cause
@@ -54,7 +56,9 @@ class _Observer:
             wanted = float(self.logger.interval_s)
         except (TypeError, ValueError):
             wanted = StatLogger.interval_s
-        self.due = time.monotonic() + min(max(LEAST_INTERVAL_S, wanted), threading.TIMEOUT_MAX)  # not a number: least
+        self.due = time.monotonic() + min(
+            max(LEAST_INTERVAL_S, wanted), threading.TIMEOUT_MAX
+        )  # not a number: least
 
 
 class StatManager:
@@ -62,7 +66,9 @@ class StatManager:
     full queue; `traces`: one of them does.
     """
 
-    def __init__(self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None) -> None:
+    def __init__(
+        self, config: EngineConfig, plan: PluginPlan, extra: dict[str, StatLogger] | None = None
+    ) -> None:
         self._observers: list[_Observer] = []
         try:
             for entry in plan.all("stat_logger"):
@@ -73,9 +79,14 @@ class StatManager:
             raise
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
-            self._observers.append(_Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger))
+            self._observers.append(
+                _Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger)
+            )
         self.loggers = {observer.entry.name: observer.logger for observer in self._observers}
-        self.enabled, self.traces = bool(self._observers), any(one.logger.traces for one in self._observers)
+        self.enabled, self.traces = (
+            bool(self._observers),
+            any(one.logger.traces for one in self._observers),
+        )
         self.dropped = 0
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(QUEUE_SIZE)
         self._thread: threading.Thread | None = None
@@ -90,7 +101,14 @@ class StatManager:
     def observe(self, outputs: EngineCoreOutputs, iteration: IterationStats | None = None) -> None:
         """Record an engine's numbers, and those of the requests that it works on for us."""
         now, scheduler = time.monotonic(), outputs.scheduler_stats
-        self.record(StatRecord(engine_index=outputs.engine_index, time=now, scheduler=scheduler, iteration=iteration))
+        self.record(
+            StatRecord(
+                engine_index=outputs.engine_index,
+                time=now,
+                scheduler=scheduler,
+                iteration=iteration,
+            )
+        )
 
     def record(self, record: StatRecord) -> None:
         self.submit("record", record)
@@ -140,7 +158,10 @@ class StatManager:
 
     def shutdown(self, timeout: float = 2.0) -> None:
         """Deliver what is queued, say goodbye, and stop; a logger that hangs is left behind. Idempotent."""
-        (thread, self._thread), (is_open, self.enabled) = (self._thread, None), (self.enabled, False)
+        (thread, self._thread), (is_open, self.enabled) = (
+            (self._thread, None),
+            (self.enabled, False),
+        )
         if thread is None:
             if is_open:  # the engines never became ready, but loggers may hold a port already
                 self._tell("shutdown")

@@ -46,7 +46,9 @@ class Completion:
             if logprobs is not None:
                 self.logprobs = (self.logprobs or []) + logprobs
             ids, text, logprobs = list(self.token_ids), self.text, self.logprobs
-        return CompletionOutput(self.index, text, ids, self.finish_reason, self.stop_reason, logprobs)
+        return CompletionOutput(
+            self.index, text, ids, self.finish_reason, self.stop_reason, logprobs
+        )
 
 
 class Stream:
@@ -79,7 +81,9 @@ class Stream:
     def notify(self) -> None:
         """Wake the caller, if it waits and there is something for it."""
         waiter = self.waiter
-        if waiter is not None and (self.error is not None or self.kind != OutputKind.FINAL or self.finished):
+        if waiter is not None and (
+            self.error is not None or self.kind != OutputKind.FINAL or self.finished
+        ):
             self.waiter = None
             if not waiter.done():
                 waiter.set_result(None)

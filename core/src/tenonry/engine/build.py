@@ -35,7 +35,13 @@ class EngineParts:
         clock: Callable[[], float],
     ) -> None:
         logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
-        self.config, self.model, self.plan, self.index, self.clock = config, model, plan, engine_index, clock
+        self.config, self.model, self.plan, self.index, self.clock = (
+            config,
+            model,
+            plan,
+            engine_index,
+            clock,
+        )
         self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context())
         self.kv_connector: KVConnector | None = None
         try:
@@ -47,8 +53,12 @@ class EngineParts:
                 self.kv_cache = self._initialize_kv_cache()
             if (connector := plan.find("kv_connector")) is not None:
                 self.kv_connector = build_plugin(connector, self._connector_context(connector))
-            context = self._scheduler_context()  # the validator's own: a scheduler may change what it was given
-            self.scheduler: Scheduler = build_plugin(plan.get("scheduler"), dataclasses.replace(context))
+            context = (
+                self._scheduler_context()
+            )  # the validator's own: a scheduler may change what it was given
+            self.scheduler: Scheduler = build_plugin(
+                plan.get("scheduler"), dataclasses.replace(context)
+            )
         except BaseException:
             release(self.executor, self.kv_connector)
             raise
@@ -57,8 +67,12 @@ class EngineParts:
     def _executor_context(self) -> ExecutorContext:
         worker = self.plan.get("worker")
         worker_class = worker.load()
-        if (connector := self.plan.find("kv_connector")) and "kv_connector" not in worker_class.capabilities:  # type: ignore[attr-defined]
-            raise ConfigError(f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it")
+        if (
+            connector := self.plan.find("kv_connector")
+        ) and "kv_connector" not in worker_class.capabilities:  # type: ignore[attr-defined]
+            raise ConfigError(
+                f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
+            )
         return ExecutorContext(
             self.config,
             self.model,
@@ -75,7 +89,10 @@ class EngineParts:
         executor, config, model = self.executor, self.config, self.model
         started = time.monotonic()
         kv_cache = plan_kv_cache(
-            executor.kv_cache_groups(), executor.available_memory(), config, longest_sequence(config, model)
+            executor.kv_cache_groups(),
+            executor.available_memory(),
+            config,
+            longest_sequence(config, model),
         )
         executor.initialize(kv_cache)
         logger.info(

@@ -90,7 +90,11 @@ class Coordinator:
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._reports, self._orders, self._loads = (
             make_socket(
-                self._context, kind, address if address.startswith(TCP) else address + suffix, bind=True, curve=curve
+                self._context,
+                kind,
+                address if address.startswith(TCP) else address + suffix,
+                bind=True,
+                curve=curve,
             )
             for kind, suffix in ((zmq.PULL, ""), (zmq.PUB, "-orders"), (zmq.PUB, "-loads"))
         )

@@ -100,21 +100,31 @@ class EngineCore(EngineParts):
             raise RequestError(f"handle {source.handle} is in use, or is none", "handle")
         if source.data_parallel_rank not in (None, self.index):
             raise RequestError(
-                f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}", "data_parallel_rank"
+                f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}",
+                "data_parallel_rank",
             )
         for field, capability in (("adapter", "lora"), ("features", "features")):
-            if (value := getattr(source, field)) is not None and capability not in self.executor.capabilities:
+            if (
+                value := getattr(source, field)
+            ) is not None and capability not in self.executor.capabilities:
                 worker = self.plan.get("worker").name
-                raise RequestError(f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'", field)
+                raise RequestError(
+                    f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'",
+                    field,
+                )
         if source.kv_transfer_params and self.kv_connector is None:
-            logger.warning("request %s brings kv_transfer_params, but no KV connector runs", source.request_id)
+            logger.warning(
+                "request %s brings kv_transfer_params, but no KV connector runs", source.request_id
+            )
 
     def abort_requests(self, handles: Iterable[int] | None) -> News:
         """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
         news: News = {}
         for request in self._ask("finish_requests", handles, FinishReason.ABORT):
             self._ended(request.handle)
-            outcome = FinishedOutput(request.handle, FinishReason.ABORT, num_preemptions=request.num_preemptions)
+            outcome = FinishedOutput(
+                request.handle, FinishReason.ABORT, num_preemptions=request.num_preemptions
+            )
             news.setdefault(client_of(request.handle), EngineCoreOutputs()).finished.append(outcome)
         self._stats_dirty = True
         return news
@@ -149,7 +159,9 @@ class EngineCore(EngineParts):
             raise self._fault
         if self._held_news:
             return self._held_news.popleft(), True
-        launched = len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
+        launched = (
+            len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
+        )
         if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
             return {}, True
         if not self._in_flight or self._in_flight[0][0].is_empty:  # or a transfer is on the way
@@ -176,7 +188,9 @@ class EngineCore(EngineParts):
         if is_empty or not self.executor.runs_elsewhere:
             self._validate(output)
         if is_empty:
-            return False  # nothing to compute: the step reaches no worker, only its number is used up
+            return (
+                False  # nothing to compute: the step reaches no worker, only its number is used up
+            )
         future = self._execute(output)
         if self.executor.runs_elsewhere:
             self._validate(output)  # meanwhile
@@ -221,7 +235,9 @@ class EngineCore(EngineParts):
     # ------------------------------------------------------------------ numbers and faults
     def attach_stats(self, news: News, *, idle: bool) -> News:
         """Give client 0 the scheduler's numbers, a few times a second and when work ends; returns `news`."""
-        is_wanted = self.config.log_stats or self.config.stat_loggers  # whoever brings a logger wants to hear something
+        is_wanted = (
+            self.config.log_stats or self.config.stat_loggers
+        )  # whoever brings a logger wants to hear something
         if is_wanted and self._stats_dirty and (idle or self.clock() >= self._stats_due):
             self._stats_due, self._stats_dirty = self.clock() + STATS_INTERVAL_S, False
             news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
@@ -259,7 +275,9 @@ class EngineCore(EngineParts):
         self._in_flight.clear()
         release(self.executor, self.scheduler, self.kv_connector)
 
-    def call_workers(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
+    def call_workers(
+        self, method: str, args: list[Any] | None = None, timeout: float | None = None
+    ) -> list[Any]:
         """Call a worker method of the allow-list on every rank, with no step in flight."""
         self.collect_all()
         return self.executor.call(method, args or [], timeout)

@@ -55,20 +55,32 @@ class EngineLoop:
 
     pulse = Pulse()
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
+    ) -> None:
         self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
         self._failure: str | None = None
-        self._stop_at: float | None = None  # set by the first STOP_SIGNAL: when running requests are aborted
+        self._stop_at: float | None = (
+            None  # set by the first STOP_SIGNAL: when running requests are aborted
+        )
         size = metadata.parallel_config.get("data_parallel_size", 1)
-        self.config = EngineConfig.model_validate_json(spec.config_text).model_copy(update={"data_parallel_size": size})
+        self.config = EngineConfig.model_validate_json(spec.config_text).model_copy(
+            update={"data_parallel_size": size}
+        )
         self._ports = ClientPorts(context, spec.engine_index, curve_of(spec))
         model = msgspec.json.decode(spec.model_text, type=ModelInfo)
         plan = PluginPlan.decode(spec.plan_text)
         self.core = EngineCore(
-            self.config, model, plan, engine_index=spec.engine_index, on_failure=self._on_executor_failure
+            self.config,
+            model,
+            plan,
+            engine_index=spec.engine_index,
+            on_failure=self._on_executor_failure,
         )
         self._utilities = EngineUtilities(self.core, self._ports)
-        for client, pair in enumerate(zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)):
+        for client, pair in enumerate(
+            zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
+        ):
             self._ports.attach(client, *pair)
         self._add_decoder: Decoder[EngineCoreRequest] = Decoder(EngineCoreRequest)
         self._call_decoder: Decoder[UtilityCall] = Decoder(UtilityCall)
@@ -76,7 +88,9 @@ class EngineLoop:
         self._encoder = Encoder()
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
-        signal.signal(STOP_SIGNAL, self._on_stop)  # before READY: from then on an end has to be orderly
+        signal.signal(
+            STOP_SIGNAL, self._on_stop
+        )  # before READY: from then on an end has to be orderly
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
@@ -109,7 +123,9 @@ class EngineLoop:
         if core.has_work():
             news, worked = core.step()
             if not worked:
-                self._ports.wait(STALLED_POLL_MS)  # requests wait for something that is not here yet
+                self._ports.wait(
+                    STALLED_POLL_MS
+                )  # requests wait for something that is not here yet
             self._send(core.attach_stats(news, idle=False))
             self._stepped()
         if self._failure is not None:
@@ -120,7 +136,9 @@ class EngineLoop:
                 self._send(core.attach_stats({}, idle=True))
                 return core.has_work()
             if time.monotonic() > self._stop_at:
-                self._send(core.attach_stats(core.abort_requests(None), idle=True))  # every client hears of it
+                self._send(
+                    core.attach_stats(core.abort_requests(None), idle=True)
+                )  # every client hears of it
                 return False
         return True
 
@@ -154,7 +172,9 @@ class EngineLoop:
                 self._add(client, frames)
             elif kind is RequestType.ABORT:
                 handles = self._abort_decoder.decode(frames[1:])
-                self.core.abort_requests([handle for handle in handles if client_of(handle) == client])
+                self.core.abort_requests(
+                    [handle for handle in handles if client_of(handle) == client]
+                )
             elif kind is RequestType.UTILITY:
                 call = self._call_decoder.decode(frames[1:])
                 self.pulse.pause()  # nobody knows how long it takes
@@ -175,9 +195,13 @@ class EngineLoop:
             if request.handle != handle:
                 raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
             if client_of(handle) != client:
-                raise WireError(f"handle {handle} belongs to client {client_of(handle)}, not to {client}")
+                raise WireError(
+                    f"handle {handle} belongs to client {client_of(handle)}, not to {client}"
+                )
             if request.epoch != self._epoch:
-                raise WireError(f"the request is of epoch {request.epoch}, the engine of {self._epoch}")
+                raise WireError(
+                    f"the request is of epoch {request.epoch}, the engine of {self._epoch}"
+                )
         except WireError as error:
             self._refuse(client, handle, str(error))
             raise
@@ -190,7 +214,13 @@ class EngineLoop:
         self._arrived(request.current_wave)
 
     def _refuse(self, client: int, handle: int, reason: str) -> None:
-        self._send({client: EngineCoreOutputs(finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)])})
+        self._send(
+            {
+                client: EngineCoreOutputs(
+                    finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)]
+                )
+            }
+        )
 
     def _arrived(self, wave: int = 0) -> None:
         """A request came, whatever became of it. One engine alone has nothing to do about it, nor after a step."""
@@ -205,4 +235,6 @@ class EngineLoop:
 
     def _on_stop(self, signum: int, frame: FrameType | None) -> None:
         """The first one starts to drain; after the second nobody waits for running requests."""
-        self._stop_at = time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
+        self._stop_at = (
+            time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
+        )

@@ -18,7 +18,9 @@ OUTPUT_LINGER_MS = 4000
 class ClientPorts:
     """Clients by index. `wake` makes a `wait` return, from any thread or signal handler."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, curve: CurveKeys | None) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, curve: CurveKeys | None
+    ) -> None:
         self._context, self._identity, self._curve = context, engine_identity(engine_index), curve
         self._sockets: dict[int, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}  # in and out
         self._poller = zmq.Poller()
@@ -30,10 +32,20 @@ class ClientPorts:
     def attach(self, client: int, input_address: str, output_address: str) -> None:
         """Connect to a new client. The first word on each socket is ours."""
         source = make_socket(
-            self._context, zmq.DEALER, input_address, bind=False, identity=self._identity, curve=self._curve
+            self._context,
+            zmq.DEALER,
+            input_address,
+            bind=False,
+            identity=self._identity,
+            curve=self._curve,
         )
         sink = make_socket(
-            self._context, zmq.PUSH, output_address, bind=False, linger_ms=OUTPUT_LINGER_MS, curve=self._curve
+            self._context,
+            zmq.PUSH,
+            output_address,
+            bind=False,
+            linger_ms=OUTPUT_LINGER_MS,
+            curve=self._curve,
         )
         self._sockets[client] = source, sink
         self._poller.register(source, zmq.POLLIN)

@@ -42,7 +42,11 @@ def run_engine(payload: Mapping[str, str]) -> int:
         loop = make_loop(context, spec, metadata)
         loop.pulse = Pulse(int(payload.get("pulse", -1)))
     except Exception as error:
-        logger.exception("engine %d could not be built", spec.engine_index, exc_info=not isinstance(error, ConfigError))
+        logger.exception(
+            "engine %d could not be built",
+            spec.engine_index,
+            exc_info=not isinstance(error, ConfigError),
+        )
         handshake.failed(error)
         context.destroy()
         return 1
@@ -50,7 +54,9 @@ def run_engine(payload: Mapping[str, str]) -> int:
     return loop.run()
 
 
-def make_loop(context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> EngineLoop:
+def make_loop(
+    context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
+) -> EngineLoop:
     """The loop of an engine that stands alone, or of one among several with a coordinator."""
     if metadata.addresses.coordinator_input is None:
         return EngineLoop(context, spec, metadata)
@@ -78,10 +84,14 @@ class EngineHandshake:
         """Say who we are; returns where to connect. Raises LaunchError without an answer."""
         plan = PluginPlan.decode(self._spec.plan_text)
         node, versions, plugins = socket.gethostname(), plan.versions_here(), plan.of_engines()
-        self._send(HelloMessage(local=self._spec.local, node=node, versions=versions, plugins=plugins))
+        self._send(
+            HelloMessage(local=self._spec.local, node=node, versions=versions, plugins=plugins)
+        )
         if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
             missed = f"{self._spec.handshake_address} within {HANDSHAKE_TIMEOUT_MINS} minutes"
-            raise LaunchError(f"no answer from the front end at {missed}; start it, and compare address, port and keys")
+            raise LaunchError(
+                f"no answer from the front end at {missed}; start it, and compare address, port and keys"
+            )
         return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)
 
     def ready(self, facts: EngineFacts) -> None:

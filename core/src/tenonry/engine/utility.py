@@ -33,7 +33,9 @@ class EngineUtilities:
         self._core.abort_client(client)
         self._ports.detach(client)
 
-    def reset_prefix_cache(self, reset_running_requests: bool = False, reset_connector: bool = False) -> bool:
+    def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
         done = self._core.reset_prefix_cache(reset_running_requests)
         if reset_connector and self._core.kv_connector is not None:
             done = self._core.kv_connector.reset() and done
@@ -63,7 +65,11 @@ class EngineUtilities:
         self._optional("sleep", "wake_up", [tags])
 
     def is_sleeping(self) -> bool:
-        return bool(self._optional("sleep", "is_sleeping", [])[0]) if "sleep" in self._capabilities else False
+        return (
+            bool(self._optional("sleep", "is_sleeping", [])[0])
+            if "sleep" in self._capabilities
+            else False
+        )
 
     def add_lora(self, name: str, path: str) -> bool:
         return all(self._optional("lora", "add_lora", [name, path]))
@@ -77,7 +83,9 @@ class EngineUtilities:
     def pin_lora(self, name: str) -> bool:
         return all(self._optional("lora", "pin_lora", [name]))
 
-    def save_sharded_state(self, path: str, pattern: str | None = None, max_size: int | None = None) -> None:
+    def save_sharded_state(
+        self, path: str, pattern: str | None = None, max_size: int | None = None
+    ) -> None:
         self._optional("save", "save_sharded_state", [path, pattern, max_size])
 
     def save_tensorized_model(self, options: dict[str, Any]) -> None:
@@ -86,7 +94,9 @@ class EngineUtilities:
     def execute_dummy_batch(self) -> None:
         self._optional("dummy_batch", "execute_dummy_batch", [])
 
-    def collective_rpc(self, method: str, args: list[Any] | None = None, timeout: float | None = None) -> list[Any]:
+    def collective_rpc(
+        self, method: str, args: list[Any] | None = None, timeout: float | None = None
+    ) -> list[Any]:
         """A method of the workers' own allow-list, on every rank."""
         return self._core.call_workers(method, args, timeout)
 
@@ -102,17 +112,23 @@ class EngineUtilities:
             )
 
 
-METHODS = frozenset(name for name, _ in inspect.getmembers(EngineUtilities, inspect.isfunction) if name[0] != "_")
+METHODS = frozenset(
+    name for name, _ in inspect.getmembers(EngineUtilities, inspect.isfunction) if name[0] != "_"
+)
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
     """Run one call; any Exception becomes the failure text of its result, and the engine lives on."""
     try:
         if call.method not in METHODS:
-            raise Unsupported(f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}")
+            raise Unsupported(
+                f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}"
+            )
         method = getattr(utilities, call.method)
         result = UtilityResult(call.call_id, to_plain(method(*_convert(method, call.args))))
-        msgspec.msgpack.encode(result)  # what the wire refuses is refused here, where the caller hears of it
+        msgspec.msgpack.encode(
+            result
+        )  # what the wire refuses is refused here, where the caller hears of it
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
         return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")
@@ -120,7 +136,10 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
 
 def _convert(method: Any, args: list[Any]) -> list[Any]:
     """Structs that travelled as plain values become what the method's annotations say."""
-    hints = [parameter.annotation for parameter in inspect.signature(method, eval_str=True).parameters.values()]
+    hints = [
+        parameter.annotation
+        for parameter in inspect.signature(method, eval_str=True).parameters.values()
+    ]
     if len(args) > len(hints):
         raise TypeError(f"{method.__name__} takes {len(hints)} arguments, {len(args)} were given")
     is_struct = [isinstance(hint, type) and issubclass(hint, msgspec.Struct) for hint in hints]

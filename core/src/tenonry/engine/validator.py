@@ -29,14 +29,18 @@ class StepValidator:
         self._plugin, self._feeds_back = context.plugin_name, context.feeds_back_tokens
         self._budget, self._max_model_len = config.step_token_budget, context.max_model_len
         self._num_blocks = kv_cache.num_blocks
-        self._state = BatchState(num_rows, context.max_model_len, kv_cache.block_size, len(kv_cache.groups))
+        self._state = BatchState(
+            num_rows, context.max_model_len, kv_cache.block_size, len(kv_cache.groups)
+        )
         self._total = np.zeros(num_rows, np.int32)  # tokens, pending ones included
         self._limit, self._pending = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         self._use = np.full(num_rows, FREE, np.int8)
         self._row_of: dict[int, int] = {}  # by handle
         # A stay is the time that a request spends in a row; its number leaves the row when divided by their number.
         self._stay, self._stays = np.zeros(num_rows, np.int64), 0
-        self._writer = [np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups]  # the stay that wrote last
+        self._writer = [
+            np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups
+        ]  # the stay that wrote last
         self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
@@ -81,13 +85,31 @@ class StepValidator:
     def _check_columns(self, output: SchedulerOutput) -> None:
         """Shapes, sums and ranges."""
         num_tokens, rows = output.num_tokens, len(output.row)
-        equal = rows == len(num_tokens) == len(output.next_token) == len(output.samples) == len(output.generation)
+        equal = (
+            rows
+            == len(num_tokens)
+            == len(output.next_token)
+            == len(output.samples)
+            == len(output.generation)
+        )
         self._expect(equal, "columns of a step have one length", "%d rows", rows)
         total = int(num_tokens.sum())
-        self._expect(total <= self._budget, "max_num_batched_tokens", "%d tokens, at most %d", total, self._budget)
+        self._expect(
+            total <= self._budget,
+            "max_num_batched_tokens",
+            "%d tokens, at most %d",
+            total,
+            self._budget,
+        )
         right = total == output.total_tokens
-        self._expect(right, "total_tokens is the sum of num_tokens", "%d != %d", output.total_tokens, total)
-        self._expect(not np.count_nonzero(num_tokens < 1), "a scheduled row computes tokens", "num_tokens below 1")
+        self._expect(
+            right, "total_tokens is the sum of num_tokens", "%d != %d", output.total_tokens, total
+        )
+        self._expect(
+            not np.count_nonzero(num_tokens < 1),
+            "a scheduled row computes tokens",
+            "num_tokens below 1",
+        )
         self._check_range(output.row, self._num_rows, "max_num_seqs", "row")
         self._check_range(output.gone, self._num_rows, "max_num_seqs", "row")
 
@@ -96,7 +118,9 @@ class StepValidator:
             # Seen as unsigned, a negative number is a large one: one comparison finds both.
             outside = values.view(_UNSIGNED[values.itemsize]) >= stop
             if np.count_nonzero(outside):
-                self._expect(False, rule, "%s %d is outside 0..%d", what, values[outside][0], stop - 1)
+                self._expect(
+                    False, rule, "%s %d is outside 0..%d", what, values[outside][0], stop - 1
+                )
 
     def _leave(self, row: int) -> None:
         self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
@@ -105,16 +129,36 @@ class StepValidator:
 
     def _enter(self, new: NewRow) -> None:
         expect, row, length, computed = self._expect, new.row, len(new.token_ids), new.num_computed
-        expect(0 <= row < self._num_rows, "max_num_seqs", "row %d is outside 0..%d", row, self._num_rows - 1)
-        expect(new.handle in self._live, "only known, unfinished requests run", "handle %d", new.handle)
+        expect(
+            0 <= row < self._num_rows,
+            "max_num_seqs",
+            "row %d is outside 0..%d",
+            row,
+            self._num_rows - 1,
+        )
+        expect(
+            new.handle in self._live, "only known, unfinished requests run", "handle %d", new.handle
+        )
         expect(self._use[row] == FREE, "a row holds one request", "row %d is in use", row)
-        expect(new.handle not in self._row_of, "a request has one row", "handle %d has two", new.handle)
+        expect(
+            new.handle not in self._row_of, "a request has one row", "handle %d has two", new.handle
+        )
         expect(length <= self._max_model_len, "max_model_len", "%d tokens in row %d", length, row)
         hit = 0 <= computed < length
-        expect(hit, "a hit never covers the last token", "%d of %d tokens are computed", computed, length)
-        expect(len(new.block_ids) == len(self._writer), "one block table per KV group", "row %d", row)
+        expect(
+            hit,
+            "a hit never covers the last token",
+            "%d of %d tokens are computed",
+            computed,
+            length,
+        )
+        expect(
+            len(new.block_ids) == len(self._writer), "one block table per KV group", "row %d", row
+        )
         for ids, table in zip(new.block_ids, self._state.block_table, strict=True):
-            expect(len(ids) <= table.shape[1], "max_model_len", "row %d has %d blocks", row, len(ids))
+            expect(
+                len(ids) <= table.shape[1], "max_model_len", "row %d has %d blocks", row, len(ids)
+            )
             self._check_range(ids, self._num_blocks, "block ids exist", "block")
         most = new.sampling.max_tokens
         longest = self._max_model_len if most is None else length - new.num_output + most
@@ -126,7 +170,9 @@ class StepValidator:
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
         row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
-        self._expect(len(row) == len(group) == len(block), "columns of a step have one length", "new blocks")
+        self._expect(
+            len(row) == len(group) == len(block), "columns of a step have one length", "new blocks"
+        )
         self._check_range(row, self._num_rows, "max_num_seqs", "row")
         self._check_range(group, len(self._writer), "one block table per KV group", "group")
         self._check_range(block, self._num_blocks, "block ids exist", "block")
@@ -144,7 +190,12 @@ class StepValidator:
         running = self._use[row] == RUNNING
         if np.count_nonzero(running) < len(row):
             idle = row[~running].tolist()
-            self._expect(False, "only running rows are scheduled", "rows %s are free, or their requests ended", idle)
+            self._expect(
+                False,
+                "only running rows are scheduled",
+                "rows %s are free, or their requests ended",
+                idle,
+            )
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         total = self._total[row]
         beyond = np.count_nonzero(seq_lens > total)
@@ -154,7 +205,11 @@ class StepValidator:
         self._expect(not wrong, "exactly the last token of a row samples", "samples is wrong")
         if not self._feeds_back:
             pending = self._pending[row]
-            self._expect(not np.count_nonzero(pending), "no row with a pending token", "feeds_back_tokens is False")
+            self._expect(
+                not np.count_nonzero(pending),
+                "no row with a pending token",
+                "feeds_back_tokens is False",
+            )
             self._pending[row] = samples
         total = total + samples
         over = total > self._limit[row]
@@ -169,7 +224,9 @@ class StepValidator:
         row, start, seq_lens = spans
         size, table = self._state.block_size, self._state.block_table[group]
         missing = self._state.num_blocks[group][row] * size < seq_lens
-        self._expect(not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks")
+        self._expect(
+            not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks"
+        )
         first, last = start // size, (seq_lens - 1) // size
         if np.count_nonzero(first != last):
             count = last - first + 1

@@ -36,22 +36,38 @@ CONNECT_TIMEOUT_MS = 10_000
 class DataParallelLoop(EngineLoop):
     """Adds the coordinator's sockets to the loop."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata) -> None:
+    def __init__(
+        self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
+    ) -> None:
         # Whatever stands in the way is found before a model is loaded.
         addresses, curve = metadata.addresses, curve_of(spec)
         self._lockstep = bool(metadata.parallel_config.get("lockstep"))
         worker = PluginPlan.decode(spec.plan_text).get("worker")
         if self._lockstep and "dummy_batch" not in worker.load().capabilities:  # type: ignore[attr-defined]
-            raise ConfigError(f"the engines of this model step together, and worker '{worker.name}' has no dummy steps")
-        self._orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve)
+            raise ConfigError(
+                f"the engines of this model step together, and worker '{worker.name}' has no dummy steps"
+            )
+        self._orders = make_socket(
+            context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve
+        )
         self._orders.subscribe(b"")
         self._reports = make_socket(
-            context, zmq.PUSH, addresses.coordinator_output or "", bind=False, curve=curve, keep="connected"
+            context,
+            zmq.PUSH,
+            addresses.coordinator_output or "",
+            bind=False,
+            curve=curve,
+            keep="connected",
         )
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
             raise LaunchError("the coordinator cannot be reached")
         super().__init__(context, spec, metadata)
-        self._wave, self._is_running, self._step, self._passes = 0, False, 0, 0  # nothing starts a wave but lockstep
+        self._wave, self._is_running, self._step, self._passes = (
+            0,
+            False,
+            0,
+            0,
+        )  # nothing starts a wave but lockstep
         self._last_counts, self._report_due = (0, 0), 0.0
         self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
         self._ports.listen(self._orders)
@@ -69,7 +85,11 @@ class DataParallelLoop(EngineLoop):
     def _drain(self) -> None:
         while self._orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
             order = self._order_decoder.decode(self._orders.recv())
-            if isinstance(order, WaveStart) and order.exclude_index != self._index and order.wave >= self._wave:
+            if (
+                isinstance(order, WaveStart)
+                and order.exclude_index != self._index
+                and order.wave >= self._wave
+            ):
                 self._wave, self._is_running = order.wave, True
         super()._drain()
 

@@ -77,7 +77,9 @@ class Executor(Plugin[ExecutorContext], ABC):
         """Launch one step; the future resolves in step order."""
 
     @abstractmethod
-    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported."""
 
     def on_failure(self, callback: Callable[[str], None]) -> None:

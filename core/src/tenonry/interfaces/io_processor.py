@@ -63,7 +63,9 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         """
 
     @abstractmethod
-    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Detokenizer | None:
+    def make_detokenizer(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> Detokenizer | None:
         """A fresh detokenizer for one completion, or None if there is no text."""
 
     @abstractmethod
@@ -80,7 +82,10 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
         """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
-        raise RequestError(f"io processor {type(self).__name__} cannot render chats; use a plain prompt", "messages")
+        raise RequestError(
+            f"io processor {type(self).__name__} cannot render chats; use a plain prompt",
+            "messages",
+        )
 
     def post_process(self, output: RequestOutput) -> RequestOutput:
         """Last look at an output before the caller gets it."""

@@ -64,14 +64,18 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """
         return 0, False
 
-    def allocated(self, request: Request, block_ids: Sequence[int], num_external_tokens: int) -> None:
+    def allocated(
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
+    ) -> None:
         """`block_ids` (all of the request's, in order) now hold room for the tokens promised by `match`."""
 
     def build_metadata(self) -> Any:
         """What the worker half must do around the next step, or None."""
         return None
 
-    def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+    def finished(
+        self, request: Request, block_ids: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
         """The request ended: (keep its blocks until its transfer is done, parameters for the client).
 
         `block_ids` are the blocks, in order from its first token on, that are full of K/V: the last token has none,

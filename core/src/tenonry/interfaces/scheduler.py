@@ -77,7 +77,9 @@ class Scheduler(Plugin[SchedulerContext], ABC):
         """Decide the next step; an output without rows and without `gone` means there is nothing to do now."""
 
     @abstractmethod
-    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
         """Take in the result of a step that `schedule` made. Returns the news per client index."""
 
     @abstractmethod

@@ -73,7 +73,9 @@ class Worker(Plugin[WorkerContext], ABC):
 
         The other ranks are then built with that as their `rendezvous`. Raises Unsupported if there is no such thing.
         """
-        raise Unsupported(f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only")
+        raise Unsupported(
+            f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only"
+        )
 
     @abstractmethod
     def load(self) -> None:

@@ -34,7 +34,9 @@ def main() -> int:
     os.dup2(nothing, 0)
     os.close(nothing)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, signal.SIG_IGN)  # they reach the whole group; the parent decides what they mean
+        signal.signal(
+            number, signal.SIG_IGN
+        )  # they reach the whole group; the parent decides what they mean
     signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent held them back until now
     _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
     known = set(sys.path)
@@ -60,7 +62,9 @@ def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
         if os.getppid() != parent:
             os._exit(EXIT_PARENT_DIED)
-    threading.Thread(target=_end_with, args=(lifeline, removes), name="lifeline", daemon=True).start()
+    threading.Thread(
+        target=_end_with, args=(lifeline, removes), name="lifeline", daemon=True
+    ).start()
 
 
 def _end_with(lifeline: int, removes: str) -> None:

@@ -66,7 +66,9 @@ class EngineFleet:
         self._helpers.on_exit(self._on_exit)
         self._launcher.on_exit(self._on_exit)
         local = config.data_parallel_size_local
-        self.is_local = self._launcher.host() is None and (local is None or local >= config.data_parallel_size)
+        self.is_local = self._launcher.host() is None and (
+            local is None or local >= config.data_parallel_size
+        )
         self._host = self._launcher.host() or config.data_parallel_address
         self.curve = None if self.is_local else _keys(config)
         self._coordinated = coordinated or model.needs_lockstep
@@ -93,14 +95,23 @@ class EngineFleet:
         Raises LaunchError or ConfigError.
         """
         with self._starting, contextlib.closing(self.meeting()) as meeting:
-            address = self.address(meeting, 0 if self.engines else self._config.data_parallel_rpc_port)
+            address = self.address(
+                meeting, 0 if self.engines else self._config.data_parallel_rpc_port
+            )
             socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
             try:
                 self._epoch += 1
                 self.stop([index for index in indexes if self.dead.pop(index, None)])
-                local = None if self.engines else self._config.data_parallel_size_local  # who joins is started here
-                engines = [CoreEngine(index, local is None or place < local) for place, index in enumerate(indexes)]
-                specs = [self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local]
+                local = (
+                    None if self.engines else self._config.data_parallel_size_local
+                )  # who joins is started here
+                engines = [
+                    CoreEngine(index, local is None or place < local)
+                    for place, index in enumerate(indexes)
+                ]
+                specs = [
+                    self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local
+                ]
                 if self._coordinated and self.coordinator is None:
                     self.coordinator = self._start_coordinator()
                 self._launcher.start(specs)
@@ -116,7 +127,12 @@ class EngineFleet:
                 socket.close()
             else:
                 self._nodes.start(socket)
-            for name, code in self.finished().items():  # one may have ended just now, when nobody took it for an engine
+            for (
+                name,
+                code,
+            ) in (
+                self.finished().items()
+            ):  # one may have ended just now, when nobody took it for an engine
                 self._on_exit(name, 0, code)
             return facts
 
@@ -124,11 +140,16 @@ class EngineFleet:
         self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         if self.coordinator is not None and self.COORDINATOR not in self.dead:
-            addresses = msgspec.structs.replace(self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs)
+            addresses = msgspec.structs.replace(
+                self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs
+            )
         size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
         metadata = HandshakeMetadata(
             addresses=addresses,
-            parallel_config={"data_parallel_size": size, "lockstep": int(self._model.needs_lockstep)},
+            parallel_config={
+                "data_parallel_size": size,
+                "lockstep": int(self._model.needs_lockstep),
+            },
             epoch=self._epoch,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
@@ -157,7 +178,11 @@ class EngineFleet:
         with ours:
             with theirs:  # from then on only the child has it: if it ends, `recv` does
                 self._helpers.start(
-                    COORDINATOR, COORDINATOR_ROLE, payload, pass_fds=[theirs.fileno()], removes=meeting.path
+                    COORDINATOR,
+                    COORDINATOR_ROLE,
+                    payload,
+                    pass_fds=[theirs.fileno()],
+                    removes=meeting.path,
                 )
             ours.settimeout(self._config.start_timeout)
             with contextlib.suppress(TimeoutError):
@@ -187,14 +212,20 @@ class EngineFleet:
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A watcher's thread: a process is gone."""
-        index = int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
+        index = (
+            int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
+        )
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
     def lost(self, index: int, reason: str) -> None:
         """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""
         with self._lock:
             # While the first ones start there are none yet, and `_ended` looks.
-            if self._closing or not self.engines or index not in {*self.engines, self.COORDINATOR} - {*self.dead}:
+            if (
+                self._closing
+                or not self.engines
+                or index not in {*self.engines, self.COORDINATOR} - {*self.dead}
+            ):
                 return
             self.dead[index] = reason
         self.engines.pop(index, None)
@@ -202,7 +233,9 @@ class EngineFleet:
             self._on_death(index, reason)
         elif not self._model.needs_lockstep:
             self._coordinator_meeting.close()
-            logger.error("%s; requests are still served, but front ends know only of their own load", reason)
+            logger.error(
+                "%s; requests are still served, but front ends know only of their own load", reason
+            )
         if self._model.needs_lockstep:
             for other in list(self.engines):
                 self.lost(other, f"{reason}, and engine {other} steps only together with it")
@@ -219,7 +252,9 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
-        if self._starting.acquire(timeout=timeout):  # a start sees it, stops what it started and leaves the sockets
+        if self._starting.acquire(
+            timeout=timeout
+        ):  # a start sees it, stops what it started and leaves the sockets
             self._starting.release()
         self._nodes.close()
         self._launcher.shutdown(timeout)

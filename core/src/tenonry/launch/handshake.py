@@ -78,12 +78,16 @@ class Handshake:
         or a process ended: `finished()` maps the names of those to their exit codes.
         """
         deadline, report = time.monotonic() + timeout, time.monotonic() + REPORT_EVERY_S
-        while pending := [engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY]:
+        while pending := [
+            engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY
+        ]:
             now = time.monotonic()
             self._check_children(finished, now)
             names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
             if now > deadline:
-                raise LaunchError(f"not ready after {timeout:g} s: {names}; raise --start-timeout if loading is slow")
+                raise LaunchError(
+                    f"not ready after {timeout:g} s: {names}; raise --start-timeout if loading is slow"
+                )
             if now > report:
                 report = now + REPORT_EVERY_S
                 logger.info("waiting for %s", names)
@@ -97,39 +101,55 @@ class Handshake:
             # A last message of the dead one says more than its exit code.
             if now > self._give_up or not self._socket.poll(POLL_MS):
                 exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
-                raise LaunchError(f"a process ended before it was ready ({exits}); its own log lines say why")
+                raise LaunchError(
+                    f"a process ended before it was ready ({exits}); its own log lines say why"
+                )
 
     def _receive(self) -> None:
         identity, *body = self._socket.recv_multipart()
         if self._nodes is not None and identity.startswith(NODE_IDENTITY):
             report = self._nodes.receive(self._socket, [identity, *body])
             if report is not None and report.ended:
-                raise LaunchError(f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready")
+                raise LaunchError(
+                    f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready"
+                )
             return
         engine = self._engines.get(identity)
         if engine is None:
-            raise LaunchError(f"engine {engine_index_of(identity)} is none of those that start; {COMPARE}")
+            raise LaunchError(
+                f"engine {engine_index_of(identity)} is none of those that start; {COMPARE}"
+            )
         try:
             message = self._decoder.decode(body[0] if body else b"")
         except (ValueError, RecursionError) as error:
-            raise LaunchError(f"engine {engine.index} sent what is no handshake message: {error}") from None
+            raise LaunchError(
+                f"engine {engine.index} sent what is no handshake message: {error}"
+            ) from None
         side, other = ("local", "remote") if engine.local else ("remote", "local")
         if message.local != engine.local:
-            raise LaunchError(f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}")
+            raise LaunchError(
+                f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}"
+            )
         if isinstance(message, FailedMessage):
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
         if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
             self._check_hello(engine, message)
             try:
-                self._socket.send_multipart([identity, msgspec.msgpack.encode(self._metadata)], copy=False)
+                self._socket.send_multipart(
+                    [identity, msgspec.msgpack.encode(self._metadata)], copy=False
+                )
             except zmq.ZMQError as error:
-                raise LaunchError(f"engine {engine.index} said HELLO and was gone: {error.strerror}") from error
+                raise LaunchError(
+                    f"engine {engine.index} said HELLO and was gone: {error.strerror}"
+                ) from error
             engine.state = CoreEngineState.CONNECTED
         elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
             engine.facts, engine.state = message.facts, CoreEngineState.READY
         else:
             kind = type(message).__name__.removesuffix("Message").upper()
-            raise LaunchError(f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}")
+            raise LaunchError(
+                f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}"
+            )
 
     def _check_hello(self, engine: CoreEngine, hello: HelloMessage) -> None:
         if hello.protocol != PROTOCOL_VERSION:
@@ -141,8 +161,12 @@ class Handshake:
         for name, ours in self._versions.items():
             theirs = hello.versions.get(name, "missing")
             if ours != theirs:
-                raise LaunchError(f"{where} has {name} {theirs}, this one has {ours}; install the same version on both")
+                raise LaunchError(
+                    f"{where} has {name} {theirs}, this one has {ours}; install the same version on both"
+                )
         for kind in sorted({*self._plugins, *hello.plugins}):
             ours, theirs = self._plugins.get(kind, "none"), hello.plugins.get(kind, "none")
             if ours != theirs:
-                raise LaunchError(f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags")
+                raise LaunchError(
+                    f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags"
+                )

@@ -33,14 +33,18 @@ class NodeWatch:
 
     def __init__(self, on_death: Callable[[int, str], None]) -> None:
         self._on_death = on_death
-        self._last: dict[bytes, tuple[float, NodeReport]] = {}  # by identity: nodes may share a host name
+        self._last: dict[
+            bytes, tuple[float, NodeReport]
+        ] = {}  # by identity: nodes may share a host name
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
 
     def start(self, socket: zmq.Socket[bytes]) -> None:
         """Take over the bound ROUTER, and close it in the end."""
-        self._thread = threading.Thread(target=self._run, args=(socket,), name="tenonry-nodes", daemon=True)
+        self._thread = threading.Thread(
+            target=self._run, args=(socket,), name="tenonry-nodes", daemon=True
+        )
         self._thread.start()
 
     def receive(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> NodeReport | None:

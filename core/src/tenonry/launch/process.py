@@ -23,12 +23,16 @@ class ProcessLauncher(Launcher):
     def start(self, engines: list[EngineSpec]) -> None:
         names = [f"engine {spec.engine_index}" for spec in engines]
         limit = self.context.config.step_timeout
-        limit += max(1.0, limit / 10)  # an executor that watches its ranks finds the one that hangs before
+        limit += max(
+            1.0, limit / 10
+        )  # an executor that watches its ranks finds the one that hangs before
         try:
             for name, spec in zip(names, engines, strict=True):
                 environment = device_environment(self.context.config, spec.local_rank)
                 payload = {"spec": msgspec.json.encode(spec).decode()}
-                self._supervisor.start(name, ENGINE_ROLE, payload, silence_s=limit, environment=environment)
+                self._supervisor.start(
+                    name, ENGINE_ROLE, payload, silence_s=limit, environment=environment
+                )
         except BaseException:
             self.stop(names)
             raise

@@ -86,12 +86,16 @@ def start_child(
         "sys_path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be zip files or missing
         "lifeline": read_end,
         # the kernel's signal leaves no time to remove anything, and follows the thread that starts the child
-        "parent": os.getpid() if threading.current_thread() is threading.main_thread() and not removes else 0,
+        "parent": os.getpid()
+        if threading.current_thread() is threading.main_thread() and not removes
+        else 0,
         "removes": removes,
     }
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)  # inherited, until the child ignores them
+        signal.pthread_sigmask(
+            signal.SIG_BLOCK, GROUP_SIGNALS
+        )  # inherited, until the child ignores them
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tenonry.launch.child"],
             stdin=subprocess.PIPE,
@@ -107,7 +111,9 @@ def start_child(
     child = Child(name, process, write_end)
     assert process.stdin is not None  # noqa: S101 - PIPE above
     for tell in (lambda: process.stdin.write(json.dumps(message).encode()), process.stdin.close):
-        with contextlib.suppress(BrokenPipeError):  # it died at once; whoever watches it will say so
+        with contextlib.suppress(
+            BrokenPipeError
+        ):  # it died at once; whoever watches it will say so
             tell()
     return child
 
@@ -127,7 +133,9 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
             child.process.wait(max(0.0, deadline - time.monotonic()))
     for child, tree in zip(alive, trees, strict=True):
         if child.exit_code is None:
-            logger.warning("%s (pid %d) did not stop within %.1f s; killing it", child.name, child.pid, timeout)
+            logger.warning(
+                "%s (pid %d) did not stop within %.1f s; killing it", child.name, child.pid, timeout
+            )
             kill_tree(child.pid)
             child.process.wait()
         _kill(tree)
@@ -163,7 +171,13 @@ class Supervisor:
         self._finalizer = weakref.finalize(self, stop_children, self._children)
 
     def start(
-        self, name: str, role: str, payload: Mapping[str, str], *, silence_s: float = math.inf, **options: Any
+        self,
+        name: str,
+        role: str,
+        payload: Mapping[str, str],
+        *,
+        silence_s: float = math.inf,
+        **options: Any,
     ) -> Child:
         """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
 
@@ -171,7 +185,10 @@ class Supervisor:
         """
         signs, pulse = os.pipe()
         if silence_s < math.inf:
-            payload, options["pass_fds"] = {**payload, "pulse": str(pulse)}, (*options.get("pass_fds", ()), pulse)
+            payload, options["pass_fds"] = (
+                {**payload, "pulse": str(pulse)},
+                (*options.get("pass_fds", ()), pulse),
+            )
         try:
             child = start_child(name, role, payload, **options)
         except BaseException:
@@ -190,7 +207,9 @@ class Supervisor:
 
     def finished(self) -> dict[str, int]:
         """Exit codes of children that ended."""
-        return {child.name: child.exit_code for child in self._children if child.exit_code is not None}
+        return {
+            child.name: child.exit_code for child in self._children if child.exit_code is not None
+        }
 
     def pids(self) -> dict[str, int]:
         """Process ids of children that run."""
@@ -235,7 +254,9 @@ def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
                 break
             silent_s = 0.0 if sign.endswith(Pulse.BEAT) else -math.inf
         else:
-            silent_s += 1  # of seconds in which we ran ourselves: whoever stops us both may take long
+            silent_s += (
+                1  # of seconds in which we ran ourselves: whoever stops us both may take long
+            )
             if silent_s >= limit_s:
                 return True
     return False

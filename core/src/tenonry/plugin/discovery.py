@@ -55,14 +55,18 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 @functools.lru_cache(maxsize=64)
 def _installed(kind: str, state: object) -> list[PluginRecord]:  # noqa: ARG001
     points: Any = _Extensions(GROUPS[kind], names=[]).list_entry_points()
-    return sorted({PluginRecord(kind, one.name, one.value, one.dist.name, one.dist.version) for one in points})
+    return sorted(
+        {PluginRecord(kind, one.name, one.value, one.dist.name, one.dist.version) for one in points}
+    )
 
 
 def find_entry_point(kind: str, name: str) -> PluginRecord | None:
     """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
     matches = [entry for entry in installed(kind) if entry.name == name]
     if len(matches) > 1:
-        claims = " and ".join(f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches)
+        claims = " and ".join(
+            f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches
+        )
         raise PluginError(
             f"{kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as module:Class"
         )
@@ -72,7 +76,10 @@ def find_entry_point(kind: str, name: str) -> PluginRecord | None:
 def not_found(kind: str, name: str) -> PluginNotFound:
     """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
     entries = installed(kind)
-    listing = ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries) or "none"
+    listing = (
+        ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries)
+        or "none"
+    )
     text = f"no {kind.replace('_', ' ')} is called '{name}'; installed: {listing}"
     if near := difflib.get_close_matches(name, [entry.name for entry in entries], n=1):
         text += f"; did you mean '{near[0]}'?"
@@ -87,7 +94,9 @@ def distribution_of_module(module: str) -> tuple[str, str]:
     """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
     top = module.partition(".")[0]
     try:
-        dist = importlib.metadata.distribution(top)  # most are called as their module is, but for dashes
+        dist = importlib.metadata.distribution(
+            top
+        )  # most are called as their module is, but for dashes
     except importlib.metadata.PackageNotFoundError:
         owners = _packages(_path_state()).get(top)
         return (owners[0], importlib.metadata.version(owners[0])) if owners else ("", "")

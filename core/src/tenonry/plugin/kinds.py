@@ -26,11 +26,15 @@ class Kind(NamedTuple):
         """The abstract class, and the interface versions this kernel can drive: its own and the one before."""
         module_name, _, class_name = self.interface.partition(":")
         interface: type[Plugin[Any]] = getattr(importlib.import_module(module_name), class_name)
-        return interface, range(max(1, interface.interface_version - 1), interface.interface_version + 1)
+        return interface, range(
+            max(1, interface.interface_version - 1), interface.interface_version + 1
+        )
 
 
 def _kind(name: str, class_name: str, lives_in: str, how_many: str) -> Kind:
-    return Kind(name, f"tenonry.{name}s", f"tenonry.interfaces.{name}:{class_name}", lives_in, how_many)
+    return Kind(
+        name, f"tenonry.{name}s", f"tenonry.interfaces.{name}:{class_name}", lives_in, how_many
+    )
 
 
 KINDS: dict[str, Kind] = {
@@ -54,7 +58,11 @@ for _name in ("attention_backend", "logits_processor", "grammar", "model", "comm
     OWNED_GROUPS[_name] = f"tenonry.{_name}s"
 OWNED_GROUPS |= {f"{_name}_parser": f"tenonry.{_name}_parsers" for _name in ("tool", "reasoning")}
 
-GROUPS = {name: kind.group for name, kind in KINDS.items()} | OWNED_GROUPS | {"hook_module": HOOK_MODULES}
+GROUPS = (
+    {name: kind.group for name, kind in KINDS.items()}
+    | OWNED_GROUPS
+    | {"hook_module": HOOK_MODULES}
+)
 
 # Who provides what ("kind:name"), for the remedy in "not found" errors.
 _PROVIDERS = {
@@ -74,4 +82,6 @@ _PROVIDERS = {
     "tenonry-stat-logger-prometheus": "stat_logger:prometheus",
     "tenonry-worker-torch": "worker:torch attention_backend:sdpa buffers:host",
 }
-FIRST_PARTY = {tuple(part.split(":")): owner for owner, parts in _PROVIDERS.items() for part in parts.split()}
+FIRST_PARTY = {
+    tuple(part.split(":")): owner for owner, parts in _PROVIDERS.items() for part in parts.split()
+}

@@ -40,7 +40,9 @@ def _answer_from(kind: str) -> Any:
     return staticmethod(hookspecs.hookimpl(trylast=True)(answer))
 
 
-_EntryPointHooks = type("_EntryPointHooks", (), {kind.hook: _answer_from(kind.name) for kind in KINDS.values()})
+_EntryPointHooks = type(
+    "_EntryPointHooks", (), {kind.hook: _answer_from(kind.name) for kind in KINDS.values()}
+)
 
 
 class PluginManager:
@@ -82,7 +84,9 @@ class PluginManager:
         names = sorted({entry.name for entry in installed("hook_module")})
         unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
         if unknown:
-            raise ConfigError(f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}")
+            raise ConfigError(
+                f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}"
+            )
         for name in names:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
@@ -90,7 +94,9 @@ class PluginManager:
                 entry = _installed_entry("hook_module", PluginChoice(name=name))
                 module = import_target(entry)
             except PluginError as error:
-                raise type(error)(f"{error}; uninstall it, or disable it: --disable-plugin {name}") from error
+                raise type(error)(
+                    f"{error}; uninstall it, or disable it: --disable-plugin {name}"
+                ) from error
             self.register(module, name=name)
             self.hook_modules.append(entry.record())
 
@@ -115,10 +121,16 @@ class PluginManager:
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
-        fields = [kind for kind in KINDS if kind != "stat_logger" and (launcher or kind != "launcher")]
-        chosen: list[tuple[str, PluginChoice | None]] = [(kind, getattr(config, kind)) for kind in fields]
+        fields = [
+            kind for kind in KINDS if kind != "stat_logger" and (launcher or kind != "launcher")
+        ]
+        chosen: list[tuple[str, PluginChoice | None]] = [
+            (kind, getattr(config, kind)) for kind in fields
+        ]
         chosen += [("stat_logger", choice) for choice in config.stat_loggers]
-        entries = tuple(self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None)
+        entries = tuple(
+            self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None
+        )
         plan = PluginPlan(entries, tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
         return plan
@@ -137,7 +149,9 @@ class PluginManager:
 
 def _culprit(caller: pluggy.HookCaller, error: BaseException) -> str:
     """The hook module whose implementation stands in the traceback."""
-    names = {getattr(one.function, "__code__", None): one.plugin_name for one in caller.get_hookimpls()}
+    names = {
+        getattr(one.function, "__code__", None): one.plugin_name for one in caller.get_hookimpls()
+    }
     frames = (frame.f_code for frame, _ in traceback.walk_tb(error.__traceback__))
     return next((names[code] for code in frames if code in names), caller.name)
 
@@ -159,7 +173,9 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     try:
         source = Path(path).read_text("utf-8")
     except OSError as error:
-        raise PluginError(f"{kind} '{choice.name}': file {path} cannot be read: {error.strerror}") from None
+        raise PluginError(
+            f"{kind} '{choice.name}': file {path} cannot be read: {error.strerror}"
+        ) from None
     except UnicodeDecodeError as error:
         raise PluginError(f"{kind} '{choice.name}': file {path} is not UTF-8: {error}") from None
     return PlanEntry(
@@ -172,16 +188,25 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(kind: str, choice: PluginChoice, target: str, owner: PluginRecord | None = None) -> PlanEntry:
+def target_entry(
+    kind: str, choice: PluginChoice, target: str, owner: PluginRecord | None = None
+) -> PlanEntry:
     """The entry of an importable target; its distribution's requirements are checked before any import.
 
     `owner` is the entry point that named the target, if one did.
     """
     module = target.partition(":")[0]
-    distribution, version = (owner.distribution, owner.version) if owner else distribution_of_module(module)
+    distribution, version = (
+        (owner.distribution, owner.version) if owner else distribution_of_module(module)
+    )
     check_requirements(distribution)
     return PlanEntry(
-        kind=kind, name=choice.name, target=target, distribution=distribution, version=version, options=choice.options
+        kind=kind,
+        name=choice.name,
+        target=target,
+        distribution=distribution,
+        version=version,
+        options=choice.options,
     )
 
 

@@ -73,7 +73,9 @@ class PluginPlan(msgspec.Struct, frozen=True):
     def get(self, kind: str) -> PlanEntry:
         entry = self.find(kind)
         if entry is None:
-            raise PluginError(f"the plan has no {kind}; it names {[entry.kind for entry in self.entries]}")
+            raise PluginError(
+                f"the plan has no {kind}; it names {[entry.kind for entry in self.entries]}"
+            )
         return entry
 
     def all(self, kind: str) -> list[PlanEntry]:
@@ -92,7 +94,11 @@ class PluginPlan(msgspec.Struct, frozen=True):
     def of_engines(self) -> dict[str, str]:
         """What every engine must have alike: kind → name and class."""
         kinds = {kind.name for kind in KINDS.values() if kind.lives_in != "front end"}
-        return {entry.kind: f"'{entry.name}' ({entry.target})" for entry in self.entries if entry.kind in kinds}
+        return {
+            entry.kind: f"'{entry.name}' ({entry.target})"
+            for entry in self.entries
+            if entry.kind in kinds
+        }
 
     def versions(self) -> dict[str, str]:
         """Distribution → version, as the process that made the plan found them."""
@@ -147,15 +153,27 @@ def import_target(entry: PlanEntry) -> Any:
     """Import "module:Class", or a whole module, of an entry. Raises PluginError that names the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
     try:
-        module = _import_text(module_name, entry) if entry.source else importlib.import_module(module_name)
+        module = (
+            _import_text(module_name, entry)
+            if entry.source
+            else importlib.import_module(module_name)
+        )
     except (Exception, SystemExit) as error:
-        raise PluginError(f"{entry.label()} cannot be imported: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{entry.label()} cannot be imported: {type(error).__name__}: {error}"
+        ) from error
     found: Any = module
     for part in attribute.split(".") if colon else ():
         found = getattr(found, part, None)
         if found is None:
-            own = [name for name, one in vars(module).items() if module_name in str(getattr(one, "__module__", ""))]
-            raise PluginError(f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}")
+            own = [
+                name
+                for name, one in vars(module).items()
+                if module_name in str(getattr(one, "__module__", ""))
+            ]
+            raise PluginError(
+                f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}"
+            )
     return found
 
 
@@ -169,10 +187,14 @@ def check_class(cls: Any, entry: PlanEntry) -> None:
         return
     interface, supported = kind.load_interface()
     if not (isinstance(cls, type) and issubclass(cls, interface)):
-        raise PluginIncompatible(f"{entry.label()} is not a subclass of {kind.interface.replace(':', '.')}")
+        raise PluginIncompatible(
+            f"{entry.label()} is not a subclass of {kind.interface.replace(':', '.')}"
+        )
     missing = sorted(getattr(cls, "__abstractmethods__", ()))
     if missing:
-        raise PluginIncompatible(f"{entry.label()} does not implement {', '.join(missing)} of {interface.__name__}")
+        raise PluginIncompatible(
+            f"{entry.label()} does not implement {', '.join(missing)} of {interface.__name__}"
+        )
     if cls.interface_version not in supported:
         raise PluginIncompatible(
             f"{entry.label()} speaks version {cls.interface_version} of the {kind.name} interface; this kernel can "

@@ -18,9 +18,13 @@ class RunDirectory:
     """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
-        self.path = os.path.join(tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}")  # noqa: PTH118
+        self.path = os.path.join(
+            tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}"
+        )  # noqa: PTH118
         self._maker = os.getpid()
-        self._finalizer = weakref.finalize(self, _remove, self.path, self._maker)  # first: a signal may interrupt us
+        self._finalizer = weakref.finalize(
+            self, _remove, self.path, self._maker
+        )  # first: a signal may interrupt us
         os.mkdir(self.path, 0o700)  # noqa: PTH102
         self._numbers = itertools.count()
 
@@ -28,7 +32,9 @@ class RunDirectory:
         """An ipc address in the folder; without a name, one that nobody else gets."""
         path = os.path.join(self.path, name or str(next(self._numbers)))  # noqa: PTH118
         if len(path) > MAX_SOCKET_PATH:
-            raise ConfigError(f"the socket path {path} is too long for the system; set TMPDIR to a shorter folder")
+            raise ConfigError(
+                f"the socket path {path} is too long for the system; set TMPDIR to a shorter folder"
+            )
         return f"ipc://{path}"
 
     def close(self) -> None:

@@ -31,7 +31,9 @@ class CurveKeys(NamedTuple):
         """The keys that `encode` wrote. Raises ConfigError for anything else."""
         keys = text.split()
         if len(keys) != 4 or any(len(key) != 40 for key in keys):
-            raise ConfigError("this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)")
+            raise ConfigError(
+                "this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)"
+            )
         return CurveKeys(*(key.encode() for key in keys))
 
 
@@ -40,7 +42,9 @@ def read_keys(path: str) -> CurveKeys:
     try:
         file = Path(path)
         if file.stat().st_mode & 0o077:
-            raise ConfigError(f"auth_key_file={path} can be read by others; make it private: chmod 600 {path}")
+            raise ConfigError(
+                f"auth_key_file={path} can be read by others; make it private: chmod 600 {path}"
+            )
         return CurveKeys.decode(file.read_text("ascii"))
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"auth_key_file={path} cannot be read: {error}") from None

@@ -112,7 +112,9 @@ def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
 
 def to_plain(value: Any) -> Any:
     """A value as plain lists, dicts, numbers, texts and bytes, for messages without a declared type."""
-    return msgspec.to_builtins(value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_array)
+    return msgspec.to_builtins(
+        value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_array
+    )
 
 
 def _plain_array(value: Any) -> Any:

@@ -20,7 +20,12 @@ from tenonry.transport.keys import CurveKeys
 IDENTITY_BYTES = 2
 TCP = "tcp://"
 # As plain numbers: pyzmq's flags are enums, and every `|` of theirs costs as much as sending a frame.
-SEND_MORE, RECEIVE_MORE, EVENTS, READABLE = int(zmq.SNDMORE), int(zmq.RCVMORE), int(zmq.EVENTS), int(zmq.POLLIN)
+SEND_MORE, RECEIVE_MORE, EVENTS, READABLE = (
+    int(zmq.SNDMORE),
+    int(zmq.RCVMORE),
+    int(zmq.EVENTS),
+    int(zmq.POLLIN),
+)
 
 
 def tcp_address(host: str, port: int) -> str:
@@ -36,7 +41,9 @@ def _explicit(host: str) -> str:
         found = getaddrinfo(bare, None, flags=AI_NUMERICHOST)
         everywhere |= any(ipaddress.ip_address(address[0]).is_unspecified for *_, address in found)
     if everywhere:
-        raise ConfigError(f"a socket for other nodes needs an explicit address of this one, not '{host}'")
+        raise ConfigError(
+            f"a socket for other nodes needs an explicit address of this one, not '{host}'"
+        )
     return f"[{bare}]" if ":" in bare else bare
 
 
@@ -81,14 +88,20 @@ def make_socket(
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:
-        socket.router_mandatory = socket.router_handover = True  # who comes back need not wait for its own end
+        socket.router_mandatory = socket.router_handover = (
+            True  # who comes back need not wait for its own end
+        )
     if curve is not None and is_tcp:
         _secure(socket, curve, server=bind)
     try:
         (socket.bind if bind else socket.connect)(address)
     except zmq.ZMQError as error:
         socket.close(0)
-        taken = "; stop the process that has it, or choose another port" if error.errno == zmq.EADDRINUSE else ""
+        taken = (
+            "; stop the process that has it, or choose another port"
+            if error.errno == zmq.EADDRINUSE
+            else ""
+        )
         raise ConfigError(f"{address}: {error.strerror}{taken}") from error
     return socket
 

@@ -68,7 +68,9 @@ def has_shared_memory() -> bool:
 
 def open_broadcast(num_ranks: int, num_slots: int) -> Broadcast:
     """Raises LaunchError when memory or file descriptors do not suffice."""
-    return SharedBroadcast(num_ranks, num_slots) if has_shared_memory() else SocketBroadcast(num_ranks)
+    return (
+        SharedBroadcast(num_ranks, num_slots) if has_shared_memory() else SocketBroadcast(num_ranks)
+    )
 
 
 def open_reader(address: str) -> Reader:
@@ -89,8 +91,14 @@ class SharedBroadcast:
             self._memory = self._keep(os.memfd_create("tenonry-steps"))
             for slot in range(num_slots):
                 os.posix_fallocate(self._memory, slot * SLOT_BYTES, RESERVED_BYTES)
-            self._filled = [self._keep(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE)) for _ in range(num_ranks)]
-            self._freed = [self._keep(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)) for _ in range(num_ranks)]
+            self._filled = [
+                self._keep(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_SEMAPHORE))
+                for _ in range(num_ranks)
+            ]
+            self._freed = [
+                self._keep(os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK))
+                for _ in range(num_ranks)
+            ]
         except OSError as error:
             self.close()
             raise LaunchError(
@@ -111,7 +119,9 @@ class SharedBroadcast:
 
     def send(self, data: bytes, wait: Wait) -> None:
         if len(data) > SLOT_BYTES:
-            raise WireError(f"a message of {len(data)} bytes is larger than {SLOT_BYTES}, which is all that fits")
+            raise WireError(
+                f"a message of {len(data)} bytes is larger than {SLOT_BYTES}, which is all that fits"
+            )
         for rank, fd in enumerate(self._freed):
             while self._sent - self._finished[rank] >= self._num_slots and not self._hear(rank):
                 wait(fd, select.POLLIN)
@@ -162,7 +172,11 @@ class SharedReader:
         self._received += 1
         data = os.pread(self._memory, READ_BYTES, at)
         size = packet_size(data)
-        return data if size <= len(data) else b"".join([data, *self._rest(at + len(data), size - len(data))])
+        return (
+            data
+            if size <= len(data)
+            else b"".join([data, *self._rest(at + len(data), size - len(data))])
+        )
 
     def _rest(self, at: int, size: int) -> Iterator[bytes]:
         while size:
@@ -188,7 +202,9 @@ class SocketBroadcast:
                 self._theirs.append(theirs)
         except OSError as error:
             self.close()
-            raise LaunchError(f"no sockets for {num_ranks} ranks: {error.strerror}; raise ulimit -n") from error
+            raise LaunchError(
+                f"no sockets for {num_ranks} ranks: {error.strerror}; raise ulimit -n"
+            ) from error
 
     def address(self, rank: int) -> tuple[str, tuple[int, ...]]:
         fd = self._theirs[rank].fileno()
@@ -200,7 +216,9 @@ class SocketBroadcast:
     def send(self, data: bytes, wait: Wait) -> None:
         for ours in self._ours:
             rest = memoryview(data)
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # a dead rank is noticed by its watcher
+            with contextlib.suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # a dead rank is noticed by its watcher
                 while rest:
                     try:
                         rest = rest[ours.send(rest) :]

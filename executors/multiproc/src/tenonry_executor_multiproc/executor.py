@@ -17,14 +17,21 @@ from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry.step import SchedulerOutput, StepFuture
-from tenonry_executor_multiproc.machine import THREADS_VARIABLE, Rendezvous, threads_per_rank, usable_cores
+from tenonry_executor_multiproc.machine import (
+    THREADS_VARIABLE,
+    Rendezvous,
+    threads_per_rank,
+    usable_cores,
+)
 from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.ranks import RankGroup
 
 logger = logging.getLogger("tenonry.executor.mp")
 HEALTH_TIMEOUT_S = 10.0
 START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
-SPARE_SLOTS = 6  # beyond one per pipeline stage: more steps than any worker keeps in flight, and a call
+SPARE_SLOTS = (
+    6  # beyond one per pipeline stage: more steps than any worker keeps in flight, and a call
+)
 
 
 class MultiprocExecutor(Executor):
@@ -36,7 +43,9 @@ class MultiprocExecutor(Executor):
         super().__init__(context)
         self._config = context.config
         if self._config.pipeline_parallel_size > 1:
-            self.feeds_back_tokens = False  # the first stage does not know what the last one sampled
+            self.feeds_back_tokens = (
+                False  # the first stage does not know what the last one sampled
+            )
         if context.kv_connector is not None and not isinstance(context.kv_connector, PlanEntry):
             raise ConfigError(
                 f"executor 'mp' hands the plan's entry of the KV connector to its ranks, not a "
@@ -97,7 +106,10 @@ class MultiprocExecutor(Executor):
         context, rendezvous = self.context, self._rendezvous
         config_text = self._config.model_dump_json()
         worker = PluginPlan.decode(context.plan_text).find("worker") if context.plan_text else None
-        target = context.worker_target or f"{context.worker_class.__module__}:{context.worker_class.__qualname__}"
+        target = (
+            context.worker_target
+            or f"{context.worker_class.__module__}:{context.worker_class.__qualname__}"
+        )
 
         def make(rank: int, reader: str, answers: int) -> RankSetup:
             return RankSetup(
@@ -149,9 +161,13 @@ class MultiprocExecutor(Executor):
     def execute_model(self, output: SchedulerOutput) -> StepFuture:
         return self.ranks.launch(output)
 
-    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         """As `Executor.call`; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
-        return self.ranks.call(method, list(args), self._config.start_timeout if timeout is None else timeout)
+        return self.ranks.call(
+            method, list(args), self._config.start_timeout if timeout is None else timeout
+        )
 
     def check_health(self) -> None:
         """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""

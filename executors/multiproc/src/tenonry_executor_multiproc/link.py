@@ -38,7 +38,9 @@ class Link:
                 self._open(rank)
         except OSError as error:
             self.close()
-            raise LaunchError(f"no sockets for {num_ranks} ranks: {error.strerror}; raise ulimit -n") from error
+            raise LaunchError(
+                f"no sockets for {num_ranks} ranks: {error.strerror}; raise ulimit -n"
+            ) from error
         for fd in self._wake:
             os.set_blocking(fd, False)
         self._poll.register(self._wake[0], select.POLLIN)
@@ -70,7 +72,9 @@ class Link:
         """Send a packet to all ranks. `wait(fd, event)` is called while a rank has no room; answers may come then."""
         self.broadcast.send(pack(kind, sequence, frames), wait)
 
-    def receive(self, deadline: float, also: tuple[int, int] | None = None) -> Iterator[tuple[int, Packet]]:
+    def receive(
+        self, deadline: float, also: tuple[int, int] | None = None
+    ) -> Iterator[tuple[int, Packet]]:
         """(rank, answer) of what came, after waiting until something did, `interrupt`, or the deadline.
 
         `also` is a file descriptor and its event to wake up for.

@@ -27,7 +27,9 @@ def threads_per_rank(config: EngineConfig) -> int | None:
 
 def usable_cores() -> int:
     """Cores that compute at the same time and that this process may use."""
-    usable = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
     return max(1, min(psutil.cpu_count(logical=False) or usable, usable))
 
 
@@ -36,7 +38,9 @@ def check_devices(device: str, num_ranks: int) -> None:
     if num_ranks == 1 or not device.startswith("cuda"):
         return
     if ":" in device:
-        raise ConfigError(f"device={device} is one device, but there are {num_ranks} ranks; use device=cuda")
+        raise ConfigError(
+            f"device={device} is one device, but there are {num_ranks} ranks; use device=cuda"
+        )
     found = cuda_devices()
     if found is not None and found < num_ranks:
         raise ConfigError(
@@ -79,7 +83,9 @@ class Rendezvous:
         try:
             fd = os.memfd_create("tenonry-rendezvous")
         except OSError as error:
-            raise LaunchError(f"no file for {num_ranks} ranks to meet in: {error.strerror}") from error
+            raise LaunchError(
+                f"no file for {num_ranks} ranks to meet in: {error.strerror}"
+            ) from error
         self.url, self.fds = f"file:///proc/self/fd/{fd}", (fd,)
 
     def close(self) -> None:

@@ -50,7 +50,10 @@ def pack(kind: int, sequence: int, frames: Sequence[Frame]) -> bytes:
     sizes = [memoryview(frame).nbytes for frame in frames]
     start = _HEAD.size + 8 * len(frames)
     size = start + sum(length + -length % _ALIGN for length in sizes)
-    parts: list[Frame] = [_HEAD.pack(size, sequence, kind, len(frames)), struct.pack(f"<{len(sizes)}Q", *sizes)]
+    parts: list[Frame] = [
+        _HEAD.pack(size, sequence, kind, len(frames)),
+        struct.pack(f"<{len(sizes)}Q", *sizes),
+    ]
     for frame, length in zip(frames, sizes, strict=True):
         parts += (frame, bytes(-length % _ALIGN))
     return b"".join(parts)

@@ -70,8 +70,13 @@ def prefix_output(name: str) -> None:
     for handler in logging.getLogger("tenonry").handlers:
         if isinstance(handler, logging.StreamHandler):
             handler.setStream(sys.stderr)
-            handler.setFormatter(logging.Formatter("%(levelname).1s %(asctime)s %(message)s", "%H:%M:%S"))
+            handler.setFormatter(
+                logging.Formatter("%(levelname).1s %(asctime)s %(message)s", "%H:%M:%S")
+            )
 
 
 def _prefixed(stream: TextIO, name: str) -> Any:
-    return PrefixedStream(stream, prefix_of(name, os.getpid(), colour=stream.isatty() and "NO_COLOR" not in os.environ))
+    return PrefixedStream(
+        stream,
+        prefix_of(name, os.getpid(), colour=stream.isatty() and "NO_COLOR" not in os.environ),
+    )

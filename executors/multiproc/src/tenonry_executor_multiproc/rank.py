@@ -30,7 +30,15 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_multiproc.broadcast import open_reader
 from tenonry_executor_multiproc.machine import check_devices
-from tenonry_executor_multiproc.packets import FAILED, Call, Kind, Packet, describe_error, pack, unpack
+from tenonry_executor_multiproc.packets import (
+    FAILED,
+    Call,
+    Kind,
+    Packet,
+    describe_error,
+    pack,
+    unpack,
+)
 from tenonry_executor_multiproc.prefix import prefix_output
 
 logger = logging.getLogger("tenonry.rank")
@@ -110,7 +118,9 @@ class Rank:
         self._steps: Decoder[SchedulerOutput] = Decoder(SchedulerOutput)
         self._calls: Decoder[Call] = Decoder(Call)
         self._later: LaterAnswers | None = None
-        self._is_broken = False  # a step failed: what follows it must not meet what other ranks still do for it
+        self._is_broken = (
+            False  # a step failed: what follows it must not meet what other ranks still do for it
+        )
         self._tasks: dict[str, Callable[..., Any]] = {
             "load": self._load,
             "kv_cache_groups": lambda: list(worker.kv_cache_groups()),
@@ -135,7 +145,9 @@ class Rank:
             return False
         try:
             if packet.kind == Kind.TASK:
-                self._answers.send(packet.kind, packet.sequence, self._tasks[call.method](*call.args))
+                self._answers.send(
+                    packet.kind, packet.sequence, self._tasks[call.method](*call.args)
+                )
             else:
                 result = self._worker.call(call.method, call.args)
                 self._answers.send(packet.kind, packet.sequence, to_plain(result))
@@ -190,9 +202,13 @@ class LaterAnswers:
     """A thread that waits for promised results, in order."""
 
     def __init__(self, answer: Callable[[int, ModelRunnerOutput | StepFuture], None]) -> None:
-        self._queue: queue.SimpleQueue[tuple[int, ModelRunnerOutput | StepFuture]] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[tuple[int, ModelRunnerOutput | StepFuture]] = (
+            queue.SimpleQueue()
+        )
         self._answer = answer
-        sys.setswitchinterval(SWITCH_INTERVAL_S)  # or the thread would wait 5 ms while the next step is prepared
+        sys.setswitchinterval(
+            SWITCH_INTERVAL_S
+        )  # or the thread would wait 5 ms while the next step is prepared
         threading.Thread(target=self._run, name="results", daemon=True).start()
 
     def put(self, sequence: int, result: ModelRunnerOutput | StepFuture) -> None:
@@ -216,7 +232,9 @@ class Answers:
         """Answer a packet. Raises TypeError for what cannot travel, before anything is sent."""
         with self._lock:
             data = pack(kind, sequence, self._encoder.encode(value))
-            with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the engine is gone, so will we be
+            with contextlib.suppress(
+                BrokenPipeError, ConnectionResetError
+            ):  # the engine is gone, so will we be
                 self._socket.sendall(data)
 
     def failed(self, kind: int, sequence: int, error: Exception) -> None:

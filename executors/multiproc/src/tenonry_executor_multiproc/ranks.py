@@ -50,9 +50,20 @@ class RankGroup:
     """
 
     def __init__(
-        self, names: list[str], driver: int, *, num_slots: int, step_timeout: float, on_death: Callable[[str], None]
+        self,
+        names: list[str],
+        driver: int,
+        *,
+        num_slots: int,
+        step_timeout: float,
+        on_death: Callable[[str], None],
     ) -> None:
-        self.names, self._driver, self._step_timeout, self._on_death = names, driver, step_timeout, on_death
+        self.names, self._driver, self._step_timeout, self._on_death = (
+            names,
+            driver,
+            step_timeout,
+            on_death,
+        )
         self._link = Link(len(names), num_slots)
         self._supervisor = Supervisor()
         died = weakref.WeakMethod(self._died)  # the watchers' threads must not keep the group
@@ -69,7 +80,10 @@ class RankGroup:
 
     # ------------------------------------------------------------------ start and stop
     def start(
-        self, make_setup: Callable[[int, str, int], RankSetup], environment: Mapping[str, str], rendezvous: Rendezvous
+        self,
+        make_setup: Callable[[int, str, int], RankSetup],
+        environment: Mapping[str, str],
+        rendezvous: Rendezvous,
     ) -> None:
         """Start every rank's process; `make_setup(rank, reader, answers)` says what it is told. Raises LaunchError."""
         for rank, name in enumerate(self.names):
@@ -77,7 +91,12 @@ class RankGroup:
             payload = {"setup": msgspec.json.encode(make_setup(rank, reader, answers)).decode()}
             fds = (*ends, *rendezvous.fds)
             self._supervisor.start(
-                name, ROLE, payload, environment=environment, pass_fds=fds, removes=rendezvous.folder
+                name,
+                ROLE,
+                payload,
+                environment=environment,
+                pass_fds=fds,
+                removes=rendezvous.folder,
             )
             self._link.handed_down(rank)
 
@@ -109,7 +128,9 @@ class RankGroup:
         def give_up(*_: int) -> None:
             raise TimeoutError
 
-        with contextlib.suppress(TimeoutError, TenonryError):  # no room, or no memory: then they are terminated
+        with contextlib.suppress(
+            TimeoutError, TenonryError
+        ):  # no room, or no memory: then they are terminated
             self._link.send(Kind.TASK, HELLO, self._encoder.encode(Call("stop")), give_up)
             while self._supervisor.pids() and time.monotonic() < deadline:
                 for _ in self._link.receive(deadline):
@@ -133,12 +154,19 @@ class RankGroup:
             raise TypeError(f"arguments of '{method}': {error}") from error
         return self._ask(Kind.CALL, frames, method, Any, timeout)
 
-    def _ask(self, what: Kind, frames: list[Frame], method: str, kind: Any, timeout: float) -> list[Any]:
+    def _ask(
+        self, what: Kind, frames: list[Frame], method: str, kind: Any, timeout: float
+    ) -> list[Any]:
         self._sequence += 1
-        self._answers[self._sequence] = {}  # before it is sent: the first rank may answer before the last one hears
+        self._answers[
+            self._sequence
+        ] = {}  # before it is sent: the first rank may answer before the last one hears
         self._send(what, self._sequence, frames)
         decoder: Decoder[Any] = Decoder(kind)
-        return [decoder.decode(packet.frames) for packet in self._gather(self._sequence, method, timeout)]
+        return [
+            decoder.decode(packet.frames)
+            for packet in self._gather(self._sequence, method, timeout)
+        ]
 
     def _gather(self, sequence: int, what: str, timeout: float) -> list[Packet]:
         """The answers of all ranks in rank order, once they are there; late ones are dropped when they come."""
@@ -149,16 +177,23 @@ class RankGroup:
                 if time.monotonic() >= deadline:
                     break
                 self._listen(deadline)
-                if not failed and (failed := any(packet.kind >= FAILED for packet in answers.values())):
+                if not failed and (
+                    failed := any(packet.kind >= FAILED for packet in answers.values())
+                ):
                     deadline = min(deadline, time.monotonic() + GRACE_S)
         finally:
             del self._answers[sequence]
-        for rank, packet in answers.items():  # in the order they came: the first is the cause of the others
+        for (
+            rank,
+            packet,
+        ) in answers.items():  # in the order they came: the first is the cause of the others
             if packet.kind >= FAILED:
                 raise self._error_of(rank, packet)
         missing = [rank for rank in range(len(self.names)) if rank not in answers]
         if missing:
-            raise TimeoutError(f"{what} was not answered within {timeout:g} s by {self._describe(missing)}")
+            raise TimeoutError(
+                f"{what} was not answered within {timeout:g} s by {self._describe(missing)}"
+            )
         return [answers[rank] for rank in range(len(self.names))]
 
     # ------------------------------------------------------------------ steps
@@ -179,7 +214,12 @@ class RankGroup:
         """Whether `collect` would return at once."""
         if step.packet is None and self._death is None and not self._closing:
             self._listen(0.0)
-        return step.packet is not None or self._step_fault is not None or self._death is not None or self._closing
+        return (
+            step.packet is not None
+            or self._step_fault is not None
+            or self._death is not None
+            or self._closing
+        )
 
     def collect(self, step: RankStep, timeout: float | None) -> ModelRunnerOutput:
         """The step's result. A step that the driver does not answer in time ends the group."""
@@ -201,12 +241,19 @@ class RankGroup:
             raise fault.error  # the driver went on with what it had from a rank that failed
         output = self._outputs.decode(step.packet.frames)
         if output.step_id != step.step_id:
-            raise WireError(f"{self.names[self._driver]} answered step {output.step_id}, not step {step.step_id}")
+            raise WireError(
+                f"{self.names[self._driver]} answered step {output.step_id}, not step {step.step_id}"
+            )
         return output
 
     def _hung(self, what: str) -> None:
         late = self._describe(self._link.broadcast.behind() or [self._driver])
-        self._die(Death(f"{what} was not answered within {self._step_timeout:g} s by {late} (--step-timeout)", None))
+        self._die(
+            Death(
+                f"{what} was not answered within {self._step_timeout:g} s by {late} (--step-timeout)",
+                None,
+            )
+        )
 
     # ------------------------------------------------------------------ traffic
     def _send(self, kind: Kind, sequence: int, frames: list[Frame]) -> None:
@@ -230,7 +277,9 @@ class RankGroup:
         if packet.kind == Kind.STEP:
             step = self._steps.popleft()
             if packet.sequence != step.sequence:
-                raise WireError(f"{self.names[rank]} answered message {packet.sequence}, not {step.sequence}")
+                raise WireError(
+                    f"{self.names[rank]} answered message {packet.sequence}, not {step.sequence}"
+                )
             step.packet, self._last_answer = packet, time.monotonic()
         elif packet.kind == Kind.STEP + FAILED:
             settled_at = time.monotonic() + (GRACE_S if len(self.names) > 1 else 0.0)
@@ -258,8 +307,13 @@ class RankGroup:
         self._listen(0.0)
         if self._step_fault is not None and self._step_fault.rank == death.rank:
             return self._step_fault.error
-        packets = [answers[death.rank] for answers in self._answers.values() if death.rank in answers]
-        return next((self._error_of(death.rank, packet) for packet in packets if packet.kind >= FAILED), None)
+        packets = [
+            answers[death.rank] for answers in self._answers.values() if death.rank in answers
+        ]
+        return next(
+            (self._error_of(death.rank, packet) for packet in packets if packet.kind >= FAILED),
+            None,
+        )
 
     def _died(self, name: str, pid: int, code: int) -> None:
         """A watcher's thread: a rank ended and nobody had stopped it."""
@@ -282,7 +336,10 @@ class RankGroup:
         """Ranks with pid and state, those first that cannot answer because they are stopped."""
         pids = self._supervisor.pids()
         texts = [(f"{self.names[rank]}", pids.get(self.names[rank])) for rank in ranks]
-        words = [f"{name} (pid {pid}, {_state(pid)})" if pid else f"{name} (ended)" for name, pid in texts]
+        words = [
+            f"{name} (pid {pid}, {_state(pid)})" if pid else f"{name} (ended)"
+            for name, pid in texts
+        ]
         return ", ".join(sorted(words, key=lambda text: "stopped)" not in text))
 
 

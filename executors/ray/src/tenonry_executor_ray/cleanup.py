@@ -33,7 +33,9 @@ def main() -> int:
     """Wait, kill, remove the sockets; what Ray logged stays."""
     session = Path(*sys.argv[1:2])
     if not (session.is_absolute() and session.name.startswith(SESSION)):
-        sys.exit("give the session folder of a Ray cluster, such as /tmp/ray/session_2026-01-31_12-00-00_000000_1")
+        sys.exit(
+            "give the session folder of a Ray cluster, such as /tmp/ray/session_2026-01-31_12-00-00_000000_1"
+        )
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
@@ -61,7 +63,8 @@ def _belongs_to(process: psutil.Process, session: Path) -> bool:
             return False
         line = " ".join(process.cmdline())
         return str(session) in line or (
-            line.startswith("ray::") and any(Path(file.path).is_relative_to(session) for file in process.open_files())
+            line.startswith("ray::")
+            and any(Path(file.path).is_relative_to(session) for file in process.open_files())
         )
     return False
 

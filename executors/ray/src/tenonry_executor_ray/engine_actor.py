@@ -39,9 +39,13 @@ class EngineActor:
     def start(self, spec_text: str, environment_text: str) -> int:
         """Start the engine; returns its process id."""
         if os.environ.get(DEVICES) == "":
-            del os.environ[DEVICES]  # Ray hides all GPUs from an actor that asked for none; the launcher knows better
+            del os.environ[
+                DEVICES
+            ]  # Ray hides all GPUs from an actor that asked for none; the launcher knows better
         environment: dict[str, str] = json.loads(environment_text)
-        child = self._supervisor.start(self._name, self._role, {"spec": spec_text}, environment=environment)
+        child = self._supervisor.start(
+            self._name, self._role, {"spec": spec_text}, environment=environment
+        )
         self._child = child
         return child.pid
 

@@ -47,7 +47,11 @@ class RayExecutor(Executor):
     @property
     def max_concurrent_batches(self) -> int:
         config = self.context.config
-        return max(self._steps_in_flight, config.pipeline_parallel_size) if config.async_scheduling else 1
+        return (
+            max(self._steps_in_flight, config.pipeline_parallel_size)
+            if config.async_scheduling
+            else 1
+        )
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         self._callback = callback
@@ -80,7 +84,9 @@ class RayExecutor(Executor):
         call = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
         return RayStepFuture(self.ranks, self._decoder, call, output.step_id)
 
-    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         """As the interface; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
         return self.ranks.ask_all("call", (method, to_plain(list(args))), timeout)
 
@@ -103,7 +109,9 @@ class RayStepFuture:
 
     __slots__ = ("_call", "_decoder", "_output", "_ranks", "_step_id")
 
-    def __init__(self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int) -> None:
+    def __init__(
+        self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int
+    ) -> None:
         self._ranks, self._decoder, self._call, self._step_id = ranks, decoder, call, step_id
         self._output: ModelRunnerOutput | None = None
 
@@ -116,6 +124,8 @@ class RayStepFuture:
         if self._output is None:
             output = self._decoder.decode(self._ranks.wait(self._call, self._step_id, timeout))
             if output.step_id != self._step_id:
-                raise WireError(f"the answer to step {self._step_id} is one to step {output.step_id}")
+                raise WireError(
+                    f"the answer to step {self._step_id} is one to step {output.step_id}"
+                )
             self._output = output
         return self._output

@@ -23,7 +23,14 @@ from tenonry_executor_ray import placement
 from tenonry_executor_ray.engine_actor import DEVICES, ENGINE_ROLE, EngineActor, gpu_ids
 from tenonry_executor_ray.groups import EngineGroup, EngineGroups
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayLauncherOptions
-from tenonry_executor_ray.session import DISCONNECTED, Disconnected, RaySession, bounded, ready, words
+from tenonry_executor_ray.session import (
+    DISCONNECTED,
+    Disconnected,
+    RaySession,
+    bounded,
+    ready,
+    words,
+)
 from tenonry_executor_ray.wire import NodeFacts, refuse_differences
 
 logger = logging.getLogger("tenonry.ray")
@@ -31,7 +38,10 @@ CALLS_AT_ONCE = 8  # of one actor: `wait` occupies one for good
 WAIT_S = 0.5
 STOP_GRACE_S = 5.0
 KILL_GRACE_S = 2.0
-KILLED, FAILED = -9, 1  # exit codes of an engine whose actor is gone, and of one whose end nobody saw
+KILLED, FAILED = (
+    -9,
+    1,
+)  # exit codes of an engine whose actor is gone, and of one whose end nobody saw
 
 
 class Engine:
@@ -73,12 +83,17 @@ class Fleet:
         if not self._session.alive:
             raise LaunchError(f"no engine can be started: {self._session.lost or DISCONNECTED}")
         names = [f"engine {spec.engine_index}" for spec in specs]
-        engines = [Engine(name, group) for name, group in zip(names, self._groups.provide(specs), strict=True)]
+        engines = [
+            Engine(name, group)
+            for name, group in zip(names, self._groups.provide(specs), strict=True)
+        ]
         try:
             for engine in engines:
                 self._create_actor(engine)
             plan_text = specs[0].plan_text
-            texts = self._gather(engines, "built", [engine.actor.describe.remote(plan_text) for engine in engines])
+            texts = self._gather(
+                engines, "built", [engine.actor.describe.remote(plan_text) for engine in engines]
+            )
             for engine, text in zip(engines, texts, strict=True):
                 engine.facts = msgspec.msgpack.decode(text, type=NodeFacts)
             refuse_differences(plan_text, [(engine.name, engine.facts) for engine in engines])
@@ -94,7 +109,9 @@ class Fleet:
             "num_cpus": group.bundle_specs[index].get("CPU", 0),
             "max_concurrency": CALLS_AT_ONCE,
             "max_restarts": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                group, placement_group_bundle_index=index
+            ),
         }
         engine.actor = ray.remote(EngineActor).options(**options).remote(engine.name, self.role)
 
@@ -122,9 +139,13 @@ class Fleet:
                 for index in range(self._config.world_size)
             )
             asking = ray.remote(num_gpus=1, num_cpus=0, max_retries=0)(gpu_ids)
-            answers = [asking.options(scheduling_strategy=strategy).remote() for strategy in strategies]
+            answers = [
+                asking.options(scheduling_strategy=strategy).remote() for strategy in strategies
+            ]
             found[DEVICES] = ",".join(
-                gpu for ids in self._gather([engine] * len(answers), "given its GPUs", answers) for gpu in ids
+                gpu
+                for ids in self._gather([engine] * len(answers), "given its GPUs", answers)
+                for gpu in ids
             )
         return found
 
@@ -142,7 +163,9 @@ class Fleet:
                 ) from None
             except RayError as error:
                 node = placement.address_of(engine.group.group, self._config.world_size)
-                raise LaunchError(f"{engine.name} on node {node} could not be {what}: {words(error)}") from error
+                raise LaunchError(
+                    f"{engine.name} on node {node} could not be {what}: {words(error)}"
+                ) from error
         return results
 
     # ------------------------------------------------------------------ watch
@@ -151,7 +174,11 @@ class Fleet:
 
     def finished(self) -> dict[str, int]:
         with self._lock:
-            return {name: one.exit_code for name, one in self._engines.items() if one.exit_code is not None}
+            return {
+                name: one.exit_code
+                for name, one in self._engines.items()
+                if one.exit_code is not None
+            }
 
     def pids(self) -> dict[str, int]:
         with self._lock:
@@ -172,7 +199,9 @@ class Fleet:
                 return
             for life in done:
                 self._ended(living[life], *_end_of(life))
-                bounded(functools.partial(ray.kill, living[life].actor), STOP_GRACE_S)  # it may be out of reach only
+                bounded(
+                    functools.partial(ray.kill, living[life].actor), STOP_GRACE_S
+                )  # it may be out of reach only
 
     def _ended(self, engine: Engine, code: int, reason: str) -> None:
         with self._lock:
@@ -181,7 +210,13 @@ class Fleet:
             engine.exit_code = code
         if self._closing.is_set():
             return
-        logger.error("%s (pid %d) on node %s ended: %s", engine.name, engine.pid, engine.facts.label(), reason)
+        logger.error(
+            "%s (pid %d) on node %s ended: %s",
+            engine.name,
+            engine.pid,
+            engine.facts.label(),
+            reason,
+        )
         for callback in list(self._callbacks):
             callback(engine.name, engine.pid, code)
 
@@ -192,7 +227,10 @@ class Fleet:
         for engine in living:
             self._ended(engine, FAILED, reason)
         if living and ray.is_initialized():
-            bounded(lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S), STOP_GRACE_S)
+            bounded(
+                lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S),
+                STOP_GRACE_S,
+            )
         self._session.close()
 
     # ------------------------------------------------------------------ stop
@@ -212,10 +250,17 @@ class Fleet:
 
     def _release(self, engines: Sequence[Engine], timeout: float) -> None:
         if self._session.alive:
-            calls = [one.actor.stop.remote(timeout) for one in engines if one.pid and one.exit_code is None]
+            calls = [
+                one.actor.stop.remote(timeout)
+                for one in engines
+                if one.pid and one.exit_code is None
+            ]
             if calls:  # their own deadline is `timeout`, after which they kill
                 limit = timeout + KILL_GRACE_S
-                bounded(lambda: ray.wait(calls, num_returns=len(calls), timeout=limit), timeout + STOP_GRACE_S)
+                bounded(
+                    lambda: ray.wait(calls, num_returns=len(calls), timeout=limit),
+                    timeout + STOP_GRACE_S,
+                )
             for engine in engines:
                 if engine.actor is not None:
                     bounded(functools.partial(ray.kill, engine.actor), STOP_GRACE_S)

@@ -55,21 +55,30 @@ class EngineGroups:
             )
         bundles = self._config.world_size + 1
         found = [(names[spec.engine_index], f"engine {spec.engine_index}") for spec in specs]
-        return [EngineGroup(placement.find_group(name, bundles, who), created=False) for name, who in found]
+        return [
+            EngineGroup(placement.find_group(name, bundles, who), created=False)
+            for name, who in found
+        ]
 
     def _create(self, specs: Sequence[EngineSpec]) -> list[EngineGroup]:
         bundles = self._bundles()
         single = self._fits_one_node(bundles)
         local = self._config.data_parallel_size_local
         here = None if local is None else sum(spec.engine_index < local for spec in specs)
-        homes = placement.choose_nodes(self._own_address, bundles, len(specs), here) if single else [""] * len(specs)
+        homes = (
+            placement.choose_nodes(self._own_address, bundles, len(specs), here)
+            if single
+            else [""] * len(specs)
+        )
         made: list[EngineGroup] = []
         try:
             for spec, home in zip(specs, homes, strict=True):
                 name = f"dp_rank_{spec.engine_index}"
                 wanted = placement.pinned(bundles, home) if single else bundles
                 strategy = "STRICT_PACK" if single else "PACK"
-                made.append(EngineGroup(placement.create_group(name, wanted, strategy), created=True))
+                made.append(
+                    EngineGroup(placement.create_group(name, wanted, strategy), created=True)
+                )
         except BaseException:
             for group in made:
                 group.release()

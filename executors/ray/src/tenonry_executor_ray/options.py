@@ -18,8 +18,14 @@ class RayOptions(PluginOptions):
     @field_validator("address")
     @classmethod
     def _no_client(cls, value: str | None) -> str | None:
-        if value is not None and value != "auto" and ("://" in value or not value.rpartition(":")[2].isdigit()):
-            raise ValueError(f"'{value}' is not the host:port of a Ray head, nor 'auto' (Ray Client is not supported)")
+        if (
+            value is not None
+            and value != "auto"
+            and ("://" in value or not value.rpartition(":")[2].isdigit())
+        ):
+            raise ValueError(
+                f"'{value}' is not the host:port of a Ray head, nor 'auto' (Ray Client is not supported)"
+            )
         return value
 
 

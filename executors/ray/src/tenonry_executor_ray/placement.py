@@ -33,10 +33,14 @@ class NodeRoom(NamedTuple):
 
     def fits(self, need: Bundle, resources: Mapping[str, float]) -> int:
         """How many times `need` fits into `resources`, which are this node's."""
-        return int(min((resources.get(name, 0.0) + EPSILON) // amount for name, amount in need.items()))
+        return int(
+            min((resources.get(name, 0.0) + EPSILON) // amount for name, amount in need.items())
+        )
 
     def describe(self, need: Bundle) -> str:
-        parts = [f"{self.free.get(name, 0):g} of {self.total.get(name, 0):g} {name}" for name in need]
+        parts = [
+            f"{self.free.get(name, 0):g} of {self.total.get(name, 0):g} {name}" for name in need
+        ]
         room = self.fits(need, self.free)
         return f"node {self.address} has {' and '.join(parts)} free (room for {room})"
 
@@ -55,8 +59,12 @@ def nodes(own_address: str) -> list[NodeRoom]:
 def uses_gpu(config: EngineConfig, room: Sequence[NodeRoom]) -> bool:
     """Whether ranks get a GPU each. Raises ConfigError for a device that Ray has to choose."""
     if config.device.startswith("cuda:"):
-        raise ConfigError(f"device={config.device}: Ray gives each rank a GPU of its own; use device=cuda")
-    return config.device == "cuda" or (config.device == "auto" and any(node.total.get("GPU") for node in room))
+        raise ConfigError(
+            f"device={config.device}: Ray gives each rank a GPU of its own; use device=cuda"
+        )
+    return config.device == "cuda" or (
+        config.device == "auto" and any(node.total.get("GPU") for node in room)
+    )
 
 
 def rank_bundles(world_size: int, num_cpus: float, *, gpu: bool) -> list[Bundle]:
@@ -70,7 +78,9 @@ def total(bundles: Sequence[Bundle]) -> Bundle:
     return {name: sum(bundle.get(name, 0.0) for bundle in bundles) for name in names}
 
 
-def choose_nodes(own_address: str, bundles: Sequence[Bundle], count: int, local: int | None) -> list[str]:
+def choose_nodes(
+    own_address: str, bundles: Sequence[Bundle], count: int, local: int | None
+) -> list[str]:
     """The node of each of `count` engines: ours takes what it can hold (`local` of them, if set), then the others.
 
     Raises ConfigError that says how much there is and how much is needed. Waits a moment for what is being released.

@@ -23,7 +23,15 @@ from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
-from tenonry_executor_ray.wire import OK, Answer, Failure, RankSpec, driver_rank, facts_here, leave_soon
+from tenonry_executor_ray.wire import (
+    OK,
+    Answer,
+    Failure,
+    RankSpec,
+    driver_rank,
+    facts_here,
+    leave_soon,
+)
 
 logger = logging.getLogger("tenonry.ray")
 RESULTS, LIFE = "results", "life"  # concurrency groups
@@ -76,7 +84,9 @@ class RankActor:
         """An Answer to a question of `QUESTIONS`."""
         try:
             if method not in QUESTIONS:
-                raise Unsupported(f"a rank does not answer '{method}'; it answers {sorted(QUESTIONS)}")
+                raise Unsupported(
+                    f"a rank does not answer '{method}'; it answers {sorted(QUESTIONS)}"
+                )
             argument = msgspec.msgpack.decode(payload, type=QUESTIONS[method])
             answer = Answer(getattr(self, f"_{method}")(argument))
         except Exception as error:

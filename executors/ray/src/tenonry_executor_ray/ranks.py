@@ -24,8 +24,23 @@ from tenonry.transport.folder import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
 from tenonry_executor_ray.rank_actor import LIFE, RESULTS, RankActor
-from tenonry_executor_ray.session import DISCONNECTED, Disconnected, RaySession, bounded, ready, words
-from tenonry_executor_ray.wire import OK, Answer, Failure, NodeFacts, RankSpec, driver_rank, refuse_differences
+from tenonry_executor_ray.session import (
+    DISCONNECTED,
+    Disconnected,
+    RaySession,
+    bounded,
+    ready,
+    words,
+)
+from tenonry_executor_ray.wire import (
+    OK,
+    Answer,
+    Failure,
+    NodeFacts,
+    RankSpec,
+    driver_rank,
+    refuse_differences,
+)
 
 logger = logging.getLogger("tenonry.ray")
 WAIT_S = 0.5
@@ -33,14 +48,19 @@ STOP_TIMEOUT_S = 3.0
 FAILED_STOP_TIMEOUT_S = 0.5
 RELEASE_TIMEOUT_S = 5.0
 START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
-SHARED_BYTES = 64 * 1024  # a message of this size goes once into the object store instead of to each rank
+SHARED_BYTES = (
+    64 * 1024
+)  # a message of this size goes once into the object store instead of to each rank
 
 
 class Ranks:
     """All ranks of one engine. `failure` says why it cannot go on; `on_failure(failure)` is called once."""
 
     def __init__(
-        self, context: ExecutorContext, options: RayExecutorOptions, on_failure: Callable[[str], None]
+        self,
+        context: ExecutorContext,
+        options: RayExecutorOptions,
+        on_failure: Callable[[str], None],
     ) -> None:
         self._context, self._options, self._on_failure = context, options, on_failure
         self._config = context.config
@@ -64,8 +84,12 @@ class Ranks:
         self._collect = self._actors[self._driver].collect.options(concurrency_group=RESULTS)
         plan_text = self._context.plan_text
         calls = {actor.describe.remote(plan_text): rank for rank, actor in enumerate(self._actors)}
-        self._facts = self._gather("start", calls, lambda _, text: msgspec.msgpack.decode(text, type=NodeFacts))
-        refuse_differences(plan_text, [(f"rank {rank}", facts) for rank, facts in enumerate(self._facts)])
+        self._facts = self._gather(
+            "start", calls, lambda _, text: msgspec.msgpack.decode(text, type=NodeFacts)
+        )
+        refuse_differences(
+            plan_text, [(f"rank {rank}", facts) for rank, facts in enumerate(self._facts)]
+        )
         self._watcher = threading.Thread(target=self._watch, name="ray ranks", daemon=True)
         self._watcher.start()
         run = RunDirectory()
@@ -96,7 +120,9 @@ class Ranks:
             "num_cpus": bundle.get("CPU", 0),
             "num_gpus": bundle.get("GPU", 0),
             "max_restarts": 0,
-            "scheduling_strategy": PlacementGroupSchedulingStrategy(self._group, placement_group_bundle_index=rank),
+            "scheduling_strategy": PlacementGroupSchedulingStrategy(
+                self._group, placement_group_bundle_index=rank
+            ),
         }
         actor = ray.remote(concurrency_groups=RankActor.concurrency_groups)(RankActor)
         return actor.options(**options).remote(f"rank {self._context.engine_index}.{rank}")
@@ -128,18 +154,27 @@ class Ranks:
             kv_connector=context.kv_connector,
             engine_index=context.engine_index,
             rank=rank,
-            local_rank=0 if self._group.bundle_specs[rank].get("GPU") else neighbours,  # it sees its own GPU only
+            local_rank=0
+            if self._group.bundle_specs[rank].get("GPU")
+            else neighbours,  # it sees its own GPU only
             rendezvous=rendezvous,
         )
 
     # ------------------------------------------------------------------ questions
-    def ask_all(self, method: str, value: Any = None, timeout: float | None = None, kind: Any = Any) -> list[Any]:
+    def ask_all(
+        self, method: str, value: Any = None, timeout: float | None = None, kind: Any = Any
+    ) -> list[Any]:
         """Ask every rank the same; one value of type `kind` per rank. Raises what the first rank that fails raised."""
         everyone = range(self._config.world_size)
         return self._ask(method, everyone, [value] * len(everyone), timeout, kind)
 
     def _ask(
-        self, method: str, ranks: range, values: Sequence[Any], timeout: float | None = None, kind: Any = Any
+        self,
+        method: str,
+        ranks: range,
+        values: Sequence[Any],
+        timeout: float | None = None,
+        kind: Any = Any,
     ) -> list[Any]:
         def read(rank: int, payload: bytes) -> Any:
             answer = msgspec.msgpack.decode(payload, type=Answer)
@@ -154,7 +189,11 @@ class Ranks:
         return self._gather(method, calls, read, timeout)
 
     def _gather(
-        self, what: str, calls: dict[Any, int], read: Callable[[int, bytes], Any], timeout: float | None = None
+        self,
+        what: str,
+        calls: dict[Any, int],
+        read: Callable[[int, bytes], Any],
+        timeout: float | None = None,
     ) -> list[Any]:
         """What the ranks of `calls` answered, in their order; the first failure ends it. Raises TimeoutError that names
         those that are late.
@@ -253,7 +292,10 @@ class Ranks:
 
     def _watch(self) -> None:
         """Hear of ranks that end, or fail in a step whose result nobody asks for."""
-        lives = {actor.life.options(concurrency_group=LIFE).remote(): rank for rank, actor in enumerate(self._actors)}
+        lives = {
+            actor.life.options(concurrency_group=LIFE).remote(): rank
+            for rank, actor in enumerate(self._actors)
+        }
         with contextlib.suppress(EngineDeadError):  # whoever raised it has told
             while not self._closing:
                 for life in self._ready(list(lives), WAIT_S):
@@ -272,17 +314,27 @@ class Ranks:
                 placement.remove_group(self._group)
         elif ray.is_initialized() and self._actors:
             leaves = [actor.leave.options(concurrency_group=LIFE) for actor in self._actors]
-            bounded(lambda: ray.wait([leave.remote() for leave in leaves], timeout=WAIT_S), RELEASE_TIMEOUT_S)
+            bounded(
+                lambda: ray.wait([leave.remote() for leave in leaves], timeout=WAIT_S),
+                RELEASE_TIMEOUT_S,
+            )
         self.failure = self.failure or "the executor is shut down"
         if self._watcher is not None:
             self._watcher.join(RELEASE_TIMEOUT_S)
         self._session.close()
 
     def _stop_actors(self) -> None:
-        timeout = STOP_TIMEOUT_S if self.failure is None else FAILED_STOP_TIMEOUT_S  # they may wait for a dead one
-        stopping = [actor.ask.remote("shutdown", msgspec.msgpack.encode(None)) for actor in self._actors]
+        timeout = (
+            STOP_TIMEOUT_S if self.failure is None else FAILED_STOP_TIMEOUT_S
+        )  # they may wait for a dead one
+        stopping = [
+            actor.ask.remote("shutdown", msgspec.msgpack.encode(None)) for actor in self._actors
+        ]
         if stopping:
-            bounded(lambda: ray.wait(stopping, num_returns=len(stopping), timeout=timeout), RELEASE_TIMEOUT_S)
+            bounded(
+                lambda: ray.wait(stopping, num_returns=len(stopping), timeout=timeout),
+                RELEASE_TIMEOUT_S,
+            )
         for actor in self._actors:
             bounded(functools.partial(ray.kill, actor), RELEASE_TIMEOUT_S)
 

@@ -39,7 +39,11 @@ class RaySession:
     """
 
     def __init__(
-        self, options: RayOptions, on_lost: Callable[[str], None], *, default_address: str | None = None
+        self,
+        options: RayOptions,
+        on_lost: Callable[[str], None],
+        *,
+        default_address: str | None = None,
     ) -> None:
         self.owned = not ray.is_initialized()
         # A question to Ray that meets the end of the connection must fail, and not start a cluster of its own.
@@ -127,7 +131,9 @@ def _connect(address: str, namespace: str | None) -> None:
             f"cannot connect to Ray at {address}: {words(error)}; start it with: ray start --head"
         ) from error
     if threading.current_thread() is threading.main_thread() and handler is not None:
-        signal.signal(signal.SIGTERM, handler)  # Ray puts its own in place, which ends the process at once
+        signal.signal(
+            signal.SIGTERM, handler
+        )  # Ray puts its own in place, which ends the process at once
 
 
 def _find(address: str | None) -> str:
@@ -141,7 +147,9 @@ def _find(address: str | None) -> str:
             return address or LOCAL
         address = last
     if ":" in address and "://" not in address and not _answers(address):
-        raise LaunchError(f"no Ray cluster answers at {address}; start its head there with: ray start --head")
+        raise LaunchError(
+            f"no Ray cluster answers at {address}; start its head there with: ray start --head"
+        )
     return address
 
 
@@ -158,7 +166,9 @@ def _answers(address: str) -> bool:
 
 def words(error: BaseException) -> str:
     """An exception of Ray in one line, without its pages of advice; what to do if our package is not there."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [
+        type(error).__name__
+    ]
     missing = next((line for line in lines if line.startswith("ModuleNotFoundError")), None)
     if missing is not None:
         return f"{missing}; pip install tenonry-executor-ray and all plugins in use there"

@@ -61,7 +61,11 @@ class Failure(msgspec.Struct, frozen=True):
 
     def error(self, who: str) -> TenonryError:
         """The exception to raise here, with `who` failed in front."""
-        kind = {"Unsupported": errors.Unsupported, "ModelError": errors.ModelError, "ConfigError": errors.ConfigError}
+        kind = {
+            "Unsupported": errors.Unsupported,
+            "ModelError": errors.ModelError,
+            "ConfigError": errors.ConfigError,
+        }
         return kind.get(self.kind, LaunchError)(f"{who}: {self.text}")
 
 

@@ -19,7 +19,9 @@ def run(payload):
     told = json.loads(json.loads(payload["spec"])["config_text"])
     if "file" in told:
         with open(told["file"], "a") as file:  # noqa: PTH123
-            file.write(f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {os.environ.get('RAY_ADDRESS')}\n")
+            file.write(
+                f"{os.getpid()} {os.environ.get('CUDA_VISIBLE_DEVICES')} {os.environ.get('RAY_ADDRESS')}\n"
+            )
     if "exit" in told:
         return told["exit"]
     stopped.wait()

@@ -63,7 +63,9 @@ class UniprocExecutor(Executor):
         result = self.worker.execute_model(output)
         return DoneFuture(result) if isinstance(result, ModelRunnerOutput) else result
 
-    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         """Call the worker at once; `timeout` cannot interrupt a call in the same thread and is ignored."""
         return [self.worker.call(method, args)]
 

@@ -68,25 +68,63 @@ class AffinityBench(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--conversations", type=count, default=64, metavar="N", help="At the same time [default: 64].")
-        add("--turns", type=count, default=8, metavar="N", help="Of each conversation [default: 8].")
-        add("--engines", type=count, default=4, metavar="N", help="That share the blocks [default: 4].")
+        add(
+            "--conversations",
+            type=count,
+            default=64,
+            metavar="N",
+            help="At the same time [default: 64].",
+        )
+        add(
+            "--turns", type=count, default=8, metavar="N", help="Of each conversation [default: 8]."
+        )
+        add(
+            "--engines",
+            type=count,
+            default=4,
+            metavar="N",
+            help="That share the blocks [default: 4].",
+        )
         add(
             "--balancing", type=policies, default=list(POLICIES), metavar="NAME,NAME",
             help=f"Ways to choose an engine [default: {','.join(POLICIES)}].",
         )  # fmt: skip
-        add("--system-len", type=natural, default=64, metavar="N", help="Shared beginning, tokens [default: 64].")
+        add(
+            "--system-len",
+            type=natural,
+            default=64,
+            metavar="N",
+            help="Shared beginning, tokens [default: 64].",
+        )
         add(
             "--user-len", type=counts, default=[30, 120], metavar="LOW,HIGH",
             help="New tokens of a turn [default: 30,120].",
         )  # fmt: skip
-        add("--answer-len", type=count, default=64, metavar="N", help="Tokens of an answer [default: 64].")
-        add("--pause-ms", type=natural, default=20, metavar="N", help="Mean pause before a turn [default: 20].")
+        add(
+            "--answer-len",
+            type=count,
+            default=64,
+            metavar="N",
+            help="Tokens of an answer [default: 64].",
+        )
+        add(
+            "--pause-ms",
+            type=natural,
+            default=20,
+            metavar="N",
+            help="Mean pause before a turn [default: 20].",
+        )
         add(
             "--blocks", type=count, metavar="N",
             help="KV blocks of all engines together [default: a quarter more than the conversations fill].",
         )  # fmt: skip
-        add("--runs", type=count, default=3, metavar="N", help="Repetitions, with new words [default: 3].")
+        add(
+            "--runs",
+            type=count,
+            default=3,
+            metavar="N",
+            help="Repetitions, with new words [default: 3].",
+        )
         add("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 
@@ -102,10 +140,14 @@ class AffinityBench(Command):
         config, facts = engine_config(args, worker="null", max_num_seqs=rows, block_size=BLOCK_SIZE)
         check_length(config, sizes.longest_prompt, sizes.answer)
         if args.max_model_len is None:
-            config = config.model_copy(update={"max_model_len": sizes.longest_prompt + sizes.answer})
+            config = config.model_copy(
+                update={"max_model_len": sizes.longest_prompt + sizes.answer}
+            )
         machine = describe_machine()
         runs = [make_conversations(sizes, run, facts.vocab_size) for run in range(args.runs)]
-        total = args.blocks or enough_blocks(runs, sizes, args.engines, config.block_size or BLOCK_SIZE)
+        total = args.blocks or enough_blocks(
+            runs, sizes, args.engines, config.block_size or BLOCK_SIZE
+        )
         each = -(-total // args.engines)  # the same for all, so rounded up
         found = {layout: measure(layout, with_blocks(config, layout, each * args.engines), runs, sizes.answer)
                  for layout in layouts_for(args.engines, args.balancing)}  # fmt: skip
@@ -126,11 +168,19 @@ def sizes_from(args: argparse.Namespace) -> Sizes:
     """Raises ConfigError for lengths that are none."""
     words = args.user_len
     if len(words) != 2 or not 1 <= words[0] <= words[1]:
-        raise ConfigError(f"--user-len {','.join(map(str, words))} must be LOW,HIGH with 1 <= LOW <= HIGH")
+        raise ConfigError(
+            f"--user-len {','.join(map(str, words))} must be LOW,HIGH with 1 <= LOW <= HIGH"
+        )
     if args.engines < 2:
         raise ConfigError(f"--engines {args.engines}: at least 2 are compared with a single one")
     return Sizes(
-        args.conversations, args.turns, args.system_len, words[0], words[1], args.answer_len, args.pause_ms / 1e3
+        args.conversations,
+        args.turns,
+        args.system_len,
+        words[0],
+        words[1],
+        args.answer_len,
+        args.pause_ms / 1e3,
     )
 
 
@@ -145,7 +195,10 @@ def policies(text: str) -> list[str]:
 
 def layouts_for(engines: int, names: Sequence[str]) -> list[Layout]:
     """The single engine, then each way to choose among several."""
-    return [Layout("1 engine", 1), *(Layout(f"{engines} engines, {name}", engines, name) for name in names)]
+    return [
+        Layout("1 engine", 1),
+        *(Layout(f"{engines} engines, {name}", engines, name) for name in names),
+    ]
 
 
 def with_blocks(config: EngineConfig, layout: Layout, blocks: int) -> EngineConfig:
@@ -153,7 +206,9 @@ def with_blocks(config: EngineConfig, layout: Layout, blocks: int) -> EngineConf
     return config.model_copy(update={"num_gpu_blocks_override": blocks // layout.engines})
 
 
-def measure(layout: Layout, config: EngineConfig, runs: Sequence[Sequence[Sequence[Turn]]], answer: int) -> list[Reuse]:
+def measure(
+    layout: Layout, config: EngineConfig, runs: Sequence[Sequence[Sequence[Turn]]], answer: int
+) -> list[Reuse]:
     """What each run finds cached; each begins with empty caches."""
 
     async def hold_all() -> list[Reuse]:
@@ -178,7 +233,10 @@ def summarise(found: dict[Layout, list[Reuse]], blocks: int) -> list[AffinityRes
             blocks_per_engine=blocks // layout.engines,
             hit_rate=spread([reuse.rate for reuse in reuses]),
             ratio=spread(
-                [mine.rate / one.rate if one.cached else 0.0 for mine, one in zip(reuses, single, strict=True)]
+                [
+                    mine.rate / one.rate if one.cached else 0.0
+                    for mine, one in zip(reuses, single, strict=True)
+                ]
             ),
         )
         for layout, reuses in found.items()
@@ -189,7 +247,12 @@ def describe(report: AffinityReport) -> str:
     """The report for a person."""
     header = ("layout", "blocks per engine", "hit rate", "ratio to 1 engine")
     rows = [
-        (result.layout, str(result.blocks_per_engine), result.hit_rate.text(3), result.ratio.text(3))
+        (
+            result.layout,
+            str(result.blocks_per_engine),
+            result.hit_rate.text(3),
+            result.ratio.text(3),
+        )
         for result in report.results
     ]
     size = f"{report.sizes['conversations']:g} conversations of {report.sizes['turns']:g} turns"

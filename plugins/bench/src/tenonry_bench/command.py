@@ -34,7 +34,9 @@ class BenchCommand(Command):
         standard = load_verb(STANDARD)
         standard.add_arguments(parser)
         parser.set_defaults(bench_verb=standard)
-        verbs = parser.add_subparsers(title="what to measure (all of it by default)", metavar="WHAT")
+        verbs = parser.add_subparsers(
+            title="what to measure (all of it by default)", metavar="WHAT"
+        )
         for name, target in VERBS.items():
             verb = load_verb(target)
             child = verbs.add_parser(name, help=verb.summary, description=verb.summary)

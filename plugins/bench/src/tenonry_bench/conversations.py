@@ -73,28 +73,41 @@ def make_conversations(sizes: Sizes, run: int, vocab_size: int) -> list[list[Tur
     return [[turn(number) for number in range(sizes.turns)] for _ in range(sizes.conversations)]
 
 
-def enough_blocks(runs: Sequence[Sequence[Sequence[Turn]]], sizes: Sizes, engines: int, block_size: int) -> int:
+def enough_blocks(
+    runs: Sequence[Sequence[Sequence[Turn]]], sizes: Sizes, engines: int, block_size: int
+) -> int:
     """KV blocks of all engines together: a quarter more than a run's conversations fill at their ends, were nothing
     shared, and no less than the longest sequence needs on each engine.
     """
     filled = max(sum(_blocks(turns, sizes.answer, block_size) for turns in run) for run in runs)
-    return max(round(ROOM * filled), engines * -(-(sizes.longest_prompt + sizes.answer) // block_size))
+    return max(
+        round(ROOM * filled), engines * -(-(sizes.longest_prompt + sizes.answer) // block_size)
+    )
 
 
 def _blocks(turns: Sequence[Turn], answer: int, block_size: int) -> int:
     return -(-sum(len(turn.token_ids) + answer for turn in turns) // block_size)
 
 
-async def hold(engine: AsyncLLM, conversations: Sequence[Sequence[Turn]], answer: int, run: int) -> Reuse:
+async def hold(
+    engine: AsyncLLM, conversations: Sequence[Sequence[Turn]], answer: int, run: int
+) -> Reuse:
     """All conversations at once, to their ends. Raises TenonryError if an answer is cut short."""
-    params = SamplingParams(temperature=0.0, max_tokens=answer, ignore_eos=True, output_kind=OutputKind.FINAL)
+    params = SamplingParams(
+        temperature=0.0, max_tokens=answer, ignore_eos=True, output_kind=OutputKind.FINAL
+    )
     parts = await asyncio.gather(
-        *(_converse(engine, turns, params, f"{run}-{number}") for number, turns in enumerate(conversations))
+        *(
+            _converse(engine, turns, params, f"{run}-{number}")
+            for number, turns in enumerate(conversations)
+        )
     )
     return Reuse(sum(part.cached for part in parts), sum(part.prompt for part in parts))
 
 
-async def _converse(engine: AsyncLLM, turns: Sequence[Turn], params: SamplingParams, name: str) -> Reuse:
+async def _converse(
+    engine: AsyncLLM, turns: Sequence[Turn], params: SamplingParams, name: str
+) -> Reuse:
     prompt: list[int] = []
     cached = asked = 0
     for number, turn in enumerate(turns):
@@ -102,11 +115,15 @@ async def _converse(engine: AsyncLLM, turns: Sequence[Turn], params: SamplingPar
         prompt += turn.token_ids
         answer: list[int] = []
         reused = 0
-        async for output in engine.generate({"prompt_token_ids": list(prompt)}, params, f"{name}-{number}"):
+        async for output in engine.generate(
+            {"prompt_token_ids": list(prompt)}, params, f"{name}-{number}"
+        ):
             answer += output.outputs[0].token_ids
             reused = output.num_cached_tokens
         if len(answer) != params.max_tokens:
-            raise TenonryError(f"turn {number} of conversation {name} got {len(answer)} of {params.max_tokens} tokens")
+            raise TenonryError(
+                f"turn {number} of conversation {name} got {len(answer)} of {params.max_tokens} tokens"
+            )
         cached, asked = cached + reused, asked + len(prompt)
         prompt += answer
     return Reuse(cached, asked)

@@ -21,7 +21,15 @@ from tenonry_bench.engine import WARM_UP_STREAMS, WARM_UP_TOKENS, event_loop
 from tenonry_bench.figures import Spread, spread, table
 from tenonry_bench.layouts import Layout, in_turn, started
 from tenonry_bench.machine import Machine, describe_machine
-from tenonry_bench.settings import check_length, count, counts, engine_config, refuse, settings_of, write_report
+from tenonry_bench.settings import (
+    check_length,
+    count,
+    counts,
+    engine_config,
+    refuse,
+    settings_of,
+    write_report,
+)
 from tenonry_bench.streams import Point, StreamClient
 from tenonry_commands.arguments import add_engine_arguments
 
@@ -73,11 +81,31 @@ class DataParallelBench(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--sizes", type=counts, default=[1, 2, 4], metavar="N,N", help="Numbers of engines [default: 1,2,4].")
-        add("--streams", type=count, default=256, metavar="N", help="Requests at once [default: 256].")
-        add("--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32].")
+        add(
+            "--sizes",
+            type=counts,
+            default=[1, 2, 4],
+            metavar="N,N",
+            help="Numbers of engines [default: 1,2,4].",
+        )
+        add(
+            "--streams",
+            type=count,
+            default=256,
+            metavar="N",
+            help="Requests at once [default: 256].",
+        )
+        add(
+            "--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32]."
+        )
         add("--output-len", type=count, default=128, metavar="N", help="New tokens [default: 128].")
-        add("--requests", type=count, default=8, metavar="N", help="Of each stream, one by one [default: 8].")
+        add(
+            "--requests",
+            type=count,
+            default=8,
+            metavar="N",
+            help="Of each stream, one by one [default: 8].",
+        )
         add("--runs", type=count, default=11, metavar="N", help="Repetitions [default: 11].")
         add(
             "--event-loop", choices=("auto", "uvloop", "asyncio"), default="auto",
@@ -102,7 +130,9 @@ class DataParallelBench(Command):
             clients, processes = {}, {}
             for layout in layouts_for(args.sizes, config.load_balancing):
                 engine, processes[layout] = running.enter_context(started(layout, config))
-                clients[layout] = StreamClient(engine, facts.vocab_size, args.prompt_len, processes[layout])
+                clients[layout] = StreamClient(
+                    engine, facts.vocab_size, args.prompt_len, processes[layout]
+                )
             rounds = runner.run(measure(clients, args))
         report = DataParallelReport(
             streams=args.streams,
@@ -123,14 +153,18 @@ class DataParallelBench(Command):
 
 def layouts_for(sizes: Sequence[int], balancing: str) -> list[Layout]:
     """As many engines as asked for, as one front end runs them, and the two layouts whose ratio is asked for."""
-    plain = [Layout(f"{size} engine{'s' * (size > 1)}", size, balancing) for size in dict.fromkeys(sizes)]
+    plain = [
+        Layout(f"{size} engine{'s' * (size > 1)}", size, balancing) for size in dict.fromkeys(sizes)
+    ]
     return [*plain, STATIC, COORDINATED]
 
 
 async def measure(clients: dict[Layout, StreamClient], args: argparse.Namespace) -> list[Round]:
     """Warm all up, then the runs, each over all layouts in turn."""
     for client in clients.values():
-        await client.point(min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7)
+        await client.point(
+            min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7
+        )
     gc.collect()
     gc.freeze()
 
@@ -138,7 +172,10 @@ async def measure(clients: dict[Layout, StreamClient], args: argparse.Namespace)
         size = (args.streams, args.output_len)
         return await clients[layout].point(*size, seed=100 + run, requests=args.requests)
 
-    return [{layout: await point(layout, run) for layout in in_turn([*clients], run)} for run in range(args.runs)]
+    return [
+        {layout: await point(layout, run) for layout in in_turn([*clients], run)}
+        for run in range(args.runs)
+    ]
 
 
 def us_per_token(point: Point) -> float:
@@ -159,7 +196,9 @@ def summarise(layout: Layout, processes: int, rounds: Sequence[Round]) -> Layout
         us_per_tok=spread([us_per_token(point) for point in points]),
         frontend_us_per_tok=spread([1e6 * point.frontend_cpu_s / point.tokens for point in points]),
         engine_us_per_tok=spread([1e6 * point.engine_cpu_s / point.tokens for point in points]),
-        cores=spread([(point.frontend_cpu_s + point.engine_cpu_s) / point.wall_s for point in points]),
+        cores=spread(
+            [(point.frontend_cpu_s + point.engine_cpu_s) / point.wall_s for point in points]
+        ),
         ttft_ms=spread([1e3 * point.ttft_p50_s for point in points]),
     )
 
@@ -171,7 +210,16 @@ def coordinator_ratio(rounds: Sequence[Round]) -> Spread:
 
 def describe(report: DataParallelReport) -> str:
     """The report for a person."""
-    header = ("layout", "processes", "tokens/s", "CPU µs/token", "front end", "the rest", "cores busy", "TTFT ms")
+    header = (
+        "layout",
+        "processes",
+        "tokens/s",
+        "CPU µs/token",
+        "front end",
+        "the rest",
+        "cores busy",
+        "TTFT ms",
+    )
     rows = [
         (
             result.layout,

@@ -19,7 +19,14 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 from tenonry_bench.figures import Percentiles, Spread, percentiles, spread
 from tenonry_bench.machine import Machine, describe_machine
-from tenonry_bench.settings import check_length, count, engine_config, natural, settings_of, write_report
+from tenonry_bench.settings import (
+    check_length,
+    count,
+    engine_config,
+    natural,
+    settings_of,
+    write_report,
+)
 from tenonry_bench.streams import Point, StreamClient
 from tenonry_commands.arguments import add_engine_arguments
 
@@ -59,10 +66,22 @@ class EngineBench(Command):
     summary = "The control plane alone: a worker that computes nothing, in real processes over real sockets."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--streams", type=count, default=256, metavar="N", help="Requests at once [default: 256].")
-        parser.add_argument("--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32].")
-        parser.add_argument("--output-len", type=count, default=128, metavar="N", help="New tokens [default: 128].")
-        parser.add_argument("--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5].")
+        parser.add_argument(
+            "--streams",
+            type=count,
+            default=256,
+            metavar="N",
+            help="Requests at once [default: 256].",
+        )
+        parser.add_argument(
+            "--prompt-len", type=count, default=32, metavar="N", help="Prompt tokens [default: 32]."
+        )
+        parser.add_argument(
+            "--output-len", type=count, default=128, metavar="N", help="New tokens [default: 128]."
+        )
+        parser.add_argument(
+            "--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5]."
+        )
         parser.add_argument(
             "--round-trips",
             type=natural,
@@ -108,15 +127,22 @@ class EngineBench(Command):
         return 0
 
 
-async def measure(client: StreamClient, args: argparse.Namespace) -> tuple[list[Point], list[float]]:
+async def measure(
+    client: StreamClient, args: argparse.Namespace
+) -> tuple[list[Point], list[float]]:
     """Warm up, time one-token requests one after another, then the runs. Round trips are seconds."""
-    await client.point(min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7)
+    await client.point(
+        min(args.streams, WARM_UP_STREAMS), min(args.output_len, WARM_UP_TOKENS), seed=7
+    )
     if args.gc_freeze:
         gc.collect()
         gc.freeze()
     number = WARM_UP_TRIPS + args.round_trips if args.round_trips else 0
     trips = [(await client.point(1, 1, seed=10_000 + trip)).wall_s for trip in range(number)]
-    return [await client.point(args.streams, args.output_len, seed=100 + run) for run in range(args.runs)], trips
+    return [
+        await client.point(args.streams, args.output_len, seed=100 + run)
+        for run in range(args.runs)
+    ], trips
 
 
 def event_loop(choice: str) -> tuple[str, Callable[[], asyncio.AbstractEventLoop] | None]:
@@ -127,7 +153,9 @@ def event_loop(choice: str) -> tuple[str, Callable[[], asyncio.AbstractEventLoop
         import uvloop
     except ImportError:
         if choice == "uvloop":
-            raise ConfigError("--event-loop uvloop: uvloop is not installed; pip install uvloop") from None
+            raise ConfigError(
+                "--event-loop uvloop: uvloop is not installed; pip install uvloop"
+            ) from None
         return "asyncio", None
     return "uvloop", uvloop.new_event_loop
 

@@ -43,11 +43,30 @@ class ExecutorBench(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
         add("--executor", default="mp", metavar="NAME", help="What is measured [default: mp].")
-        add("--base", default="uni", metavar="NAME", help="What it is compared with, on one rank [default: uni].")
-        add("--ranks", type=count, default=2, metavar="N", help="Tensor-parallel ranks [default: 2].")
-        add("--running", type=count, default=256, metavar="N", help="Running requests [default: 256].")
+        add(
+            "--base",
+            default="uni",
+            metavar="NAME",
+            help="What it is compared with, on one rank [default: uni].",
+        )
+        add(
+            "--ranks",
+            type=count,
+            default=2,
+            metavar="N",
+            help="Tensor-parallel ranks [default: 2].",
+        )
+        add(
+            "--running",
+            type=count,
+            default=256,
+            metavar="N",
+            help="Running requests [default: 256].",
+        )
         add("--steps", type=count, default=300, metavar="N", help="Steps per run [default: 300].")
-        add("--runs", type=count, default=5, metavar="N", help="Repetitions, in turns [default: 5].")
+        add(
+            "--runs", type=count, default=5, metavar="N", help="Repetitions, in turns [default: 5]."
+        )
         add("--json", metavar="FILE", help="Write the report here.")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -81,7 +100,9 @@ def measure(args: argparse.Namespace) -> tuple[list[list[float]], list[list[floa
     steps = args.runs * args.steps
     base = DecodingEngine(args.running, steps, executor=args.base)
     try:
-        engine = DecodingEngine(args.running, steps, executor=args.executor, tensor_parallel_size=args.ranks)
+        engine = DecodingEngine(
+            args.running, steps, executor=args.executor, tensor_parallel_size=args.ranks
+        )
         try:
             pairs = [(base.timed(args.steps), engine.timed(args.steps)) for _ in range(args.runs)]
         finally:

@@ -43,7 +43,9 @@ class DecodingEngine:
             log_stats=False,
             **settings,
         )
-        model = ModelInfo(name="none", path="", architecture="none", max_model_len=longest, vocab_size=VOCAB_SIZE)
+        model = ModelInfo(
+            name="none", path="", architecture="none", max_model_len=longest, vocab_size=VOCAB_SIZE
+        )
         plan = PluginManager(config.plugins).plan(config, launcher=False)
         entry = plan.get("executor")
         self.origin = f"{entry.distribution} {entry.version}".strip() or entry.path
@@ -63,7 +65,10 @@ class DecodingEngine:
             prompt = rng.integers(300, VOCAB_SIZE, PROMPT_LEN + index % BLOCK_SIZE, np.int32)
             refused = self._core.add_request(
                 EngineCoreRequest(
-                    handle=index + 1, request_id=str(index), prompt_token_ids=prompt, sampling_params=params
+                    handle=index + 1,
+                    request_id=str(index),
+                    prompt_token_ids=prompt,
+                    sampling_params=params,
                 )
             )
             if refused is not None:

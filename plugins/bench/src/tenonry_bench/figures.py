@@ -48,7 +48,9 @@ def percentile(values: Sequence[float], share: float) -> float:
 
 def percentiles(values: Sequence[float], scale: float = 1.0) -> Percentiles:
     """p50 and p99 of the values, each times `scale` (1000 turns seconds into milliseconds)."""
-    return Percentiles(percentile(values, 0.5) * scale, percentile(values, 0.99) * scale, len(values))
+    return Percentiles(
+        percentile(values, 0.5) * scale, percentile(values, 0.99) * scale, len(values)
+    )
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -56,7 +58,10 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [list(header), *(list(row) for row in rows)]
     widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
     text = [
-        "| " + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)) + " |" for line in lines
+        "| "
+        + " | ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True))
+        + " |"
+        for line in lines
     ]
     text.insert(1, "|" + "|".join("-" * (width + 2) for width in widths) + "|")
     return "\n".join(text)

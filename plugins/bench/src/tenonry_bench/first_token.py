@@ -26,7 +26,9 @@ def main(words: list[str] | None = None) -> int:
     prompts = load_workloads(None).prompts(WORKLOAD, 0, vocab_size=facts.vocab_size)
     with LLM(config=config) as llm:
         params = SamplingParams(temperature=0.0, max_tokens=1, ignore_eos=True)
-        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        outputs = llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
+        )
         print(MARKER, outputs[0].outputs[0].token_ids, flush=True)
     return 0
 

@@ -30,11 +30,15 @@ class Layout(NamedTuple):
 
     def config(self, base: EngineConfig) -> EngineConfig:
         """`base` with as many engines and this balancing."""
-        return base.model_copy(update={"data_parallel_size": self.engines, "load_balancing": self.balancing})
+        return base.model_copy(
+            update={"data_parallel_size": self.engines, "load_balancing": self.balancing}
+        )
 
 
 @contextlib.contextmanager
-def started(layout: Layout, config: EngineConfig) -> Iterator[tuple[AsyncLLM, list[psutil.Process]]]:
+def started(
+    layout: Layout, config: EngineConfig
+) -> Iterator[tuple[AsyncLLM, list[psutil.Process]]]:
     """The front end of a layout and the processes that came with it; all are gone afterwards."""
     from tenonry.client.async_llm import AsyncLLM
     from tenonry.client.engines import OwnedEngines

@@ -98,7 +98,10 @@ class Load:
         starts = self._starts(len(prompts))
         begin = time.perf_counter()
         records = await asyncio.gather(
-            *(self._request(prompt, out_len, begin + start) for prompt, start in zip(prompts, starts, strict=True))
+            *(
+                self._request(prompt, out_len, begin + start)
+                for prompt, start in zip(prompts, starts, strict=True)
+            )
         )
         return LoadRun(time.perf_counter() - begin, list(records))
 

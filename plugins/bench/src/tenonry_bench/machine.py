@@ -14,7 +14,16 @@ import psutil
 
 from tenonry_bench.pace import Pace, measure_pace
 
-LIBRARIES = ("torch", "transformers", "numpy", "msgspec", "pyzmq", "uvloop", "pydantic", "tokenizers")
+LIBRARIES = (
+    "torch",
+    "transformers",
+    "numpy",
+    "msgspec",
+    "pyzmq",
+    "uvloop",
+    "pydantic",
+    "tokenizers",
+)
 
 
 class Machine(msgspec.Struct, kw_only=True):

@@ -18,7 +18,9 @@ from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import I32, ModelRunnerOutput, SchedulerOutput, StepFuture
 
-DEFAULT_TOKEN_ID = 1000  # beyond the single bytes of a byte-level vocabulary: it is a piece of real text
+DEFAULT_TOKEN_ID = (
+    1000  # beyond the single bytes of a byte-level vocabulary: it is a piece of real text
+)
 
 
 class NullWorkerOptions(PluginOptions):
@@ -44,9 +46,13 @@ class NullWorker(Worker):
         given = context.options
         self.options = given if isinstance(given, NullWorkerOptions) else NullWorkerOptions()
         self._step_s = self.options.step_ms / 1000
-        self._free_at = 0.0  # when the pretended device has done all steps so far, by the monotonic clock
+        self._free_at = (
+            0.0  # when the pretended device has done all steps so far, by the monotonic clock
+        )
         rows = context.config.max_num_seqs
-        self._token_ids = _constant(np.full(rows, self._token_id(context.model.vocab_size), np.int32))
+        self._token_ids = _constant(
+            np.full(rows, self._token_id(context.model.vocab_size), np.int32)
+        )
         self._offsets = _constant(np.arange(rows + 1, dtype=np.int32))
 
     def _token_id(self, vocab_size: int) -> int:
@@ -54,7 +60,9 @@ class NullWorker(Worker):
         if token_id is None:
             return min(DEFAULT_TOKEN_ID, vocab_size // 2)
         if token_id >= vocab_size:
-            raise ConfigError(f"worker option token_id={token_id} is outside the vocabulary: 0 to {vocab_size - 1}")
+            raise ConfigError(
+                f"worker option token_id={token_id} is outside the vocabulary: 0 to {vocab_size - 1}"
+            )
         return token_id
 
     @property
@@ -68,7 +76,9 @@ class NullWorker(Worker):
         return (KVCacheGroup(layers=("null",)),)
 
     def available_memory(self) -> MemoryReport:
-        return MemoryReport(0, is_host=True)  # blocks without bytes: the kernel plans as many as can be used
+        return MemoryReport(
+            0, is_host=True
+        )  # blocks without bytes: the kernel plans as many as can be used
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         """There is no cache."""
@@ -77,7 +87,10 @@ class NullWorker(Worker):
         row = output.row[output.samples]
         count = len(row)
         result = ModelRunnerOutput(
-            step_id=output.step_id, row=row, offsets=self._offsets[: count + 1], token_ids=self._token_ids[:count]
+            step_id=output.step_id,
+            row=row,
+            offsets=self._offsets[: count + 1],
+            token_ids=self._token_ids[:count],
         )
         if not self._step_s:
             return result
@@ -101,7 +114,9 @@ class TimedFuture:
         left = self._at - time.monotonic()
         if timeout is not None and left > timeout:
             time.sleep(timeout)
-            raise TimeoutError(f"the step needs {left:.3f} s more; the caller waits {timeout:.3f} s")
+            raise TimeoutError(
+                f"the step needs {left:.3f} s more; the caller waits {timeout:.3f} s"
+            )
         if left > 0:
             time.sleep(left)
         return self._output

@@ -17,7 +17,9 @@ from collections.abc import Sequence
 from tenonry.errors import LaunchError
 from tenonry_bench.processes import tenonry_command
 
-READY = re.compile(r"ready at http://127\.0\.0\.1:(\d+)")  # said once, when every process of it takes requests
+READY = re.compile(
+    r"ready at http://127\.0\.0\.1:(\d+)"
+)  # said once, when every process of it takes requests
 STOP_S = 10.0
 POLL_S = 0.05
 
@@ -26,13 +28,26 @@ class OwnServer:
     """A server on 127.0.0.1. With `port` 0 it takes a free one; which, it says in its output when it is ready."""
 
     def __init__(self, model: str, port: int = 0, arguments: Sequence[str] = ()) -> None:
-        command = [*tenonry_command(), "serve", model, "--host", "127.0.0.1", "--port", str(port), *arguments]
+        command = [
+            *tenonry_command(),
+            "serve",
+            model,
+            "--host",
+            "127.0.0.1",
+            "--port",
+            str(port),
+            *arguments,
+        ]
         self._lines: deque[str] = deque(maxlen=40)
         self._port = port
         self._is_ready = threading.Event()
         self._started = time.monotonic()
         self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
         )
         self.pid = self._process.pid
         self._reader = threading.Thread(target=self._read, name="server-output", daemon=True)
@@ -50,7 +65,9 @@ class OwnServer:
         """Wait for it; its base URL, and seconds since its start. Raises LaunchError with its last words."""
         while time.monotonic() - self._started < timeout_s:
             if self._process.poll() is not None:
-                raise LaunchError(f"the server ended with status {self._process.returncode}:\n{self._last_words()}")
+                raise LaunchError(
+                    f"the server ended with status {self._process.returncode}:\n{self._last_words()}"
+                )
             if self._is_ready.is_set():
                 return self.base_url, time.monotonic() - self._started
             await asyncio.sleep(POLL_S)

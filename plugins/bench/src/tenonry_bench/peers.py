@@ -86,7 +86,11 @@ def figures_of(data: dict[str, Any]) -> dict[str, float]:
     if kind == "engine":
         return engine_figures([data], data.get("step_ms", 0.0))
     if kind == "startup":
-        return {f"startup/{model_name(data['model'])}": data["startup_s"]["median"]} if data["startup_s"] else {}
+        return (
+            {f"startup/{model_name(data['model'])}": data["startup_s"]["median"]}
+            if data["startup_s"]
+            else {}
+        )
     results = data["results"]
     if kind == "async":
         return engine_figures(results, data["args"].get("step_ms", 0.0))

@@ -57,7 +57,9 @@ class CpuMeter:
         try:
             return time.process_time(), sum(cpu_seconds(other) for other in self._others)
         except psutil.NoSuchProcess as error:
-            raise TenonryError(f"process {error.pid} ended while its CPU time was measured") from None
+            raise TenonryError(
+                f"process {error.pid} ended while its CPU time was measured"
+            ) from None
 
 
 class PeakMemory:
@@ -103,7 +105,11 @@ def tenonry_command() -> list[str]:
     """How to start `tenonry` as a user does: the script beside this interpreter, or the one on the PATH."""
     beside = Path(sys.executable).parent / "tenonry"
     found = str(beside) if beside.exists() else shutil.which("tenonry")
-    return [found] if found else [sys.executable, "-c", "import sys; from tenonry.cli import main; sys.exit(main())"]
+    return (
+        [found]
+        if found
+        else [sys.executable, "-c", "import sys; from tenonry.cli import main; sys.exit(main())"]
+    )
 
 
 def seconds_until(command: Sequence[str], marker: str) -> float:
@@ -114,7 +120,9 @@ def seconds_until(command: Sequence[str], marker: str) -> float:
     started = time.perf_counter()
     found = None
     lines: list[str] = []
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as process:
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    ) as process:
         for line in process.stdout or ():
             if found is None and marker in line:
                 found = time.perf_counter() - started

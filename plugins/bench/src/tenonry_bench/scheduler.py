@@ -55,7 +55,9 @@ class SchedulerReport(msgspec.Struct, kw_only=True):
 class SchedulerBench(Command):
     """Drives a scheduler alone, with the results that the worker `null` would give."""
 
-    summary = "A scheduler alone: milliseconds per step with everything decoding, validator off and on."
+    summary = (
+        "A scheduler alone: milliseconds per step with everything decoding, validator off and on."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
@@ -65,27 +67,67 @@ class SchedulerBench(Command):
             metavar="NAME",
             help="Name, module:Class or path.py:Class [default: batching].",
         )
-        add("--scheduler-option", action="append", metavar="KEY=VALUE", help="Option of the scheduler.")
+        add(
+            "--scheduler-option",
+            action="append",
+            metavar="KEY=VALUE",
+            help="Option of the scheduler.",
+        )
         add(
             "--scheduling-policy",
             default="fcfs",
             metavar="NAME",
             help="Policy of the batching scheduler [default: fcfs].",
         )
-        add("--running", type=counts, default=[256, 1024], metavar="N,N", help="Running requests [default: 256,1024].")
-        add("--waiting", type=counts, default=[0, 100_000], metavar="N,N", help="Waiting requests [default: 0,100000].")
+        add(
+            "--running",
+            type=counts,
+            default=[256, 1024],
+            metavar="N,N",
+            help="Running requests [default: 256,1024].",
+        )
+        add(
+            "--waiting",
+            type=counts,
+            default=[0, 100_000],
+            metavar="N,N",
+            help="Waiting requests [default: 0,100000].",
+        )
         add("--validator", choices=("off", "on", "both"), default="both", help="[default: both]")
-        add("--steps", type=count, default=MIN_STEPS, metavar="N", help=f"Steps per run [default: {MIN_STEPS}].")
+        add(
+            "--steps",
+            type=count,
+            default=MIN_STEPS,
+            metavar="N",
+            help=f"Steps per run [default: {MIN_STEPS}].",
+        )
         add("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
-        add("--block-size", type=count, default=16, metavar="N", help="Slots in a KV block [default: 16].")
-        add("--steps-in-flight", type=int, choices=(1, 2, 3), default=1, help="Depth of the pipeline [default: 1].")
+        add(
+            "--block-size",
+            type=count,
+            default=16,
+            metavar="N",
+            help="Slots in a KV block [default: 16].",
+        )
+        add(
+            "--steps-in-flight",
+            type=int,
+            choices=(1, 2, 3),
+            default=1,
+            help="Depth of the pipeline [default: 1].",
+        )
         add(
             "--clock",
             choices=("wall", "cpu"),
             default="wall",
             help="cpu: of this thread, for a busy machine [default: wall].",
         )
-        add("--prefix-caching", action=argparse.BooleanOptionalAction, default=True, help="[default: on]")
+        add(
+            "--prefix-caching",
+            action=argparse.BooleanOptionalAction,
+            default=True,
+            help="[default: on]",
+        )
         add("--json", metavar="FILE", help="Write the report here.")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -102,10 +144,14 @@ class SchedulerBench(Command):
             enable_prefix_caching=args.prefix_caching,
         )
         machine = describe_machine()
-        rig = SchedulerRig(config, steps=args.steps, depth=args.steps_in_flight, cpu_clock=args.clock == "cpu")
+        rig = SchedulerRig(
+            config, steps=args.steps, depth=args.steps_in_flight, cpu_clock=args.clock == "cpu"
+        )
         validators = {"off": [False], "on": [True], "both": [False, True]}[args.validator]
         results = []
-        for running, waiting, validator in itertools.product(args.running, args.waiting, validators):
+        for running, waiting, validator in itertools.product(
+            args.running, args.waiting, validators
+        ):
             case = Case(running, waiting, validator)
             results.append(case_result(case, [rig.run(case) for _ in range(args.runs)]))
         report = SchedulerReport(
@@ -147,7 +193,16 @@ def case_result(case: Any, runs: list[Any]) -> CaseResult:
 
 def describe(report: SchedulerReport) -> str:
     """The report for a person."""
-    header = ("running", "waiting", "validator", "mean ms", "p99 ms", "schedule ms", "update ms", "validate ms")
+    header = (
+        "running",
+        "waiting",
+        "validator",
+        "mean ms",
+        "p99 ms",
+        "schedule ms",
+        "update ms",
+        "validate ms",
+    )
     rows = [
         (
             str(result.running),

@@ -55,12 +55,16 @@ class StepTimes:
 class SchedulerRig:
     """Builds a fresh scheduler per run. `origin` names its distribution and version."""
 
-    def __init__(self, config: EngineConfig, *, steps: int, depth: int = 1, cpu_clock: bool = False) -> None:
+    def __init__(
+        self, config: EngineConfig, *, steps: int, depth: int = 1, cpu_clock: bool = False
+    ) -> None:
         manager = PluginManager(config.plugins)
         self._entry = manager.resolve("scheduler", config.scheduler, config)
         self._config, self._steps, self._depth = config, steps, depth
         self._clock = time.thread_time if cpu_clock else time.perf_counter
-        self.origin = f"{self._entry.distribution} {self._entry.version}".strip() or self._entry.path
+        self.origin = (
+            f"{self._entry.distribution} {self._entry.version}".strip() or self._entry.path
+        )
 
     def run(self, case: Case) -> StepTimes:
         """Fill, settle, and time the steps. The heap is frozen meanwhile, as in an engine that serves."""
@@ -75,13 +79,21 @@ class SchedulerRig:
 
     def _fill(self, case: Case) -> Drive:
         block_size = self._config.block_size or 16
-        longest = PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running  # one prefill a step at worst
+        longest = (
+            PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running
+        )  # one prefill a step at worst
         config = self._config.model_copy(
-            update={"max_num_seqs": case.running, "max_num_batched_tokens": case.running * (PROMPT_LEN + block_size)}
+            update={
+                "max_num_seqs": case.running,
+                "max_num_batched_tokens": case.running * (PROMPT_LEN + block_size),
+            }
         )
         blocks = case.running * (-(-longest // block_size) + 1) + 1
         kv_cache = KVCacheConfig(
-            num_blocks=blocks, block_size=block_size, groups=(KVCacheGroup(layers=("layer",)),), max_model_len=longest
+            num_blocks=blocks,
+            block_size=block_size,
+            groups=(KVCacheGroup(layers=("layer",)),),
+            max_model_len=longest,
         )
         cls: Any = self._entry.load()
         context = SchedulerContext(
@@ -106,9 +118,18 @@ class Drive:
     """One scheduler, its validator, and the steps in flight."""
 
     def __init__(
-        self, scheduler: Scheduler, validator: StepValidator | None, depth: int, clock: Callable[[], float]
+        self,
+        scheduler: Scheduler,
+        validator: StepValidator | None,
+        depth: int,
+        clock: Callable[[], float],
     ) -> None:
-        self.scheduler, self._validator, self._depth, self._clock = scheduler, validator, depth, clock
+        self.scheduler, self._validator, self._depth, self._clock = (
+            scheduler,
+            validator,
+            depth,
+            clock,
+        )
         self._in_flight: deque[SchedulerOutput] = deque()
         self._requests = 0
         self._params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -117,7 +138,10 @@ class Drive:
         """One request that never ends by itself."""
         self._requests += 1
         source = EngineCoreRequest(
-            handle=self._requests, request_id=str(self._requests), prompt_token_ids=prompt, sampling_params=self._params
+            handle=self._requests,
+            request_id=str(self._requests),
+            prompt_token_ids=prompt,
+            sampling_params=self._params,
         )
         if self._validator is not None:
             self._validator.added(source.handle)
@@ -133,7 +157,9 @@ class Drive:
             decoding = decoding + 1 if len(output.row) == running == output.total_tokens else 0
             if decoding == SETTLE_STEPS:
                 return
-        raise TenonryError(f"{running} requests never decoded all at once: {self.counts()}; try fewer with --running")
+        raise TenonryError(
+            f"{running} requests never decoded all at once: {self.counts()}; try fewer with --running"
+        )
 
     def counts(self) -> str:
         running, waiting = self.scheduler.get_request_counts()

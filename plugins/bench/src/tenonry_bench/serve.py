@@ -44,7 +44,11 @@ class ServeBench(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add = parser.add_argument
-        add("--base-url", metavar="URL", help="Server under load; without it `tenonry serve MODEL` is started.")
+        add(
+            "--base-url",
+            metavar="URL",
+            help="Server under load; without it `tenonry serve MODEL` is started.",
+        )
         add(
             "--model",
             metavar="NAME",
@@ -55,7 +59,12 @@ class ServeBench(Command):
         add("--requests", type=count, metavar="N", help="Instead of the workload's own number.")
         add("--prompt-len", type=count, metavar="N", help="Instead of the workload's own length.")
         add("--output-len", type=count, metavar="N", help="Instead of the workload's own length.")
-        add("--concurrency", type=count, metavar="N", help="Requests at once, instead of the workload's own number.")
+        add(
+            "--concurrency",
+            type=count,
+            metavar="N",
+            help="Requests at once, instead of the workload's own number.",
+        )
         add(
             "--request-rate",
             type=float,
@@ -81,7 +90,12 @@ class ServeBench(Command):
             metavar="S",
             help="Seconds for one request, and for a start [default: 600].",
         )
-        add("--port", type=natural, default=0, help="Port of our own server; 0: any free one [default: 0].")
+        add(
+            "--port",
+            type=natural,
+            default=0,
+            help="Port of our own server; 0: any free one [default: 0].",
+        )
         add(
             "--server-args",
             default="",
@@ -97,9 +111,15 @@ class ServeBench(Command):
         workloads = load_workloads(args.workload)
         names = workloads.named(args.name, "served")
         if not names:
-            raise ConfigError("there is no served workload to run; name some with --name, or give another --workload")
+            raise ConfigError(
+                "there is no served workload to run; name some with --name, or give another --workload"
+            )
         machine = describe_machine()
-        server = None if args.base_url else OwnServer(args.model or "demo", args.port, shlex.split(args.server_args))
+        server = (
+            None
+            if args.base_url
+            else OwnServer(args.model or "demo", args.port, shlex.split(args.server_args))
+        )
         try:
             model, results = asyncio.run(measure(args, workloads, names, limits, server))
         finally:
@@ -107,7 +127,9 @@ class ServeBench(Command):
                 server.stop()
         peer = "tenonry" if server is not None else args.base_url
         asked = {"model": model} | ({"server_args": args.server_args} if server is not None else {})
-        report = ServeReport(peer=peer, model=model, args=asked, goodput=limits, results=results, machine=machine)
+        report = ServeReport(
+            peer=peer, model=model, args=asked, goodput=limits, results=results, machine=machine
+        )
         print(describe(report))
         write_report(args.json, report)
         return 0 if all(result.failed.max == 0 for result in results) else 1
@@ -129,24 +151,41 @@ async def measure(
     results = []
     for name in names:
         chosen = workload_from(args, workloads.get(name))
-        load = Load(client, model, chosen.concurrency, args.request_rate, timeout_s=args.timeout, seed=workloads.seed)
+        load = Load(
+            client,
+            model,
+            chosen.concurrency,
+            args.request_rate,
+            timeout_s=args.timeout,
+            seed=workloads.seed,
+        )
         changed = msgspec.structs.replace(workloads, workloads={name: chosen})
         with PeakMemory(server.pid if server is not None else None) as memory:
             runs = await run_workload(load, changed, name, args.runs, vocab_size, meter)
         result = summarise(name, chosen, runs, limits, args.request_rate)
         if server is not None:
-            result.peak_rss_gib, result.pss_after_gib = memory.rss_bytes / 2**30, memory.pss_bytes / 2**30
+            result.peak_rss_gib, result.pss_after_gib = (
+                memory.rss_bytes / 2**30,
+                memory.pss_bytes / 2**30,
+            )
             result.ready_s = ready_s
         results.append(result)
     return model, results
 
 
 async def run_workload(
-    load: Load, workloads: WorkloadFile, name: str, runs: int, vocab_size: int, meter: CpuMeter | None
+    load: Load,
+    workloads: WorkloadFile,
+    name: str,
+    runs: int,
+    vocab_size: int,
+    meter: CpuMeter | None,
 ) -> list[LoadRun]:
     """A few short requests to warm up, then the runs, each with prompts of its own. `meter`: of the server's time."""
     workload = workloads.get(name)
-    warm_up = workloads.prompts(name, WARM_UP_RUN, min(WARM_UP_REQUESTS, workload.requests), vocab_size)
+    warm_up = workloads.prompts(
+        name, WARM_UP_RUN, min(WARM_UP_REQUESTS, workload.requests), vocab_size
+    )
     await load.run(warm_up, min(WARM_UP_TOKENS, workload.out_len))
     done = []
     for prompts in [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]:
@@ -166,7 +205,9 @@ def workload_from(args: argparse.Namespace, workload: Workload) -> Workload:
         "out_len": args.output_len,
         "concurrency": args.concurrency,
     }
-    changed = msgspec.structs.replace(workload, **{key: value for key, value in changes.items() if value is not None})
+    changed = msgspec.structs.replace(
+        workload, **{key: value for key, value in changes.items() if value is not None}
+    )
     if changed.shared_prefix_len >= changed.prompt_len:
         raise ConfigError(
             f"--prompt-len {changed.prompt_len} must be above the {changed.shared_prefix_len} shared tokens"

@@ -85,7 +85,9 @@ def summarise(
         failed=over_runs(lambda run: len(run.records) - len(run.good)),
         wall_s=over_runs(lambda run: run.wall_s),
         output_tok_s=over_runs(lambda run: run.output_tokens / run.wall_s),
-        total_tok_s=over_runs(lambda run: sum(one.output_tokens + one.prompt_tokens for one in run.good) / run.wall_s),
+        total_tok_s=over_runs(
+            lambda run: sum(one.output_tokens + one.prompt_tokens for one in run.good) / run.wall_s
+        ),
         req_s=over_runs(lambda run: len(run.good) / run.wall_s),
         ttft_p50_ms=latency("ttft_s", 0.5),
         ttft_p99_ms=latency("ttft_s", 0.99),
@@ -95,18 +97,30 @@ def summarise(
         itl_p99_ms=latency("itl_s", 0.99),
         e2e_p50_ms=latency("e2e_s", 0.5),
         e2e_p99_ms=latency("e2e_s", 0.99),
-        goodput_req_s=over_runs(lambda run: sum(one.meets(limits) for one in run.records) / run.wall_s)
+        goodput_req_s=over_runs(
+            lambda run: sum(one.meets(limits) for one in run.records) / run.wall_s
+        )
         if limits
         else None,
         errors=errors,
-        server_us_per_tok=spread([1e6 * seconds / run.output_tokens for seconds, run in cpu]) if cpu else None,
+        server_us_per_tok=spread([1e6 * seconds / run.output_tokens for seconds, run in cpu])
+        if cpu
+        else None,
         server_cores=spread([seconds / run.wall_s for seconds, run in cpu]) if cpu else None,
     )
 
 
 def describe(report: ServeReport) -> str:
     """The report for a person."""
-    header = ("workload", "req/s", "output tok/s", "TTFT p50/p99 ms", "ITL p50/p99 ms", "E2E p50/p99 ms", "failed")
+    header = (
+        "workload",
+        "req/s",
+        "output tok/s",
+        "TTFT p50/p99 ms",
+        "ITL p50/p99 ms",
+        "E2E p50/p99 ms",
+        "failed",
+    )
     rows = []
     for result in report.results:
         pairs = [
@@ -116,7 +130,13 @@ def describe(report: ServeReport) -> str:
         ]
         cells = [f"{low.median:.1f} / {high.median:.1f}" for low, high in pairs]
         rows.append(
-            (result.workload, result.req_s.text(2), result.output_tok_s.text(1), *cells, f"{result.failed.median:g}")
+            (
+                result.workload,
+                result.req_s.text(2),
+                result.output_tok_s.text(1),
+                *cells,
+                f"{result.failed.median:g}",
+            )
         )
     lines = [f"{report.peer}, {report.model}: medians over runs (min–max)", table(header, rows)]
     for result in report.results:
@@ -126,6 +146,8 @@ def describe(report: ServeReport) -> str:
             )
         if result.server_us_per_tok is not None and result.server_cores is not None:
             cpu, cores = result.server_us_per_tok.text(1), result.server_cores.text(2)
-            lines.append(f"{result.workload}: server CPU {cpu} µs per output token, {cores} cores busy")
+            lines.append(
+                f"{result.workload}: server CPU {cpu} µs per output token, {cores} cores busy"
+            )
         lines += [f"{result.workload}: {number} × {text}" for text, number in result.errors.items()]
     return "\n".join(lines)

@@ -60,7 +60,9 @@ def refuse(args: argparse.Namespace, instead: dict[str, str]) -> None:
     """Raise ConfigError for a flag of an engine that the benchmark sets itself: its name to what to give instead."""
     for name, flag in instead.items():
         if getattr(args, name) is not None:
-            raise ConfigError(f"--{name.replace('_', '-')} is set by this benchmark; give {flag} instead")
+            raise ConfigError(
+                f"--{name.replace('_', '-')} is set by this benchmark; give {flag} instead"
+            )
 
 
 def check_length(config: EngineConfig, prompt_len: int, output_len: int) -> None:

@@ -59,7 +59,12 @@ class Endpoint(NamedTuple):
         if parts.scheme not in {"http", "https"} or not parts.hostname or port == -1:
             raise ConfigError(f"--base-url '{base_url}' must look like http://127.0.0.1:8000")
         secure = parts.scheme == "https"
-        return cls(parts.hostname, port or (443 if secure else 80), secure, parts.path.rstrip("/").removesuffix("/v1"))
+        return cls(
+            parts.hostname,
+            port or (443 if secure else 80),
+            secure,
+            parts.path.rstrip("/").removesuffix("/v1"),
+        )
 
 
 class Client:
@@ -87,7 +92,9 @@ class Client:
         try:
             if response.status != 200:
                 text = (await response.read_all())[:MAX_ERROR_BYTES]
-                raise HttpFailure(f"status {response.status}: {text.decode('utf-8', 'replace').strip()}")
+                raise HttpFailure(
+                    f"status {response.status}: {text.decode('utf-8', 'replace').strip()}"
+                )
             events = EventSplitter()
             while data := await response.read():
                 now = time.perf_counter()
@@ -96,7 +103,9 @@ class Client:
                         return
                     chunk = msgspec.json.decode(event, type=Chunk)
                     if chunk.error is not None:
-                        raise HttpFailure(f"error in the stream: {str(chunk.error)[:MAX_ERROR_BYTES]}")
+                        raise HttpFailure(
+                            f"error in the stream: {str(chunk.error)[:MAX_ERROR_BYTES]}"
+                        )
                     yield now, chunk
         finally:
             response.close()
@@ -114,7 +123,9 @@ class Client:
             return Response(reader, writer, await reader.readuntil(b"\r\n\r\n"))
         except asyncio.IncompleteReadError as error:
             writer.close()
-            raise ConnectionError(f"the server closed the connection after {len(error.partial)} bytes") from None
+            raise ConnectionError(
+                f"the server closed the connection after {len(error.partial)} bytes"
+            ) from None
         except BaseException:
             writer.close()
             raise
@@ -123,15 +134,22 @@ class Client:
 class Response:
     """Head of an answer, and its body as it comes."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, head: bytes
+    ) -> None:
         self._reader, self._writer = reader, writer
         first, *lines = head.decode("latin-1").split("\r\n")
         words = first.split(" ", 2)
         if len(words) < 2 or not words[0].startswith("HTTP/1.") or not words[1].isdecimal():
             raise HttpFailure(f"the answer is not HTTP: {first[:80]!r}")
         self.status = int(words[1])
-        headers = {key.strip().lower(): value.strip() for key, _, value in (line.partition(":") for line in lines)}
-        self._decoder = ChunkDecoder() if "chunked" in headers.get("transfer-encoding", "").lower() else None
+        headers = {
+            key.strip().lower(): value.strip()
+            for key, _, value in (line.partition(":") for line in lines)
+        }
+        self._decoder = (
+            ChunkDecoder() if "chunked" in headers.get("transfer-encoding", "").lower() else None
+        )
         length = headers.get("content-length", "")
         self._left = int(length) if length.isdecimal() and self._decoder is None else None
 
@@ -141,7 +159,9 @@ class Response:
             data = await self._reader.read(READ_BYTES)
             if not data:
                 if self._decoder is not None or self._left is not None:
-                    raise ConnectionError("the server closed the connection in the middle of a body")
+                    raise ConnectionError(
+                        "the server closed the connection in the middle of a body"
+                    )
                 return b""
             if self._left is not None:
                 self._left -= len(data)
@@ -208,5 +228,7 @@ class EventSplitter:
 
 def event_data(event: bytes) -> bytes:
     """The `data` field of one event; its lines joined."""
-    lines = [line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")]
+    lines = [
+        line[5:].removeprefix(b" ") for line in event.split(b"\n") if line.startswith(b"data:")
+    ]
     return b"\n".join(lines)

@@ -18,7 +18,13 @@ from tenonry_bench.figures import table
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.peers import PeerFigure, peer_figures
 from tenonry_bench.settings import count, write_report
-from tenonry_bench.standard_figures import Figure, engine_rows, scheduler_rows, startup_rows, throughput_rows
+from tenonry_bench.standard_figures import (
+    Figure,
+    engine_rows,
+    scheduler_rows,
+    startup_rows,
+    throughput_rows,
+)
 from tenonry_bench.standard_scale import (
     affinity_rows,
     data_parallel_rows,
@@ -68,14 +74,25 @@ class StandardBench(Command):
             help="Folder of model folders, such as tiny and small [default: only the model demo].",
         )
         parser.add_argument(
-            "--peer", nargs="+", default=[], metavar="FILE", help="Measurements of a peer, as JSON files."
+            "--peer",
+            nargs="+",
+            default=[],
+            metavar="FILE",
+            help="Measurements of a peer, as JSON files.",
         )
-        parser.add_argument("--only", metavar="PART,PART", help=f"Of {', '.join(PARTS)} [default: all].")
         parser.add_argument(
-            "--runs", type=count, metavar="N", help="Repetitions of each part [default: the part's own]."
+            "--only", metavar="PART,PART", help=f"Of {', '.join(PARTS)} [default: all]."
         )
         parser.add_argument(
-            "--quick", action="store_true", help="Seconds instead of minutes; the figures mean nothing."
+            "--runs",
+            type=count,
+            metavar="N",
+            help="Repetitions of each part [default: the part's own].",
+        )
+        parser.add_argument(
+            "--quick",
+            action="store_true",
+            help="Seconds instead of minutes; the figures mean nothing.",
         )
         parser.add_argument("--json", metavar="FILE", help="Write figures and all reports here.")
 
@@ -89,7 +106,9 @@ class StandardBench(Command):
         print(describe(figures, peers, machine))
         for part, words in failures.items():
             print(f"\n{part} failed:\n{words}", file=sys.stderr)
-        report = StandardReport(figures=figures, peers=peers, reports=reports, failures=failures, machine=machine)
+        report = StandardReport(
+            figures=figures, peers=peers, reports=reports, failures=failures, machine=machine
+        )
         write_report(args.json, report)
         return 1 if failures else 0
 
@@ -107,13 +126,17 @@ def find_models(folder: str | None) -> dict[str, str]:
     """Name to folder of each model in `folder`, or the demo model. Raises ConfigError if there is none."""
     if folder is None:
         return {"demo": "demo"}
-    found = {path.parent.name: str(path.parent) for path in sorted(Path(folder).glob("*/config.json"))}
+    found = {
+        path.parent.name: str(path.parent) for path in sorted(Path(folder).glob("*/config.json"))
+    }
     if not found:
         raise ConfigError(f"--models {folder}: no folder in it holds a config.json")
     return found
 
 
-def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | None) -> dict[str, list[str]]:
+def plan(
+    parts: list[str], models: dict[str, str], *, quick: bool, runs: int | None
+) -> dict[str, list[str]]:
     """Title to words of `tenonry bench`. The control plane and the start are measured on `tiny`, where there is one."""
     small = models.get("tiny") or next(iter(models.values()))
     repeat = ["--runs", str(runs)] if runs else []
@@ -132,7 +155,14 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
             steps = ["--worker-option", f"step_ms={step_ms}"] if step_ms else []
             commands[title] = ["engine", *size, *trips, *steps, *once, *repeat]
     if "startup" in parts:
-        commands["startup"] = ["startup", "--model", small, *once, *(["--quick-runs", "1"] * quick), *repeat]
+        commands["startup"] = [
+            "startup",
+            "--model",
+            small,
+            *once,
+            *(["--quick-runs", "1"] * quick),
+            *repeat,
+        ]
     for part, words in scale_commands(small, quick=quick).items():
         if part in parts:
             commands[part] = [*words, *once, *repeat]
@@ -141,7 +171,15 @@ def plan(parts: list[str], models: dict[str, str], *, quick: bool, runs: int | N
             commands[title] = [*words, *once, *repeat]
     if "throughput" in parts:
         for name, path in models.items():
-            commands[f"throughput, {name}"] = ["throughput", "--model", path, "--name", "W1,W2", *once, *repeat]
+            commands[f"throughput, {name}"] = [
+                "throughput",
+                "--model",
+                path,
+                "--name",
+                "W1,W2",
+                *once,
+                *repeat,
+            ]
     return commands
 
 
@@ -163,8 +201,14 @@ def run_all(commands: dict[str, list[str]]) -> tuple[list[dict[str, Any]], dict[
             started = time.monotonic()
             print(f"{title} …", file=sys.stderr, flush=True)
             command = [sys.executable, "-m", "tenonry_bench", *words, "--json", str(file)]
-            done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
-            print(f"{done.stdout.rstrip()}\n({time.monotonic() - started:.0f} s)\n", file=sys.stderr, flush=True)
+            done = subprocess.run(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False
+            )
+            print(
+                f"{done.stdout.rstrip()}\n({time.monotonic() - started:.0f} s)\n",
+                file=sys.stderr,
+                flush=True,
+            )
             if file.exists():
                 reports.append(msgspec.json.decode(file.read_bytes()))
             if done.returncode:

@@ -43,7 +43,11 @@ class Figure(msgspec.Struct, kw_only=True):
         """How many times better than the peer."""
         if self.peer is None or not self.ours.median or not self.peer:
             return None
-        return self.ours.median / self.peer if more_is_better(self.key) else self.peer / self.ours.median
+        return (
+            self.ours.median / self.peer
+            if more_is_better(self.key)
+            else self.peer / self.ours.median
+        )
 
     @property
     def target(self) -> float | None:
@@ -57,7 +61,11 @@ class Figure(msgspec.Struct, kw_only=True):
         """Whether the median is on the right side of the target; None without one."""
         if self.target is None:
             return None
-        return self.ours.median >= self.target if more_is_better(self.key) else self.ours.median <= self.target
+        return (
+            self.ours.median >= self.target
+            if more_is_better(self.key)
+            else self.ours.median <= self.target
+        )
 
     def cells(self) -> tuple[str, ...]:
         """Figure, ours, target, met, peer, ratio."""
@@ -70,7 +78,14 @@ class Figure(msgspec.Struct, kw_only=True):
         ours = self.ours.text(digits) if self.ours.n > 1 else f"{self.ours.median:,.{digits}f}"
         peer = "–" if self.peer is None else f"{self.peer:,.{digits}f}"
         ratio = "–" if self.ratio is None else f"{self.ratio:.2f}"
-        return self.label, ours, target, {None: "–", True: "yes", False: "NO"}[self.met], peer, ratio
+        return (
+            self.label,
+            ours,
+            target,
+            {None: "–", True: "yes", False: "NO"}[self.met],
+            peer,
+            ratio,
+        )
 
 
 def scheduler_rows(report: dict[str, Any]) -> list[Figure]:
@@ -78,12 +93,12 @@ def scheduler_rows(report: dict[str, Any]) -> list[Figure]:
     rows = []
     for case in report["results"]:
         running, validator = case["running"], case["validator"]
-        label = (
-            f"scheduler, {running} running, {case['waiting']:,} waiting, validator {'on' if validator else 'off'}, ms"
-        )
+        label = f"scheduler, {running} running, {case['waiting']:,} waiting, validator {'on' if validator else 'off'}, ms"
         bound = SCHEDULER_MS.get((running, validator))
         key = f"scheduler/{running}"
-        rows.append(Figure(label=f"{label}: mean", key=key, ours=as_spread(case["mean_ms"]), bound=bound))
+        rows.append(
+            Figure(label=f"{label}: mean", key=key, ours=as_spread(case["mean_ms"]), bound=bound)
+        )
         rows.append(Figure(label=f"{label}: p99", key="", ours=as_spread(case["p99_ms"])))
     return rows
 
@@ -114,7 +129,10 @@ def engine_rows(report: dict[str, Any]) -> list[Figure]:
         p50 = Spread(trips["p50"], trips["p50"], trips["p50"])
         rows.append(
             Figure(
-                label="engine, one-token round trip p50, ms", key="engine/round_trip_ms", ours=p50, bound=ROUND_TRIP_MS
+                label="engine, one-token round trip p50, ms",
+                key="engine/round_trip_ms",
+                ours=p50,
+                bound=ROUND_TRIP_MS,
             )
         )
     return rows
@@ -136,9 +154,16 @@ def startup_rows(report: dict[str, Any]) -> list[Figure]:
             )
         )
     rows.append(
-        Figure(label="import tenonry over bare Python, s", key="", ours=as_spread(report["import_s"]), bound=IMPORT_S)
+        Figure(
+            label="import tenonry over bare Python, s",
+            key="",
+            ours=as_spread(report["import_s"]),
+            bound=IMPORT_S,
+        )
     )
-    rows.append(Figure(label="tenonry --help, s", key="", ours=as_spread(report["help_s"]), bound=HELP_S))
+    rows.append(
+        Figure(label="tenonry --help, s", key="", ours=as_spread(report["help_s"]), bound=HELP_S)
+    )
     return rows
 
 

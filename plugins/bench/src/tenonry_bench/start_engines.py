@@ -47,14 +47,18 @@ class StartReport(msgspec.Struct, kw_only=True):
 class StartEnginesBench(Command):
     """Starts engines again and again. What a front end does for itself, such as loading a tokenizer, is not counted."""
 
-    summary = "Engine processes with a worker that computes nothing: seconds until N of them are ready."
+    summary = (
+        "Engine processes with a worker that computes nothing: seconds until N of them are ready."
+    )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "--sizes", type=counts, default=[1, 4], metavar="N,N",
             help="Numbers of engines; the first is what the others are compared with [default: 1,4].",
         )  # fmt: skip
-        parser.add_argument("--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5].")
+        parser.add_argument(
+            "--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5]."
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 
@@ -68,14 +72,22 @@ class StartEnginesBench(Command):
         starter.seconds(1)  # from now on the files are in the page cache
         sizes = list(dict.fromkeys(args.sizes))
         rounds = [
-            {size: (starter.seconds(size), starter.import_seconds(size)) for size in in_turn(sizes, run)}
+            {
+                size: (starter.seconds(size), starter.import_seconds(size))
+                for size in in_turn(sizes, run)
+            }
             for run in range(args.runs)
         ]
         results, imports = (
-            summarise(sizes, [{size: pair[which] for size, pair in one.items()} for one in rounds]) for which in (0, 1)
+            summarise(sizes, [{size: pair[which] for size, pair in one.items()} for one in rounds])
+            for which in (0, 1)
         )
         report = StartReport(
-            runs=args.runs, results=results, imports=imports, settings=settings_of(config), machine=machine
+            runs=args.runs,
+            results=results,
+            imports=imports,
+            settings=settings_of(config),
+            machine=machine,
         )
         print(describe(report))
         write_report(args.json, report)
@@ -126,7 +138,11 @@ class Starter:
 def summarise(sizes: Sequence[int], rounds: Sequence[dict[int, float]]) -> list[StartResult]:
     """Ratios are taken run by run."""
     return [
-        StartResult(size, spread([one[size] for one in rounds]), spread([one[size] / one[sizes[0]] for one in rounds]))
+        StartResult(
+            size,
+            spread([one[size] for one in rounds]),
+            spread([one[size] / one[sizes[0]] for one in rounds]),
+        )
         for size in sizes
     ]
 

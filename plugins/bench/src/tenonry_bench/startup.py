@@ -36,12 +36,29 @@ class StartupBench(Command):
     summary = "Cold process to first token, `import tenonry`, `tenonry --help`."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--model", default="demo", help="Model of the first token [default: demo].")
         parser.add_argument(
-            "--engine-args", default="", metavar="TEXT", help="Flags for its engine, in one word: '--worker null'."
+            "--model", default="demo", help="Model of the first token [default: demo]."
         )
-        parser.add_argument("--runs", type=natural, default=3, metavar="N", help="First tokens; 0: none [default: 3].")
-        parser.add_argument("--quick-runs", type=count, default=9, metavar="N", help="Imports and helps [default: 9].")
+        parser.add_argument(
+            "--engine-args",
+            default="",
+            metavar="TEXT",
+            help="Flags for its engine, in one word: '--worker null'.",
+        )
+        parser.add_argument(
+            "--runs",
+            type=natural,
+            default=3,
+            metavar="N",
+            help="First tokens; 0: none [default: 3].",
+        )
+        parser.add_argument(
+            "--quick-runs",
+            type=count,
+            default=9,
+            metavar="N",
+            help="Imports and helps [default: 9].",
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
 
     def run(self, args: argparse.Namespace) -> int:
@@ -65,7 +82,9 @@ class StartupBench(Command):
 def measure_import(runs: int) -> tuple[list[float], list[float]]:
     """(seconds of a bare interpreter, what `import tenonry` adds to it); the two alternate."""
     bare, imports = [], []
-    seconds_to_run([sys.executable, "-c", "import tenonry"])  # from now on the files are in the page cache
+    seconds_to_run(
+        [sys.executable, "-c", "import tenonry"]
+    )  # from now on the files are in the page cache
     for _ in range(runs):
         bare.append(seconds_to_run([sys.executable, "-c", "pass"]))
         imports.append(seconds_to_run([sys.executable, "-c", "import tenonry"]) - bare[-1])
@@ -74,7 +93,14 @@ def measure_import(runs: int) -> tuple[list[float], list[float]]:
 
 def measure_first_token(model: str, engine_args: str) -> float:
     """Seconds from the start of a process to its first token."""
-    command = [sys.executable, "-m", "tenonry_bench.first_token", "--model", model, *shlex.split(engine_args)]
+    command = [
+        sys.executable,
+        "-m",
+        "tenonry_bench.first_token",
+        "--model",
+        model,
+        *shlex.split(engine_args),
+    ]
     return seconds_until(command, MARKER)
 
 

@@ -43,7 +43,11 @@ class StreamClient:
     """
 
     def __init__(
-        self, engine: AsyncLLM, vocab_size: int, prompt_len: int, processes: Sequence[psutil.Process] | None = None
+        self,
+        engine: AsyncLLM,
+        vocab_size: int,
+        prompt_len: int,
+        processes: Sequence[psutil.Process] | None = None,
     ) -> None:
         self._engine, self._vocab_size, self._prompt_len = engine, vocab_size, prompt_len
         self._meter = CpuMeter(processes)
@@ -55,12 +59,18 @@ class StreamClient:
 
         Raises TenonryError if one is cut short.
         """
-        prompts = random_prompts(streams * requests, self._prompt_len, self._seed + seed, self._vocab_size)
-        params = SamplingParams(temperature=0.0, max_tokens=output_len, ignore_eos=True, output_kind=OutputKind.DELTA)
+        prompts = random_prompts(
+            streams * requests, self._prompt_len, self._seed + seed, self._vocab_size
+        )
+        params = SamplingParams(
+            temperature=0.0, max_tokens=output_len, ignore_eos=True, output_kind=OutputKind.DELTA
+        )
         self._points += 1
         self._meter.take()
         started = time.perf_counter()
-        parts = await asyncio.gather(*(self._stream(prompts[i::streams], params, i) for i in range(streams)))
+        parts = await asyncio.gather(
+            *(self._stream(prompts[i::streams], params, i) for i in range(streams))
+        )
         wall_s = time.perf_counter() - started
         frontend_cpu_s, engine_cpu_s = self._meter.take()
         times = [one for part in parts for one in part]
@@ -74,9 +84,14 @@ class StreamClient:
             chunks=sum(chunks for _, _, chunks in times),
         )
 
-    async def _stream(self, prompts: list[list[int]], params: SamplingParams, stream: int) -> list[Times]:
+    async def _stream(
+        self, prompts: list[list[int]], params: SamplingParams, stream: int
+    ) -> list[Times]:
         names = (f"{self._points}-{stream}-{number}" for number in range(len(prompts)))
-        return [await self._request(prompt, params, name) for prompt, name in zip(prompts, names, strict=True)]
+        return [
+            await self._request(prompt, params, name)
+            for prompt, name in zip(prompts, names, strict=True)
+        ]
 
     async def _request(self, prompt: list[int], params: SamplingParams, request_id: str) -> Times:
         """(time to first token, mean time per token after it, outputs delivered)."""
@@ -90,5 +105,7 @@ class StreamClient:
             chunks += 1
             count += len(output.outputs[0].token_ids)
         if count != params.max_tokens:
-            raise TenonryError(f"request {request_id} delivered {count} of {params.max_tokens} tokens")
+            raise TenonryError(
+                f"request {request_id} delivered {count} of {params.max_tokens} tokens"
+            )
         return first - started, (last - first) / max(1, count - 1), chunks

@@ -76,9 +76,15 @@ class ThroughputBench(Command):
     summary = "A workload file through the blocking LLM on a real model: tokens per second, latencies, memory."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--workload", metavar="FILE", help="Workload file; by default the one of this package.")
-        parser.add_argument("--name", metavar="W1,W2", help="Only these workloads; by default all offline ones.")
-        parser.add_argument("--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3].")
+        parser.add_argument(
+            "--workload", metavar="FILE", help="Workload file; by default the one of this package."
+        )
+        parser.add_argument(
+            "--name", metavar="W1,W2", help="Only these workloads; by default all offline ones."
+        )
+        parser.add_argument(
+            "--runs", type=count, default=3, metavar="N", help="Repetitions [default: 3]."
+        )
         parser.add_argument(
             "--threads",
             type=count,
@@ -92,7 +98,9 @@ class ThroughputBench(Command):
         workloads = load_workloads(args.workload)
         names = workloads.named(args.name, "offline")
         if not names:
-            raise ConfigError("there is no workload to run; name some with --name, or give another --workload")
+            raise ConfigError(
+                "there is no workload to run; name some with --name, or give another --workload"
+            )
         config, facts = engine_config(args)
         for name in names:
             check_length(config, workloads.get(name).prompt_len, workloads.get(name).out_len)
@@ -134,13 +142,17 @@ class OfflineRunner:
             done = [self.once(name, run) for run in range(runs)]
         return summarise(name, done, memory, load_s)
 
-    def once(self, name: str, run: int, requests: int | None = None, out_len: int | None = None) -> OfflineRun:
+    def once(
+        self, name: str, run: int, requests: int | None = None, out_len: int | None = None
+    ) -> OfflineRun:
         """One run. Raises TenonryError if a request failed or was cut short."""
         prompts = self._workloads.prompts(name, run, requests, self._vocab_size)
         wanted = out_len or self._workloads.get(name).out_len
         params = SamplingParams(temperature=0.0, max_tokens=wanted, ignore_eos=True)
         started = time.perf_counter()
-        outputs = self._llm.generate([{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False)
+        outputs = self._llm.generate(
+            [{"prompt_token_ids": prompt} for prompt in prompts], params, use_tqdm=False
+        )
         wall = time.perf_counter() - started
         for output in outputs:
             check_output(output, wanted)
@@ -152,7 +164,10 @@ class OfflineRunner:
             output_tokens=len(prompts) * wanted,
             cached_tokens=sum(output.num_cached_tokens for output in outputs),
             ttft=[time.first_token_time - time.arrival_time for time in times],
-            tpot=[(time.last_token_time - time.first_token_time) / max(1, wanted - 1) for time in times],
+            tpot=[
+                (time.last_token_time - time.first_token_time) / max(1, wanted - 1)
+                for time in times
+            ],
         )
 
 
@@ -172,7 +187,9 @@ def set_threads(threads: int | None) -> None:
     os.environ.setdefault("OMP_NUM_THREADS", str(physical_cores()))
 
 
-def summarise(name: str, runs: list[OfflineRun], memory: PeakMemory, load_s: float) -> WorkloadResult:
+def summarise(
+    name: str, runs: list[OfflineRun], memory: PeakMemory, load_s: float
+) -> WorkloadResult:
     """Sum the runs of a workload up."""
 
     def over_runs(read: Callable[[OfflineRun], float]) -> Spread:

@@ -45,7 +45,9 @@ class WorkloadFile(msgspec.Struct, frozen=True):
     def get(self, name: str) -> Workload:
         """Raises ConfigError for an unknown name."""
         if name not in self.workloads:
-            raise ConfigError(f"no workload is called '{name}'; the file holds {', '.join(self.workloads) or 'none'}")
+            raise ConfigError(
+                f"no workload is called '{name}'; the file holds {', '.join(self.workloads) or 'none'}"
+            )
         return self.workloads[name]
 
     def named(self, text: str | None, kind: str) -> list[str]:
@@ -57,14 +59,19 @@ class WorkloadFile(msgspec.Struct, frozen=True):
             self.get(name)
         return names
 
-    def prompts(self, name: str, run: int, requests: int | None = None, vocab_size: int = 0) -> list[list[int]]:
+    def prompts(
+        self, name: str, run: int, requests: int | None = None, vocab_size: int = 0
+    ) -> list[list[int]]:
         """Token ids of one run. With a `vocab_size` below the token range, ids are drawn from what there is."""
         workload = self.get(name)
         low, high = narrow(self.token_range, vocab_size)
         draw = random.Random(self.seed * 1000 + 97 * run + number(name)).randrange  # noqa: S311  # no secrets
         shared = [draw(low, high) for _ in range(workload.shared_prefix_len)]
         own = workload.prompt_len - len(shared)
-        return [shared + [draw(low, high) for _ in range(own)] for _ in range(requests or workload.requests)]
+        return [
+            shared + [draw(low, high) for _ in range(own)]
+            for _ in range(requests or workload.requests)
+        ]
 
 
 def number(name: str) -> int:

@@ -11,7 +11,15 @@ from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from tenonry import config
-from tenonry.config import ENV_PREFIX, PLUGIN_FIELDS, EngineConfig, PluginChoice, make_config, plain_type, read_yaml
+from tenonry.config import (
+    ENV_PREFIX,
+    PLUGIN_FIELDS,
+    EngineConfig,
+    PluginChoice,
+    make_config,
+    plain_type,
+    read_yaml,
+)
 from tenonry.errors import ConfigError
 
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -30,7 +38,11 @@ ALIASES: dict[str, tuple[str, ...]] = {
 FIELDS = EngineConfig.model_fields
 GROUPS: dict[str, tuple[str, ...]] = {
     "plugins": (*PLUGIN_FIELDS, "stat_loggers", "attention_backend"),
-    "parallelism": (*(name for name in FIELDS if "parallel" in name), "load_balancing", "auth_key_file"),
+    "parallelism": (
+        *(name for name in FIELDS if "parallel" in name),
+        "load_balancing",
+        "auth_key_file",
+    ),
 }
 SKIPPED = {"model", "plugins"}  # positional, and spelt --allow-plugin / --disable-plugin
 
@@ -46,7 +58,9 @@ def human_int(text: str) -> int:
 def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: bool = True) -> None:
     """Add MODEL (or only `--model`), `--config` and a flag per field of EngineConfig."""
     if model_positional:
-        parser.add_argument("model_tag", nargs="?", metavar="MODEL", help="Folder, hub id or registered name.")
+        parser.add_argument(
+            "model_tag", nargs="?", metavar="MODEL", help="Folder, hub id or registered name."
+        )
     parser.add_argument("--model", help="The same as MODEL.")
     variable = f"{ENV_PREFIX}CONFIG"
     note = f"YAML file of settings; flags and other variables win over it. [env: {variable}]"
@@ -60,11 +74,22 @@ def add_engine_arguments(parser: argparse.ArgumentParser, *, model_positional: b
     options = groups["plugins"]
     for field in PLUGIN_FIELDS:
         kind = field.replace("_", "-")
-        options.add_argument(f"--{kind}-option", action="append", metavar="KEY=VALUE", help=f"Option of the {kind}.")
+        options.add_argument(
+            f"--{kind}-option", action="append", metavar="KEY=VALUE", help=f"Option of the {kind}."
+        )
     help_ = "Option of a stat logger."
-    options.add_argument("--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", help=help_)
-    options.add_argument("--allow-plugin", action="append", metavar="NAME", help="Only these hook modules are active.")
-    options.add_argument("--disable-plugin", action="append", metavar="NAME", help="This hook module is not active.")
+    options.add_argument(
+        "--stat-logger-option", action="append", metavar="NAME.KEY=VALUE", help=help_
+    )
+    options.add_argument(
+        "--allow-plugin",
+        action="append",
+        metavar="NAME",
+        help="Only these hook modules are active.",
+    )
+    options.add_argument(
+        "--disable-plugin", action="append", metavar="NAME", help="This hook module is not active."
+    )
 
 
 def _add_field(group: Any, name: str) -> None:
@@ -89,13 +114,21 @@ def _add_field(group: Any, name: str) -> None:
 
 
 def _default_text(default: Any) -> str:
-    return default.name if isinstance(default, PluginChoice) else "none" if default in (None, ()) else str(default)
+    return (
+        default.name
+        if isinstance(default, PluginChoice)
+        else "none"
+        if default in (None, ())
+        else str(default)
+    )
 
 
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
     """The EngineConfig that the parsed flags, the environment and `--config` describe. Raises ConfigError."""
     given = vars(args)
-    values: dict[str, Any] = {name: given[name] for name in set(FIELDS) - SKIPPED if given.get(name) is not None}
+    values: dict[str, Any] = {
+        name: given[name] for name in set(FIELDS) - SKIPPED if given.get(name) is not None
+    }
     values["model"] = given.get("model_tag") or given.get("model")
     values["config"] = given.get("config")
     policy = {"allow": given.get("allow_plugin"), "disable": given.get("disable_plugin") or ()}
@@ -103,9 +136,12 @@ def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineC
         values["plugins"] = policy
     made = make_config(values | overrides)
     changes: dict[str, Any] = {
-        field: _with_options(made, field, given.get(f"{field}_option") or ()) for field in PLUGIN_FIELDS
+        field: _with_options(made, field, given.get(f"{field}_option") or ())
+        for field in PLUGIN_FIELDS
     }
-    changes["stat_loggers"] = _loggers_with_options(made.stat_loggers, given.get("stat_logger_option") or ())
+    changes["stat_loggers"] = _loggers_with_options(
+        made.stat_loggers, given.get("stat_logger_option") or ()
+    )
     return made.model_copy(update=changes)
 
 
@@ -119,14 +155,20 @@ def _with_options(made: EngineConfig, field: str, texts: Iterable[str]) -> Plugi
     return _joined(chosen, options) if chosen else None
 
 
-def _loggers_with_options(chosen: Sequence[PluginChoice], texts: Iterable[str]) -> tuple[PluginChoice, ...]:
+def _loggers_with_options(
+    chosen: Sequence[PluginChoice], texts: Iterable[str]
+) -> tuple[PluginChoice, ...]:
     flag = "--stat-logger-option"
     options: dict[str, dict[str, Any]] = {logger.name: {} for logger in chosen}
     for key, value in parse_options(texts, flag).items():
-        name = max((one for one in options if key[:-1].startswith(f"{one}.")), key=len, default=None)
+        name = max(
+            (one for one in options if key[:-1].startswith(f"{one}.")), key=len, default=None
+        )
         if name is None:
             names = ", ".join(options) or "none is chosen"
-            raise ConfigError(f"{flag} {key}: write NAME.key=value; NAME is a --stat-logger: {names}")
+            raise ConfigError(
+                f"{flag} {key}: write NAME.key=value; NAME is a --stat-logger: {names}"
+            )
         options[name][key[len(name) + 1 :]] = value
     return tuple(_joined(logger, options[logger.name]) for logger in chosen)
 

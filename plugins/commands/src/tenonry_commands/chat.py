@@ -29,7 +29,9 @@ class ChatCommand(Command):
     summary = "Talk to a model in the terminal."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("--system", metavar="TEXT", help="System message that opens the conversation.")
+        parser.add_argument(
+            "--system", metavar="TEXT", help="System message that opens the conversation."
+        )
         add_sampling_arguments(parser)
         add_engine_arguments(parser)
 
@@ -41,15 +43,23 @@ class ChatCommand(Command):
 
         engine = AsyncLLM(config)
         try:
-            defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0, **engine.model.default_sampling}
-            params = msgspec.structs.replace(sampling_from_arguments(args, defaults), output_kind=OutputKind.DELTA)
+            defaults = {
+                "max_tokens": DEFAULT_MAX_TOKENS,
+                "temperature": 0.0,
+                **engine.model.default_sampling,
+            }
+            params = msgspec.structs.replace(
+                sampling_from_arguments(args, defaults), output_kind=OutputKind.DELTA
+            )
             with asyncio.Runner() as runner:
                 return converse(engine, params, args.system, runner)
         finally:
             engine.shutdown()
 
 
-def converse(engine: AsyncLLM, params: SamplingParams, system: str | None, runner: asyncio.Runner) -> int:
+def converse(
+    engine: AsyncLLM, params: SamplingParams, system: str | None, runner: asyncio.Runner
+) -> int:
     """Alternate between the user's lines and streamed answers.
 
     The loop rests while we wait for a line: then Ctrl-C ends the reading, as no loop or thread could.

@@ -25,7 +25,9 @@ class CompletionCommand(Command):
         try:
             import shtab
         except ModuleNotFoundError:
-            raise PluginNotFound("completion needs a package that is missing: pip install shtab") from None
+            raise PluginNotFound(
+                "completion needs a package that is missing: pip install shtab"
+            ) from None
         sys.stdout.write(shtab.complete(whole_parser(), args.shell) + "\n")
         return 0
 
@@ -37,5 +39,7 @@ def whole_parser() -> argparse.ArgumentParser:
     verbs = parser.add_subparsers(dest="verb")
     for entry in installed("command"):
         own, command = make_parser(entry.name)
-        command.add_arguments(verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve"))
+        command.add_arguments(
+            verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve")
+        )
     return parser

@@ -21,7 +21,9 @@ class GenerateCommand(Command):
     summary = "Complete one prompt and print the text."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        parser.add_argument("prompt", metavar="PROMPT", help="The text to complete; - reads standard input.")
+        parser.add_argument(
+            "prompt", metavar="PROMPT", help="The text to complete; - reads standard input."
+        )
         add_sampling_arguments(parser)
         add_engine_arguments(parser, model_positional=False)
 
@@ -34,7 +36,9 @@ class GenerateCommand(Command):
 
         with LLM(config=config) as llm:
             defaults = {"max_tokens": DEFAULT_MAX_TOKENS, "temperature": 0.0}
-            output = llm.generate([prompt], sampling_from_arguments(args, defaults), use_tqdm=False)[0]
+            output = llm.generate(
+                [prompt], sampling_from_arguments(args, defaults), use_tqdm=False
+            )[0]
         if output.error is not None:
             sys.stderr.write(f"tenonry: error: {output.error}\n")
             return 1

@@ -26,5 +26,7 @@ class KeysCommand(Command):
             raise ConfigError(f"{args.file} cannot be written: {error.strerror}") from None
         with os.fdopen(descriptor, "w") as file:
             file.write(CurveKeys.generate().encode() + "\n")
-        sys.stdout.write(f"{args.file} holds new keys; copy it to every node and give --auth-key-file there\n")
+        sys.stdout.write(
+            f"{args.file} holds new keys; copy it to every node and give --auth-key-file there\n"
+        )
         return 0

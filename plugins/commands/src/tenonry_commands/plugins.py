@@ -31,12 +31,15 @@ class PluginsCommand(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         verbs = parser.add_subparsers(dest="verb", required=True)
-        listing = verbs.add_parser("list", help="Kind, name, distribution, version and state of every plugin.")
+        listing = verbs.add_parser(
+            "list", help="Kind, name, distribution, version and state of every plugin."
+        )
         listing.add_argument("--kind", choices=sorted(GROUPS), help="Only this kind.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
         show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
         show.add_argument(
-            "name", help="Its name (kind/name where several kinds use it), module:Class or path.py:Class."
+            "name",
+            help="Its name (kind/name where several kinds use it), module:Class or path.py:Class.",
         )
 
     def run(self, args: argparse.Namespace) -> int:
@@ -75,10 +78,13 @@ def _state(entry: PluginRecord, names: list[str]) -> str:
 
 def _table(found: list[tuple[PluginRecord, str]]) -> str:
     cells = [("kind", "name", "distribution", "version", "state")]
-    cells += [(entry.kind, entry.name, entry.distribution, entry.version, state) for entry, state in found]
+    cells += [
+        (entry.kind, entry.name, entry.distribution, entry.version, state) for entry, state in found
+    ]
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join(
-        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n" for line in cells
+        "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n"
+        for line in cells
     )
 
 
@@ -89,12 +95,16 @@ def _show(name: str) -> int:
         return 0
     kind, _, short = name.rpartition("/")
     if kind and kind not in GROUPS:
-        raise PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}")
+        raise PluginNotFound(
+            f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}"
+        )
     found = [(entry, state) for entry, state in plugins(kind or None) if entry.name == short]
     if not found and kind:
         raise not_found(kind, short)
     if not found:
-        raise PluginNotFound(f"no plugin is called '{short}'; `tenonry plugins list` shows all names")
+        raise PluginNotFound(
+            f"no plugin is called '{short}'; `tenonry plugins list` shows all names"
+        )
     for record, state in found:
         entry = PlanEntry(**msgspec.structs.asdict(record))
         sys.stdout.write(_describe(entry, state, set(sys.modules)) + "\n")
@@ -105,7 +115,11 @@ def _named_by_class(name: str) -> PlanEntry:
     """The entry of `module:Class` or `path.py:Class`: its interface says which kind it is."""
     entry = qualified_entry(NO_KIND, PluginChoice(name=name))
     found = import_target(entry)
-    kinds = [kind.name for kind in KINDS.values() if inspect.isclass(found) and _implements(found, kind.name)]
+    kinds = [
+        kind.name
+        for kind in KINDS.values()
+        if inspect.isclass(found) and _implements(found, kind.name)
+    ]
     return msgspec.structs.replace(entry, kind=kinds[0] if kinds else NO_KIND)
 
 
@@ -131,7 +145,9 @@ def _describe(entry: PlanEntry, state: str, known: set[str]) -> str:
         lines += [
             f"  warning       its module imports {names}; do that in its methods: the front end imports it to check it"
         ]
-    text = inspect.cleandoc(found.__doc__ or "")  # its own: an interface says nothing about one plugin
+    text = inspect.cleandoc(
+        found.__doc__ or ""
+    )  # its own: an interface says nothing about one plugin
     if text:
         lines += ["  about         " + text.splitlines()[0]]
     fields: dict[str, Any] = getattr(getattr(found, "Options", None), "model_fields", {})

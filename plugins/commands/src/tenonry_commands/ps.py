@@ -23,7 +23,12 @@ TOP_ROLES = {
     "supervisor",
     "node",
 }  # any other was started by someone: a titled process, or a user's program
-STATES = {"stopped": "stopped", "tracing-stop": "stopped", "zombie": "dead", "dead": "dead"}  # psutil's; else "ok"
+STATES = {
+    "stopped": "stopped",
+    "tracing-stop": "stopped",
+    "zombie": "dead",
+    "dead": "dead",
+}  # psutil's; else "ok"
 
 
 class Row(NamedTuple):
@@ -49,7 +54,9 @@ class PsCommand(Command):
     def run(self, args: argparse.Namespace) -> int:
         rows = process_rows()
         text = _table(rows) if rows else "no instance runs\n"
-        sys.stdout.write(json.dumps([row._asdict() for row in rows], indent=1) + "\n" if args.json else text)
+        sys.stdout.write(
+            json.dumps([row._asdict() for row in rows], indent=1) + "\n" if args.json else text
+        )
         return 0
 
 
@@ -57,7 +64,11 @@ def process_rows() -> list[Row]:
     """Every process of every instance of this user, each after its parent."""
     fields = ["ppid", "uids", "cmdline", "name", "status", "create_time"]
     found = {process.pid: process.info for process in psutil.process_iter(fields)}
-    mine = {pid: info for pid, info in found.items() if info["uids"] and info["uids"].real == os.getuid()}
+    mine = {
+        pid: info
+        for pid, info in found.items()
+        if info["uids"] and info["uids"].real == os.getuid()
+    }
     titles = {pid: title for pid, info in mine.items() if (title := _title(info))}
     children: dict[int, list[int]] = {}
     for pid in list(titles):
@@ -68,7 +79,10 @@ def process_rows() -> list[Row]:
 
     def walk(pid: int, instance: int, depth: int) -> Iterator[Row]:
         role, rank = titles.get(pid, ("program", ""))
-        uptime, state = time.time() - mine[pid]["create_time"], STATES.get(mine[pid]["status"], "ok")
+        uptime, state = (
+            time.time() - mine[pid]["create_time"],
+            STATES.get(mine[pid]["status"], "ok"),
+        )
         yield Row(instance, depth, role, rank, pid, round(uptime, 1), state)
         for child in sorted(children.get(pid, ())):
             yield from walk(child, instance, depth + 1)
@@ -89,6 +103,8 @@ def _table(rows: list[Row]) -> str:
     lines = [("ROLE", "RANK", "PID", "UPTIME", "STATE")]
     for row in rows:
         uptime = str(timedelta(seconds=int(row.uptime_s)))
-        lines.append(("  " * row.depth + row.role, row.rank or "-", str(row.pid), uptime, row.state))
+        lines.append(
+            ("  " * row.depth + row.role, row.rank or "-", str(row.pid), uptime, row.state)
+        )
     widths = [max(len(line[column]) for line in lines) for column in range(5)]
     return "".join("  ".join(map(str.ljust, line, widths)).rstrip() + "\n" for line in lines)

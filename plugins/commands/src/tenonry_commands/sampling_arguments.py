@@ -31,8 +31,12 @@ def add_sampling_arguments(parser: argparse.ArgumentParser) -> None:
             metavar=kind.__name__.upper()[:1],
             help=note,
         )
-    group.add_argument("--stop", dest="sampling_stop", action="append", metavar="TEXT", help="Stop at this text.")
-    group.add_argument("--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None)
+    group.add_argument(
+        "--stop", dest="sampling_stop", action="append", metavar="TEXT", help="Stop at this text."
+    )
+    group.add_argument(
+        "--ignore-eos", dest="sampling_ignore_eos", action="store_true", default=None
+    )
 
 
 def sampling_from_arguments(args: argparse.Namespace, defaults: dict[str, Any]) -> SamplingParams:

@@ -40,7 +40,9 @@ class StreamOrder(InOrder):
         self._copies = torch.cuda.Stream(device)
         self._sent = [torch.cuda.Event() for _ in range(lanes)]
         self._read = [torch.cuda.Event() for _ in range(lanes)]
-        self._arrived = torch.cuda.Event()  # recorded again and again: each wait means the record before it
+        self._arrived = (
+            torch.cuda.Event()
+        )  # recorded again and again: each wait means the record before it
 
     def begin_step(self, lane: int) -> None:
         self._sent[lane].synchronize()

@@ -90,7 +90,8 @@ class StatForwarder(StatManager):
         now = time.monotonic()
         records, self._records = self._records, []
         records += (
-            StatRecord(engine_index=index, time=now, iteration=iteration) for index, iteration in self._take().items()
+            StatRecord(engine_index=index, time=now, iteration=iteration)
+            for index, iteration in self._take().items()
         )
         calls, self._calls = self._calls, {}
         if not (records or calls or number):
@@ -117,7 +118,9 @@ class StatForwarder(StatManager):
             async with asyncio.timeout(METRICS_TIMEOUT_S):
                 metrics = await future
         except TimeoutError:
-            raise TenonryError(f"the supervisor gave no metrics within {METRICS_TIMEOUT_S:g} s") from None
+            raise TenonryError(
+                f"the supervisor gave no metrics within {METRICS_TIMEOUT_S:g} s"
+            ) from None
         finally:
             del self._asked[call_id]
         if metrics.error:
@@ -143,7 +146,12 @@ class AttachedEngines(Engines):
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         place = link.place
-        self.plan, self.model, self.index, self.count = place.plan, place.model, place.index, place.count
+        self.plan, self.model, self.index, self.count = (
+            place.plan,
+            place.model,
+            place.index,
+            place.count,
+        )
         self.stats, self._link = StatForwarder(config, link), link
         curve = CurveKeys.decode(place.curve_keys) if place.curve_keys else None
         self.client = CoreClient(config, self._lost, curve, place.index)
@@ -169,7 +177,9 @@ class AttachedEngines(Engines):
             if self.client.dead is not None or not self.client.engines:
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
             if time.monotonic() > deadline:
-                raise LaunchError(f"engines {sorted(missing)} are ready but did not connect their sockets")
+                raise LaunchError(
+                    f"engines {sorted(missing)} are ready but did not connect their sockets"
+                )
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
         """Hear the supervisor on the event loop, and say that requests are taken."""
@@ -200,7 +210,11 @@ class AttachedEngines(Engines):
 
     def pids(self) -> dict[str, int]:
         """Processes of the engines: name → process id."""
-        return {name: pid for name, pid in self._pids.items() if name not in {f"engine {i}" for i in self._gone}}
+        return {
+            name: pid
+            for name, pid in self._pids.items()
+            if name not in {f"engine {i}" for i in self._gone}
+        }
 
     async def scale(self, size: int, drain_timeout: float) -> None:
         """Raises Unsupported."""

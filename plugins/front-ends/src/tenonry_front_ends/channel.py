@@ -56,7 +56,9 @@ class ControlLink:
         """The next message, or None."""
         return self._decoder.decode(self._socket.recv()) if self._socket.poll(timeout_ms) else None
 
-    def listen(self, loop: asyncio.AbstractEventLoop, on_message: Callable[[SupervisorMessage], None]) -> None:
+    def listen(
+        self, loop: asyncio.AbstractEventLoop, on_message: Callable[[SupervisorMessage], None]
+    ) -> None:
         """Hand every message over, on the event loop, from now on."""
         self._loop, self._on_message = loop, on_message
         watch(loop, self._socket, self._on_readable)
@@ -115,7 +117,11 @@ class ControlRouter:
                 (frame,) = body
                 message: ServerMessage = self._decoder.decode(frame)
             except (ValueError, RecursionError) as error:  # no text in UTF-8 is no DecodeError
-                logger.warning("dropped a message of API server %s: %s", identity.decode(errors="replace"), error)
+                logger.warning(
+                    "dropped a message of API server %s: %s",
+                    identity.decode(errors="replace"),
+                    error,
+                )
                 continue
             self._on_message(identity, message)
 

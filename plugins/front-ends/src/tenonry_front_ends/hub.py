@@ -70,7 +70,11 @@ class Hub:
         on_engine_died: Callable[[str], None],
         context: str = "server",
     ) -> None:
-        self._on_connected, self._on_engine_died, self._num_servers = on_connected, on_engine_died, num_servers
+        self._on_connected, self._on_engine_died, self._num_servers = (
+            on_connected,
+            on_engine_died,
+            num_servers,
+        )
         self._engines = engines = OwnedEngines(config, context=context, coordinated=True)
         engines.on_death = self._engine_lost
         self._client, self._fleet, self._stats = engines.client, engines.fleet, engines.stats
@@ -113,7 +117,9 @@ class Hub:
         self._loop = loop
         self._control.listen(loop)
         loop.add_reader(self._client.output_fd, self._on_outputs)
-        loop.call_soon(self._on_outputs)  # the descriptor is edge-triggered: something may be there already
+        loop.call_soon(
+            self._on_outputs
+        )  # the descriptor is edge-triggered: something may be there already
         loop.call_soon(self._on_deaths)
 
     # ------------------------------------------------------------------ engines
@@ -131,7 +137,9 @@ class Hub:
             logger.error("the engine died: %s", reason)
             self._client.engine_died(index, reason)
             self._client.remove_engine(index, reason)
-            self._stats.observe(EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats()))  # no work left
+            self._stats.observe(
+                EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
+            )  # no work left
             self._tell(EngineDied(index, reason))
             self._on_engine_died(reason)
 
@@ -172,14 +180,20 @@ class Hub:
         """Let every engine connect to the server; the server waits for those that it is told of."""
         hello = server.hello
         if hello is not None:
-            await self._call("attach_client", server.index, hello.input_address, hello.output_address)
+            await self._call(
+                "attach_client", server.index, hello.input_address, hello.output_address
+            )
         facts = list(self._fleet.engines.values())
-        self._control.send(identity, EnginesReady(facts, self._fleet.coordinator, self.info, self.pids()))
+        self._control.send(
+            identity, EnginesReady(facts, self._fleet.coordinator, self.info, self.pids())
+        )
 
     def gone(self, index: int) -> str:
         """A server ended: its requests are aborted. Returns what it said last, or nothing."""
         self._control.read(LAST_WORDS_MS)
-        for identity in [identity for identity, server in self._servers.items() if server.index == index]:
+        for identity in [
+            identity for identity, server in self._servers.items() if server.index == index
+        ]:
             meeting = self._servers.pop(identity).meeting
             self._control.unbind(meeting.address("control"))
             meeting.close()
@@ -226,7 +240,11 @@ class Hub:
             for _ in range(count):
                 self._stats.submit(call.method, *call.args)
         if report.dropped:
-            logger.warning("API server %s lost %d records; the totals miss them", identity.decode(), report.dropped)
+            logger.warning(
+                "API server %s lost %d records; the totals miss them",
+                identity.decode(),
+                report.dropped,
+            )
         if report.flush:
             self._flushed(report.flush, identity)
         self._control.send(identity, Heard())
@@ -252,7 +270,9 @@ class Hub:
                 self._stats.after(lambda: loop.call_soon_threadsafe(heard.set))
                 await heard.wait()
         except TimeoutError:
-            logger.warning("the metrics may be incomplete: not every API server and stat logger answered in time")
+            logger.warning(
+                "the metrics may be incomplete: not every API server and stat logger answered in time"
+            )
         finally:
             del self._flushes[number]
         try:

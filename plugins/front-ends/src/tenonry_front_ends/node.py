@@ -42,7 +42,9 @@ def run_headless(config: EngineConfig) -> int:
     setproctitle("tenonry: node")
     configure_logging("node")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:  # who said `nohup` has decided
+        if (
+            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+        ):  # who said `nohup` has decided
             signal.signal(number, lambda number, _: node.stop(may_abort=number != signal.SIGHUP))
     return node.run()
 
@@ -80,8 +82,12 @@ class HeadlessNode:
         ]
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._timeout, self._stopping, self._aborting = config.start_timeout, False, False
-        self._bell: queue.SimpleQueue[None] = queue.SimpleQueue()  # a handler may ring it, whatever it interrupts
-        self._patience = config.shutdown_timeout + STOP_TIMEOUT_S  # its engines finish what runs, as anywhere
+        self._bell: queue.SimpleQueue[None] = (
+            queue.SimpleQueue()
+        )  # a handler may ring it, whatever it interrupts
+        self._patience = (
+            config.shutdown_timeout + STOP_TIMEOUT_S
+        )  # its engines finish what runs, as anywhere
 
     def stop(self, *, may_abort: bool = True) -> None:
         """First call: finish what runs; second, if it may: abort it. Safe in a signal handler."""
@@ -92,7 +98,9 @@ class HeadlessNode:
     def run(self) -> int:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         identity = NODE_IDENTITY + sockets.gethostname().encode() + str(self._engines[0]).encode()
-        socket = make_socket(context, zmq.DEALER, self._address, bind=False, identity=identity, curve=self._curve)
+        socket = make_socket(
+            context, zmq.DEALER, self._address, bind=False, identity=identity, curve=self._curve
+        )
         try:
             self._launcher.start(self._specs)
             self._report_until_the_end(socket)
@@ -140,4 +148,6 @@ class HeadlessNode:
                 with contextlib.suppress(queue.Empty):
                     self._bell.get(timeout=REPORT_EVERY_S)
             elif time.monotonic() > heard + patience:
-                raise LaunchError(f"the front end at {self._address} has said nothing for {patience:.0f} s")
+                raise LaunchError(
+                    f"the front end at {self._address} has said nothing for {patience:.0f} s"
+                )

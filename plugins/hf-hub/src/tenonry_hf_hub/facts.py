@@ -34,7 +34,13 @@ LENGTH_KEYS = (
 # Models whose published config.json leaves the length to the default of their class.
 KNOWN_LENGTHS = {"gemma3": 131_072, "gemma3_text": 131_072}
 FALLBACK_LENGTH = 2048
-EMBEDDINGS = ("embed_tokens.weight", "wte.weight", "embed_in.weight", "word_embeddings.weight", "tok_embeddings.weight")
+EMBEDDINGS = (
+    "embed_tokens.weight",
+    "wte.weight",
+    "embed_in.weight",
+    "word_embeddings.weight",
+    "tok_embeddings.weight",
+)
 SAMPLING_KEYS = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 
 
@@ -74,15 +80,20 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
     applied; else what the tokenizer says; else 2048, with a warning.
     """
     text = text_config(config)
-    lengths = [place[key] for place in (text, config) for key in LENGTH_KEYS if _is_count(place.get(key))]
+    lengths = [
+        place[key] for place in (text, config) for key in LENGTH_KEYS if _is_count(place.get(key))
+    ]
     if lengths:
         return scaled_length(min(lengths), text)
-    known = KNOWN_LENGTHS.get(str(config.get("model_type"))) or tokenizer_config.get("model_max_length")
+    known = KNOWN_LENGTHS.get(str(config.get("model_type"))) or tokenizer_config.get(
+        "model_max_length"
+    )
     # tokenizers without a limit say 1e30
     if known is not None and _is_count(known) and known < 1 << 28:
         return int(known)
     logger.warning(
-        "config.json does not say how long a sequence may be; assuming %d tokens. Set max_model_len.", FALLBACK_LENGTH
+        "config.json does not say how long a sequence may be; assuming %d tokens. Set max_model_len.",
+        FALLBACK_LENGTH,
     )
     return FALLBACK_LENGTH
 
@@ -106,7 +117,9 @@ def _embedding_rows(folder: Path) -> int:
         for name, shape in tensor_shapes(path).items():
             if name.endswith(EMBEDDINGS) and len(shape) == 2:
                 return shape[0]
-    raise ModelError(f"{folder / 'config.json'} has no vocab_size, and the weights show no embedding to count; add it")
+    raise ModelError(
+        f"{folder / 'config.json'} has no vocab_size, and the weights show no embedding to count; add it"
+    )
 
 
 def eos_token_ids(
@@ -144,7 +157,9 @@ def _tokenizer_eos(tokenizer_config: dict[str, Any]) -> int | None:
 
 def dtype(config: dict[str, Any]) -> str:
     """The data type of the saved weights, as torch names it; float32 when config.json is silent."""
-    found = _first("dtype", config, text_config(config)) or _first("torch_dtype", config, text_config(config))
+    found = _first("dtype", config, text_config(config)) or _first(
+        "torch_dtype", config, text_config(config)
+    )
     return found.removeprefix("torch.") if isinstance(found, str) else "float32"
 
 

@@ -22,7 +22,9 @@ def read_json(path: str | Path, *, max_bytes: int = MAX_JSON_BYTES) -> dict[str,
     try:
         found = msgspec.json.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise ModelError(f"{path} is not valid JSON: {error}; download or save the model again") from None
+        raise ModelError(
+            f"{path} is not valid JSON: {error}; download or save the model again"
+        ) from None
     if not isinstance(found, dict):
         raise ModelError(f"{path} must hold a JSON object, not a {type(found).__name__}")
     return found
@@ -39,7 +41,9 @@ def read_text(path: str | Path, *, max_bytes: int = MAX_TEXT_BYTES) -> str:
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
-        raise ModelError(f"{path} is not UTF-8 text: byte {error.start} is {data[error.start]:#04x}") from None
+        raise ModelError(
+            f"{path} is not UTF-8 text: byte {error.start} is {data[error.start]:#04x}"
+        ) from None
 
 
 def _read_bytes(path: Path, max_bytes: int) -> bytes:
@@ -53,5 +57,7 @@ def _read_bytes(path: Path, max_bytes: int) -> bytes:
     except OSError as error:
         raise ModelError(f"{path} cannot be read: {error.strerror}") from None
     if len(data) > max_bytes:
-        raise ModelError(f"{path} is larger than {max_bytes} bytes, the most that is read of such a file")
+        raise ModelError(
+            f"{path} is larger than {max_bytes} bytes, the most that is read of such a file"
+        )
     return data

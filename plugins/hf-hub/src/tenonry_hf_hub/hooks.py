@@ -24,7 +24,9 @@ def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
     located = locate_model(config)
     folder = located.path
     if not (folder / "config.json").exists():
-        raise ModelError(f"model '{config.model}': {folder} has no config.json; it holds a tokenizer, but no model")
+        raise ModelError(
+            f"model '{config.model}': {folder} has no config.json; it holds a tokenizer, but no model"
+        )
     if config.load_format != "dummy":
         list_weights(folder)
     return read_facts(config, located, _tokenizer_folder(config, located))

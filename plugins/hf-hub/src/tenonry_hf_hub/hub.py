@@ -39,7 +39,11 @@ def fetch(name: str, revision: str | None, *, weights: bool) -> Located:
         return _cached(name, revision, weights) or _give_up(
             name, "it is not in the local cache, and HF_HUB_OFFLINE forbids to look on the hub"
         )
-    if revision is not None and COMMIT.match(revision) and (found := _cached(name, revision, weights)):
+    if (
+        revision is not None
+        and COMMIT.match(revision)
+        and (found := _cached(name, revision, weights))
+    ):
         return found  # a commit never changes: no need to ask
     return _download(name, revision, weights)
 
@@ -55,9 +59,15 @@ def _download(name: str, revision: str | None, weights: bool) -> Located:
         with _quiet_unless_terminal():
             folder = Path(snapshot_download(name, revision=revision, allow_patterns=patterns))
     except errors.GatedRepoError:
-        _give_up(name, "it is gated: accept its terms on the hub and set HF_TOKEN to a token of that account")
+        _give_up(
+            name,
+            "it is gated: accept its terms on the hub and set HF_TOKEN to a token of that account",
+        )
     except errors.RevisionNotFoundError:
-        _give_up(name, f"the hub has no revision '{revision}' of it; leave the revision out to get the main branch")
+        _give_up(
+            name,
+            f"the hub has no revision '{revision}' of it; leave the revision out to get the main branch",
+        )
     except errors.RepositoryNotFoundError:
         _give_up(name, "the hub has no such model, or it is private (then set HF_TOKEN)")
     except errors.HFValidationError as error:
@@ -80,8 +90,16 @@ def _cached_after(name: str, revision: str | None, weights: bool, error: Excepti
     reason = f"{type(error).__name__}: {error}".splitlines()[0][:200]
     found = _cached(name, revision, weights)
     if found is None:
-        _give_up(name, f"the hub did not answer as it should ({reason}), and the local cache has no complete copy")
-    logger.warning("The hub did not answer (%s); using commit %s of %s from the cache.", reason, found.commit, name)
+        _give_up(
+            name,
+            f"the hub did not answer as it should ({reason}), and the local cache has no complete copy",
+        )
+    logger.warning(
+        "The hub did not answer (%s); using commit %s of %s from the cache.",
+        reason,
+        found.commit,
+        name,
+    )
     return found
 
 
@@ -128,7 +146,11 @@ def _http_error() -> type[Exception]:
     """The base of all errors of the HTTP library under huggingface_hub: httpx in some releases, a fork in others."""
     from huggingface_hub.errors import HfHubHTTPError
 
-    bases = (base for base in HfHubHTTPError.__mro__[1:] if base.__name__ in {"HTTPError", "RequestException"})
+    bases = (
+        base
+        for base in HfHubHTTPError.__mro__[1:]
+        if base.__name__ in {"HTTPError", "RequestException"}
+    )
     return next(bases, HfHubHTTPError)
 
 

@@ -78,12 +78,19 @@ def _registered_folder(name: str) -> Path:
     function, entry = resolve_owned("model", name)
     found = function() if callable(function) else function
     if not isinstance(found, str | os.PathLike):
-        raise ModelError(f"{entry.label()} answered with a {type(found).__name__}; it must return the path of a folder")
+        raise ModelError(
+            f"{entry.label()} answered with a {type(found).__name__}; it must return the path of a folder"
+        )
     return _checked_folder(Path(found), name)
 
 
 def _looks_like_path(name: str) -> bool:
-    return name.startswith((".", "/", "~")) or name.endswith("/") or "\\" in name or name.count("/") > 1
+    return (
+        name.startswith((".", "/", "~"))
+        or name.endswith("/")
+        or "\\" in name
+        or name.count("/") > 1
+    )
 
 
 def _checked_folder(folder: Path, name: str) -> Path:
@@ -108,4 +115,7 @@ def _checked_folder(folder: Path, name: str) -> Path:
 
 
 def _is_tokenizer_folder(folder: Path) -> bool:
-    return any((folder / name).exists() for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model"))
+    return any(
+        (folder / name).exists()
+        for name in ("tokenizer.json", "tokenizer_config.json", "tokenizer.model")
+    )

@@ -13,7 +13,11 @@ def remote_code_note(config: dict[str, Any]) -> str:
     auto_map = config.get("auto_map")
     if not auto_map:
         return ""
-    named = sorted({str(value) for value in auto_map.values()}) if isinstance(auto_map, dict) else [str(auto_map)]
+    named = (
+        sorted({str(value) for value in auto_map.values()})
+        if isinstance(auto_map, dict)
+        else [str(auto_map)]
+    )
     return (
         f"the model's folder brings Python code of its own ({', '.join(named)[:200]}), which is never run: a model's "
         "code comes from installed packages; look for a release of transformers, or a worker plugin, that knows it"

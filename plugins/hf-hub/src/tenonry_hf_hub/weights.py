@@ -74,7 +74,9 @@ def _safe_name(index: Path, name: object) -> str:
 def _nothing_to_load(folder: Path, passed_over: list[str]) -> str:
     others = sorted(path.name for path in folder.iterdir() if path.suffix in OTHER_FORMATS)
     there = (passed_over + others)[:4]
-    found = f"only {', '.join(there)}, which cannot be loaded" if there else "no weights of any kind"
+    found = (
+        f"only {', '.join(there)}, which cannot be loaded" if there else "no weights of any kind"
+    )
     return (
         f"{folder} holds {found}: weights must be *.safetensors; load the model with transformers once and save it "
         "with save_pretrained(FOLDER), choose a safetensors revision, or use load_format=dummy for random weights"

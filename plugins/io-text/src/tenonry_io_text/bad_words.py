@@ -8,7 +8,9 @@ from tenonry.errors import RequestError
 from tenonry_io_text.codec import Codec
 
 
-def bad_word_ids(words: Sequence[str] | str, codec: Codec, vocab_size: int) -> tuple[tuple[int, ...], ...]:
+def bad_word_ids(
+    words: Sequence[str] | str, codec: Codec, vocab_size: int
+) -> tuple[tuple[int, ...], ...]:
     """Each word as it is written at the start of a text, and as it is written after a space if that is another token.
 
     A word that starts a text and one inside a sentence are often different tokens; both are banned. The form after a

@@ -35,7 +35,9 @@ def find_templates(folders: list[Path]) -> dict[str, str]:
 
 
 def _template_files(folder: Path) -> dict[str, str]:
-    files = {path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))}
+    files = {
+        path.stem: path for path in sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    }
     if (folder / "chat_template.jinja").exists():
         files[DEFAULT] = folder / "chat_template.jinja"
     return {name: read_text(path, max_bytes=MAX_TEMPLATE_BYTES) for name, path in files.items()}
@@ -50,7 +52,9 @@ def _template_entries(folder: Path) -> dict[str, str]:
             try:
                 return {str(item["name"]): str(item["template"]) for item in entry}
             except (TypeError, KeyError):
-                raise ModelError(f"chat_template in {folder / name} must list objects with name and template") from None
+                raise ModelError(
+                    f"chat_template in {folder / name} must list objects with name and template"
+                ) from None
     return {}
 
 
@@ -61,14 +65,21 @@ def operator_template(setting: str) -> str:
     try:
         return read_text(Path(setting).expanduser(), max_bytes=MAX_TEMPLATE_BYTES)
     except ModelError as error:
-        raise ConfigError(f"chat_template: {error}; give the path of a Jinja file, or the template's text") from None
+        raise ConfigError(
+            f"chat_template: {error}; give the path of a Jinja file, or the template's text"
+        ) from None
 
 
 class ChatRenderer:
     """The templates of one model, compiled when first used, and the special tokens that they may print."""
 
     def __init__(
-        self, sources: dict[str, str], special_tokens: dict[str, str], *, max_chars: int, max_messages: int
+        self,
+        sources: dict[str, str],
+        special_tokens: dict[str, str],
+        *,
+        max_chars: int,
+        max_messages: int,
     ) -> None:
         self._sources, self._special_tokens = sources, special_tokens
         self._max_chars, self._max_messages = max_chars, max_messages
@@ -120,9 +131,12 @@ class ChatRenderer:
             return {}
         if not isinstance(given, dict) or len(given) > MAX_KWARGS:
             raise RequestError(
-                f"chat_template_kwargs must be an object of at most {MAX_KWARGS} entries", "chat_template_kwargs"
+                f"chat_template_kwargs must be an object of at most {MAX_KWARGS} entries",
+                "chat_template_kwargs",
             )
-        forbidden = sorted(name for name in given if name in RESERVED or name in self._special_tokens)
+        forbidden = sorted(
+            name for name in given if name in RESERVED or name in self._special_tokens
+        )
         if forbidden:
             raise RequestError(
                 f"chat_template_kwargs must not set {', '.join(forbidden)}; use the request's own field instead",
@@ -148,9 +162,7 @@ def compile_template(source: str) -> tuple[ChatTemplate, ContentForm]:
 
 def _no_template(names: list[str]) -> str:
     if names:
-        return (
-            f"the model has chat templates named {', '.join(names)}, but no default one; give one with --chat-template"
-        )
+        return f"the model has chat templates named {', '.join(names)}, but no default one; give one with --chat-template"
     return (
         "the model has no chat template; use a plain prompt (/v1/completions), or the operator can give a template "
         "with --chat-template FILE"
@@ -177,7 +189,9 @@ def _mark_end(chat: list[dict[str, Any]]) -> str:
     elif content is not None:
         message["content"] = f"{content}{mark} "
         return mark
-    raise RequestError("continue_final_message is set, but the last message has no content to continue", "messages")
+    raise RequestError(
+        "continue_final_message is set, but the last message has no content to continue", "messages"
+    )
 
 
 def _cut_at(text: str, mark: str) -> str:
@@ -185,6 +199,7 @@ def _cut_at(text: str, mark: str) -> str:
     at = text.rfind(mark)
     if at < 0:
         raise RequestError(
-            "continue_final_message is set, but the model's chat template does not print the last message", "messages"
+            "continue_final_message is set, but the model's chat template does not print the last message",
+            "messages",
         )
     return text[:at] if text[at + len(mark) :].startswith(" ") else text[:at].rstrip()

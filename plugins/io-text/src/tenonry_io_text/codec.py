@@ -43,13 +43,21 @@ class FastCodec:
     def __init__(self, tokenizer: Any) -> None:
         self.tokenizer = tokenizer
         rule = rule_for(tokenizer.decoder)
-        special = [token.content for token in tokenizer.get_added_tokens_decoder().values() if token.special]
+        special = [
+            token.content
+            for token in tokenizer.get_added_tokens_decoder().values()
+            if token.special
+        ]
         # two tables: with special tokens as text, and without
-        self._tables = (PieceTable(tokenizer, rule), PieceTable(tokenizer, rule, special)) if rule else None
+        self._tables = (
+            (PieceTable(tokenizer, rule), PieceTable(tokenizer, rule, special)) if rule else None
+        )
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
         try:
-            (encoding,) = self.tokenizer.encode_batch_fast([text], add_special_tokens=add_special_tokens)
+            (encoding,) = self.tokenizer.encode_batch_fast(
+                [text], add_special_tokens=add_special_tokens
+            )
         except TypeError:  # what the library says of a string that has no UTF-8 form
             raise _not_unicode(text) from None
         ids: list[int] = encoding.ids
@@ -67,7 +75,9 @@ class FastCodec:
     def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> TextStream:
         if self._tables is not None:
             return TableDetokenizer(self._tables[skip_special_tokens], prompt_token_ids)
-        return WindowStream(partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids)
+        return WindowStream(
+            partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
+        )
 
     def token_text(self, token_id: int) -> str:
         if self._tables is None:
@@ -95,11 +105,15 @@ class SlowCodec:
             raise _not_an_id(ids)
         known = [token_id for token_id in ids if token_id < size]
         return str(
-            self.tokenizer.decode(known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False)
+            self.tokenizer.decode(
+                known, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
+            )
         )
 
     def stream(self, prompt_token_ids: Sequence[int], *, skip_special_tokens: bool) -> TextStream:
-        return WindowStream(partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids)
+        return WindowStream(
+            partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
+        )
 
     def token_text(self, token_id: int) -> str:
         return self.decode([token_id], skip_special_tokens=False)
@@ -117,10 +131,14 @@ def make_detokenizer(
 def _not_unicode(text: str) -> RequestError:
     at = next((index for index, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
     return RequestError(
-        f"character {at} of the text is the lone surrogate {text[at]!r}, which is no Unicode text", "prompt"
+        f"character {at} of the text is the lone surrogate {text[at]!r}, which is no Unicode text",
+        "prompt",
     )
 
 
 def _not_an_id(ids: list[int]) -> RequestError:
     bad = next(token_id for token_id in ids if not 0 <= token_id < 2**32)
-    return RequestError(f"token id {bad} is out of bounds: an id is 0 or more, and below the vocabulary size", "tokens")
+    return RequestError(
+        f"token id {bad} is out of bounds: an id is 0 or more, and below the vocabulary size",
+        "tokens",
+    )

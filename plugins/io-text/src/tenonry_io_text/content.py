@@ -35,7 +35,11 @@ def content_form(tree: nodes.Template) -> ContentForm:
     if not any(_is_content(node.iter, names) for node in tree.find_all(nodes.For)):
         return ContentForm.TEXT
     tested = (node for node in tree.find_all(nodes.Test) if node.name in FORM_TESTS)
-    return ContentForm.EITHER if any(_is_content(node.node, names) for node in tested) else ContentForm.PARTS
+    return (
+        ContentForm.EITHER
+        if any(_is_content(node.node, names) for node in tested)
+        else ContentForm.PARTS
+    )
 
 
 def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
@@ -49,15 +53,24 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
     return isinstance(node, nodes.Name) and node.name in names
 
 
-def normalise_messages(messages: Any, form: ContentForm, *, max_messages: int) -> list[dict[str, Any]]:
+def normalise_messages(
+    messages: Any, form: ContentForm, *, max_messages: int
+) -> list[dict[str, Any]]:
     """Fresh messages of plain data; the caller's are not touched. Raises RequestError that names the message."""
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise RequestError(f"messages must be a list, not a {type(messages).__name__}", "messages")
     if not messages:
-        raise RequestError("messages is empty; give at least one message, such as a user's", "messages")
+        raise RequestError(
+            "messages is empty; give at least one message, such as a user's", "messages"
+        )
     if len(messages) > max_messages:
-        raise RequestError(f"messages has {len(messages)} entries; at most {max_messages} are allowed", "messages")
-    return [_normalise(plain(message), form, f"messages[{index}]") for index, message in enumerate(messages)]
+        raise RequestError(
+            f"messages has {len(messages)} entries; at most {max_messages} are allowed", "messages"
+        )
+    return [
+        _normalise(plain(message), form, f"messages[{index}]")
+        for index, message in enumerate(messages)
+    ]
 
 
 def _normalise(given: Any, form: ContentForm, where: str) -> dict[str, Any]:
@@ -79,9 +92,15 @@ def _content(content: Any, form: ContentForm, where: str) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if form is ContentForm.PARTS else content
     if not isinstance(content, list):
-        raise RequestError(f"{where} must be a string or a list of parts, not a {type(content).__name__}", where)
+        raise RequestError(
+            f"{where} must be a string or a list of parts, not a {type(content).__name__}", where
+        )
     texts = [_part_text(part, f"{where}[{index}]") for index, part in enumerate(content)]
-    return "\n".join(texts) if form is ContentForm.TEXT else [{"type": "text", "text": text} for text in texts]
+    return (
+        "\n".join(texts)
+        if form is ContentForm.TEXT
+        else [{"type": "text", "text": text} for text in texts]
+    )
 
 
 def _part_text(part: Any, where: str) -> str:
@@ -90,10 +109,14 @@ def _part_text(part: Any, where: str) -> str:
     kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in TEXT_TYPES:
         what = f"type {kind!r}" if kind else f"a {type(part).__name__}"
-        raise RequestError(f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}', where)
+        raise RequestError(
+            f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}', where
+        )
     text = part.get(TEXT_TYPES[kind])
     if not isinstance(text, str):
-        raise RequestError(f"{where}.{TEXT_TYPES[kind]} must be a string, not a {type(text).__name__}", where)
+        raise RequestError(
+            f"{where}.{TEXT_TYPES[kind]} must be a string, not a {type(text).__name__}", where
+        )
     return text
 
 
@@ -110,7 +133,9 @@ def _tool_calls(calls: Any, where: str) -> Iterator[Any]:
             try:
                 arguments = json.loads(arguments or "{}")
             except (ValueError, RecursionError):
-                raise RequestError(f"{where}[{index}].function.arguments is not valid JSON", where) from None
+                raise RequestError(
+                    f"{where}[{index}].function.arguments is not valid JSON", where
+                ) from None
         yield {**call, "function": {**function, "arguments": arguments}}
 
 
@@ -132,5 +157,6 @@ def plain(value: Any, depth: int = 0) -> Any:
     if callable(dump := getattr(value, "model_dump", None)):
         return plain(dump(), depth + 1)
     raise RequestError(
-        f"messages hold a {type(value).__name__}; only JSON values and pydantic models can be rendered", "messages"
+        f"messages hold a {type(value).__name__}; only JSON values and pydantic models can be rendered",
+        "messages",
     )

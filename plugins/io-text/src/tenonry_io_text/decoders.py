@@ -43,7 +43,9 @@ def _printable_bytes() -> dict[str, int]:
     """
     plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [value for value in range(256) if value not in plain]
-    return {chr(value): value for value in plain} | {chr(256 + at): value for at, value in enumerate(rest)}
+    return {chr(value): value for value in plain} | {
+        chr(256 + at): value for at, value in enumerate(rest)
+    }
 
 
 class ByteLevelRule:
@@ -140,7 +142,9 @@ def _is_sentencepiece(steps: list[dict[str, Any]], kinds: list[str]) -> bool:
     if any("String" not in step["pattern"] for step in steps if step["type"] == "Replace"):
         return False
     return all(
-        step["content"] == " " and step["start"] <= 1 and step["stop"] == 0 for step in steps if step["type"] == "Strip"
+        step["content"] == " " and step["start"] <= 1 and step["stop"] == 0
+        for step in steps
+        if step["type"] == "Strip"
     )
 
 

@@ -33,12 +33,23 @@ class TableStream:
     `_clean`: the next piece can be given out as it is; nothing is pending, and the text has begun.
     """
 
-    __slots__ = ("_borrowed", "_clean", "_first", "_get", "_pending", "_table", "consumed", "stop_reason")
+    __slots__ = (
+        "_borrowed",
+        "_clean",
+        "_first",
+        "_get",
+        "_pending",
+        "_table",
+        "consumed",
+        "stop_reason",
+    )
 
     def __init__(self, table: PieceTable, prompt_token_ids: Sequence[int]) -> None:
         self._table = table
         self._get = table.texts.get
-        self._first = table.rule.first_differs and all(table.token(token_id) is None for token_id in prompt_token_ids)
+        self._first = table.rule.first_differs and all(
+            table.token(token_id) is None for token_id in prompt_token_ids
+        )
         self._pending = self._open_character(prompt_token_ids)
         self._borrowed = bool(self._pending)
         self._clean = not (self._first or self._pending)
@@ -80,7 +91,9 @@ class TableStream:
         each_byte = self._table.rule.each_byte
         if isinstance(piece, bytes):
             if self._borrowed and not 0x80 <= piece[0] < 0xC0:
-                pending = b""  # not the rest of the prompt's last character, which is the prompt's affair
+                pending = (
+                    b""  # not the rest of the prompt's last character, which is the prompt's affair
+                )
             self._borrowed = False
             text, self._pending = decode_prefix(pending + piece, each_byte=each_byte)
             return text
@@ -92,7 +105,11 @@ class TableStream:
 
     def flush(self) -> str:
         pending, self._pending, self._clean = self._pending, b"", not self._first
-        return replaced(pending, each_byte=self._table.rule.each_byte) if pending and not self._borrowed else ""
+        return (
+            replaced(pending, each_byte=self._table.rule.each_byte)
+            if pending and not self._borrowed
+            else ""
+        )
 
 
 class TableDetokenizer(TableStream):

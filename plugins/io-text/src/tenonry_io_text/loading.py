@@ -35,7 +35,9 @@ def load_fast(folder: Path) -> Any:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # noqa: BLE001  (the library raises plain Exception)
-        raise ModelError(f"{path} cannot be read as a tokenizer: {error}; download or save the model again") from None
+        raise ModelError(
+            f"{path} cannot be read as a tokenizer: {error}; download or save the model again"
+        ) from None
     tokenizer.no_truncation()  # both may be stored in the file; a prompt is neither cut nor filled up here
     tokenizer.no_padding()
     config = tokenizer_settings(folder)
@@ -49,7 +51,9 @@ def load_with_transformers(folder: Path) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(str(folder), trust_remote_code=False, local_files_only=True)
+        return AutoTokenizer.from_pretrained(
+            str(folder), trust_remote_code=False, local_files_only=True
+        )
     except Exception as error:  # anything can go wrong in there; the cause is named
         note = remote_code_note(tokenizer_settings(folder))
         cause = " ".join(f"{type(error).__name__}: {error}".split())[:500]
@@ -65,7 +69,9 @@ def tokenizer_settings(folder: Path) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     for name in ("special_tokens_map.json", "tokenizer_config.json"):
         if (folder / name).exists():
-            settings |= {key: value for key, value in read_json(folder / name).items() if value is not None}
+            settings |= {
+                key: value for key, value in read_json(folder / name).items() if value is not None
+            }
     return settings
 
 
@@ -91,13 +97,22 @@ def _named(settings: dict[str, Any]) -> dict[str, Any]:
 
 def _add_tokens(tokenizer: Any, settings: dict[str, Any]) -> None:
     """Add what tokenizer_config.json lists and tokenizer.json lacks, in the order of its ids, as transformers does."""
-    listed = {entry["content"]: _added_token(entry, special=bool(entry.get("special"))) for entry in _listed(settings)}
+    listed = {
+        entry["content"]: _added_token(entry, special=bool(entry.get("special")))
+        for entry in _listed(settings)
+    }
     present = {repr(token) for token in tokenizer.get_added_tokens_decoder().values()}
     tokenizer.add_tokens([token for token in listed.values() if repr(token) not in present])
     special = list(_named(settings).values())
-    special += [value for key in EXTRA if isinstance(settings.get(key), list) for value in settings[key]]
+    special += [
+        value for key in EXTRA if isinstance(settings.get(key), list) for value in settings[key]
+    ]
     tokenizer.add_special_tokens(
-        [listed.get(text) or _added_token(value, special=True) for value in special if (text := token_text(value))]
+        [
+            listed.get(text) or _added_token(value, special=True)
+            for value in special
+            if (text := token_text(value))
+        ]
     )
 
 
@@ -106,7 +121,11 @@ def _added_token(value: Any, *, special: bool) -> Any:
 
     if isinstance(value, str):
         return AddedToken(value, normalized=False, special=special)
-    flags = {key: bool(value[key]) for key in ("single_word", "lstrip", "rstrip", "normalized") if key in value}
+    flags = {
+        key: bool(value[key])
+        for key in ("single_word", "lstrip", "rstrip", "normalized")
+        if key in value
+    }
     return AddedToken(value["content"], **flags, special=special)
 
 
@@ -115,5 +134,7 @@ def _listed(settings: dict[str, Any]) -> list[dict[str, Any]]:
     try:
         entries = [entry for _, entry in sorted(decoder.items(), key=lambda item: int(item[0]))]
     except (AttributeError, ValueError):
-        raise ModelError("added_tokens_decoder in tokenizer_config.json must be an object of id → token") from None
+        raise ModelError(
+            "added_tokens_decoder in tokenizer_config.json must be an object of id → token"
+        ) from None
     return [entry for entry in entries if isinstance(entry, dict) and token_text(entry)]

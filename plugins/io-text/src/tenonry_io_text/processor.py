@@ -10,7 +10,12 @@ from typing import TYPE_CHECKING, Any
 from pydantic import Field
 
 from tenonry.errors import ConfigError, RequestError
-from tenonry.interfaces.io_processor import Detokenizer, IOProcessor, IOProcessorContext, ProcessedPrompt
+from tenonry.interfaces.io_processor import (
+    Detokenizer,
+    IOProcessor,
+    IOProcessorContext,
+    ProcessedPrompt,
+)
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32
@@ -22,7 +27,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.io")
 
-CHARS_PER_TOKEN = 256  # twice the longest run of spaces that any published tokenizer makes one token of
+CHARS_PER_TOKEN = (
+    256  # twice the longest run of spaces that any published tokenizer makes one token of
+)
 MIN_CHARS = 4096
 
 
@@ -30,7 +37,9 @@ class TextOptions(PluginOptions):
     """Options of the IO processor `text`."""
 
     max_prompt_chars: int | None = Field(
-        None, ge=1, description="Longest prompt in characters; by default what cannot fit is refused: 256 per token."
+        None,
+        ge=1,
+        description="Longest prompt in characters; by default what cannot fit is refused: 256 per token.",
     )
 
 
@@ -45,13 +54,17 @@ class TextIOProcessor(IOProcessor):
         options = context.options if isinstance(context.options, TextOptions) else TextOptions()
         self._vocab_size = model.vocab_size
         self._max_model_len = min(config.max_model_len or model.max_model_len, model.max_model_len)
-        self._max_chars = options.max_prompt_chars or max(MIN_CHARS, CHARS_PER_TOKEN * self._max_model_len)
+        self._max_chars = options.max_prompt_chars or max(
+            MIN_CHARS, CHARS_PER_TOKEN * self._max_model_len
+        )
         self._codec: Codec | None = None
         self._transformers_tokenizer: Any = None
         self._folder: Path | None = None
         if not config.skip_tokenizer_init:
             self._open_tokenizer()
-        self._chat: ChatRenderer | None = self._operator_chat(config.chat_template) if config.chat_template else None
+        self._chat: ChatRenderer | None = (
+            self._operator_chat(config.chat_template) if config.chat_template else None
+        )
 
     def _open_tokenizer(self) -> None:
         from tenonry_io_text.loading import load_codec
@@ -73,7 +86,9 @@ class TextIOProcessor(IOProcessor):
         token_ids = self._token_ids(parsed, add_special_tokens)
         if parsed.truncate is not None:
             token_ids = token_ids[-parsed.truncate :]
-        return ProcessedPrompt(token_ids=token_ids, text=parsed.text, bad_words=self._bad_words(params))
+        return ProcessedPrompt(
+            token_ids=token_ids, text=parsed.text, bad_words=self._bad_words(params)
+        )
 
     def _token_ids(self, parsed: ParsedPrompt, add_special_tokens: bool) -> I32:
         if parsed.token_ids is not None:
@@ -81,7 +96,9 @@ class TextIOProcessor(IOProcessor):
         text = parsed.text or ""
         if parsed.add_special_tokens is not None:
             add_special_tokens = parsed.add_special_tokens
-        return checked_ids(self.encode(text, add_special_tokens=add_special_tokens), self._vocab_size)
+        return checked_ids(
+            self.encode(text, add_special_tokens=add_special_tokens), self._vocab_size
+        )
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         if not params.bad_words:
@@ -92,7 +109,9 @@ class TextIOProcessor(IOProcessor):
 
     # ---------------------------------------------------------------------------------------------------- text
 
-    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> Detokenizer | None:
+    def make_detokenizer(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> Detokenizer | None:
         if self._codec is None or not params.detokenize:
             return None
         from tenonry_io_text.codec import make_detokenizer
@@ -153,7 +172,11 @@ class TextIOProcessor(IOProcessor):
     def _model_chat(self) -> ChatRenderer:
         from tenonry_io_text.chat import find_templates
 
-        folders = [Path(folder) for folder in dict.fromkeys([str(self._folder), self.context.model.path]) if folder]
+        folders = [
+            Path(folder)
+            for folder in dict.fromkeys([str(self._folder), self.context.model.path])
+            if folder
+        ]
         return self._renderer(find_templates(folders))
 
     def _operator_chat(self, setting: str) -> ChatRenderer:
@@ -172,14 +195,18 @@ class TextIOProcessor(IOProcessor):
         from tenonry_io_text.loading import special_tokens, tokenizer_settings
 
         special = special_tokens(tokenizer_settings(self._folder)) if self._folder else {}
-        return ChatRenderer(sources, special, max_chars=self._max_chars, max_messages=max(1024, self._max_model_len))
+        return ChatRenderer(
+            sources, special, max_chars=self._max_chars, max_messages=max(1024, self._max_model_len)
+        )
 
     # --------------------------------------------------------------------------------------------------- others
 
     def get_tokenizer(self) -> Any:
         """The model's tokenizer as transformers opens it, for users who know its methods; loaded on the first call."""
         if self._folder is None:
-            raise ValueError("this engine was started with skip_tokenizer_init: there is no tokenizer")
+            raise ValueError(
+                "this engine was started with skip_tokenizer_init: there is no tokenizer"
+            )
         if self._transformers_tokenizer is None:
             from tenonry_io_text.loading import load_with_transformers
 
@@ -191,7 +218,13 @@ class TextIOProcessor(IOProcessor):
 
 
 _CHAT_ARGUMENTS = frozenset(
-    {"tools", "documents", "add_generation_prompt", "continue_final_message", "chat_template_kwargs"}
+    {
+        "tools",
+        "documents",
+        "add_generation_prompt",
+        "continue_final_message",
+        "chat_template_kwargs",
+    }
 )
 
 

@@ -35,11 +35,15 @@ def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
     unknown = sorted(str(key) for key in prompt if key not in FIELDS and key not in IGNORED)
     if unknown:
         raise RequestError(
-            f"the prompt has fields that are not supported: {', '.join(unknown)}; it must be {FORMS}", "prompt"
+            f"the prompt has fields that are not supported: {', '.join(unknown)}; it must be {FORMS}",
+            "prompt",
         )
     text, ids = prompt.get("prompt"), prompt.get("prompt_token_ids")
     if text is None and ids is None:
-        raise RequestError(f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}", "prompt")
+        raise RequestError(
+            f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}",
+            "prompt",
+        )
     if ids is None:
         text = _checked_text(text)
     return ParsedPrompt(
@@ -64,7 +68,11 @@ def _checked_text(text: Any) -> str:
 def _checked_truncation(value: Any, max_model_len: int) -> int | None:
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int) or not (value == -1 or 1 <= value <= max_model_len):
+    if (
+        isinstance(value, bool)
+        or not isinstance(value, int)
+        or not (value == -1 or 1 <= value <= max_model_len)
+    ):
         raise RequestError(
             f"truncate_prompt_tokens={value!r} is out of bounds: 1 to {max_model_len}, or -1 for all that fits",
             "truncate_prompt_tokens",
@@ -112,4 +120,6 @@ def _odd_one(values: Any) -> str:
 
 
 def _not_ids(what: str) -> RequestError:
-    return RequestError(f"the prompt is a list {what}; token ids are a flat list of integers", "prompt")
+    return RequestError(
+        f"the prompt is a list {what}; token ids are a flat list of integers", "prompt"
+    )

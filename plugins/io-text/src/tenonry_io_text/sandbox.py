@@ -72,10 +72,16 @@ def _strftime_now(pattern: str) -> str:
 
 
 def _tojson(
-    value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: Any = None,
+    sort_keys: bool = False,
 ) -> str:
     """JSON as Hugging Face's templates expect it; jinja's own filter escapes HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+    return json.dumps(
+        value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
 
 
 def make_environment() -> ImmutableSandboxedEnvironment:
@@ -113,10 +119,19 @@ class ChatTemplate:
         except RequestError:
             raise
         except TemplateRefusal as error:
-            raise RequestError(f"the model's chat template refuses these messages: {error}", "messages") from error
+            raise RequestError(
+                f"the model's chat template refuses these messages: {error}", "messages"
+            ) from error
         except jinja2.TemplateError as error:
             raise RequestError(f"the model's chat template failed: {error}", "messages") from error
-        except (TypeError, ValueError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        except (
+            TypeError,
+            ValueError,
+            LookupError,
+            AttributeError,
+            ArithmeticError,
+            RecursionError,
+        ) as error:
             raise RequestError(
                 f"the model's chat template failed on these messages ({type(error).__name__}): check their fields",
                 "messages",
@@ -127,7 +142,11 @@ class ChatTemplate:
         for part in self._template.generate(values):
             size += len(part)
             if size > max_chars:
-                raise RequestError(f"the rendered chat has more than {max_chars} characters", "messages")
+                raise RequestError(
+                    f"the rendered chat has more than {max_chars} characters", "messages"
+                )
             if time.monotonic() > deadline:
-                raise RequestError(f"the chat template took more than {MAX_SECONDS:g} s", "messages")
+                raise RequestError(
+                    f"the chat template took more than {MAX_SECONDS:g} s", "messages"
+                )
             yield part

@@ -66,10 +66,17 @@ class StopDetokenizer:
     )
 
     def __init__(
-        self, stream: TextStream, stop_strings: Sequence[str], *, include: bool = False, min_tokens: int = 0
+        self,
+        stream: TextStream,
+        stop_strings: Sequence[str],
+        *,
+        include: bool = False,
+        min_tokens: int = 0,
     ) -> None:
         self._stream, self._feed = stream, stream.feed
-        self._stops = [StopString(text) for text in sorted(set(stop_strings), key=len, reverse=True)]
+        self._stops = [
+            StopString(text) for text in sorted(set(stop_strings), key=len, reverse=True)
+        ]
         self._first_chars = frozenset(stop.text[0] for stop in self._stops)
         self._include, self._min_tokens = include, min_tokens
         self._num_tokens = 0

@@ -24,7 +24,9 @@ class WindowStream:
 
     def __init__(self, decode: Callable[[list[int]], str], prompt_token_ids: Sequence[int]) -> None:
         self._decode, self._ids, self._context_text = decode, [], ""
-        while len(self._ids) < len(prompt_token_ids) and not self._context_text:  # the last tokens may have no text
+        while (
+            len(self._ids) < len(prompt_token_ids) and not self._context_text
+        ):  # the last tokens may have no text
             length = 2 * len(self._ids) or SEED_TOKENS
             self._ids = [int(token_id) for token_id in prompt_token_ids[-length:]]
             self._context_text = decode(self._ids)

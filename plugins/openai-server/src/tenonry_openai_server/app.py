@@ -51,7 +51,10 @@ def create_app(state: ServerState) -> ASGIApp:
         app = HostCheck(app, settings)
     if settings.allowed_origins:
         app = CORSMiddleware(
-            app, allow_origins=settings.allowed_origins, allow_methods=("GET", "POST"), allow_headers=("*",)
+            app,
+            allow_origins=settings.allowed_origins,
+            allow_methods=("GET", "POST"),
+            allow_headers=("*",),
         )
     return Guard(app, state)
 
@@ -73,7 +76,10 @@ def _handle_errors(api: FastAPI) -> None:
         return respond(request, APIError(405, message, code="method_not_allowed", headers=headers))
 
     def invalid(request: Request, _: Exception) -> Response:
-        return respond(request, bad_request("the request does not fit this route; /openapi.json says what does"))
+        return respond(
+            request,
+            bad_request("the request does not fit this route; /openapi.json says what does"),
+        )
 
     def gone(request: Request, _: Exception) -> Response:
         logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))

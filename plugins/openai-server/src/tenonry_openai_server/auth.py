@@ -41,14 +41,22 @@ class KeyCheck:
     def _tenant(self, scope: Scope) -> str | None:
         scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
         given = hashlib.sha256(key.strip()).digest()
-        matches = [hmac.compare_digest(given, digest) for digest in self.digests]  # all of them, whichever matches
+        matches = [
+            hmac.compare_digest(given, digest) for digest in self.digests
+        ]  # all of them, whichever matches
         return given.hex()[:16] if any(matches) and scheme.lower() == b"bearer" else None
 
     @staticmethod
     def _refusal(scope: Scope) -> APIError:
         given = header(scope, b"authorization") is not None
-        message = "the API key is wrong" if given else "an API key is needed: send 'Authorization: Bearer KEY'"
-        return APIError(401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"})
+        message = (
+            "the API key is wrong"
+            if given
+            else "an API key is needed: send 'Authorization: Bearer KEY'"
+        )
+        return APIError(
+            401, message, code="invalid_api_key", headers={"www-authenticate": "Bearer"}
+        )
 
 
 class HostCheck:

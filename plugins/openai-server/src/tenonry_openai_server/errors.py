@@ -102,7 +102,9 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
     if isinstance(error, Unsupported):
         return bad_request(str(error), code="unsupported")
     if isinstance(error, EngineDeadError):
-        return APIError(503, "the engine has died; send the request again", code="engine_dead", retry_after_s=5)
+        return APIError(
+            503, "the engine has died; send the request again", code="engine_dead", retry_after_s=5
+        )
     return _from_failure(error, request_id)
 
 
@@ -111,28 +113,42 @@ def _from_failure(error: Exception, request_id: str) -> APIError:
     note = f"; the server's log says more about request {request_id}" if request_id else ""
     if isinstance(error, EngineGenerateError):
         logger.error("request %s failed in the engine: %s", request_id, error)
-        return APIError(500, f"the engine could not finish this request{note}", code="generation_failed")
+        return APIError(
+            500, f"the engine could not finish this request{note}", code="generation_failed"
+        )
     logger.error("request %s failed", request_id, exc_info=error)
     if isinstance(error, PluginFault):
-        return APIError(500, f"plugin '{error.plugin}' failed on this request{note}", code="plugin_failed")
+        return APIError(
+            500, f"plugin '{error.plugin}' failed on this request{note}", code="plugin_failed"
+        )
     return APIError(500, f"internal error{note}", code="internal_error")
 
 
 def _from_queue(error: QueueFullError) -> APIError:
     if isinstance(error, DrainingError):
-        return APIError(503, "the server is shutting down", code="draining", retry_after_s=error.retry_after_s)
+        return APIError(
+            503, "the server is shutting down", code="draining", retry_after_s=error.retry_after_s
+        )
     return APIError(429, str(error), code="queue_full", retry_after_s=error.retry_after_s)
 
 
 def _from_http(error: HTTPException) -> APIError:
     codes = {404: "unknown_url", 405: "method_not_allowed"}
-    return APIError(error.status_code, str(error.detail), code=codes.get(error.status_code), headers=error.headers)
+    return APIError(
+        error.status_code,
+        str(error.detail),
+        code=codes.get(error.status_code),
+        headers=error.headers,
+    )
 
 
 async def send_error(send: Send, error: APIError) -> None:
     """Answer with `error`, as plain ASGI."""
     body = error.body()
     headers = [(b"content-type", b"application/json"), (b"content-length", str(len(body)).encode())]
-    headers += [(name.lower().encode(), value.encode("latin-1")) for name, value in (error.headers or {}).items()]
+    headers += [
+        (name.lower().encode(), value.encode("latin-1"))
+        for name, value in (error.headers or {}).items()
+    ]
     await send({"type": "http.response.start", "status": error.status_code, "headers": headers})
     await send({"type": "http.response.body", "body": body, "more_body": False})

@@ -94,7 +94,11 @@ class _Refuse(argparse.Action):
     """Ends the parsing with the remedy."""
 
     def __call__(
-        self, parser: argparse.ArgumentParser, _: argparse.Namespace, __: object, option_string: str | None = None
+        self,
+        parser: argparse.ArgumentParser,
+        _: argparse.Namespace,
+        __: object,
+        option_string: str | None = None,
     ) -> NoReturn:
         parser.error(f"{option_string}: {self.const}")
 

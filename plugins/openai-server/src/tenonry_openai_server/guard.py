@@ -39,7 +39,11 @@ class Guard:
                 await send({"type": "websocket.close", "code": 1008})
             return
         client_id = header(scope, b"x-request-id")
-        label = client_id if client_id and _CLIENT_ID.fullmatch(client_id) else uuid.uuid4().hex.encode()
+        label = (
+            client_id
+            if client_id and _CLIENT_ID.fullmatch(client_id)
+            else uuid.uuid4().hex.encode()
+        )
         scope[REQUEST_ID] = label.decode()
         scope[RAW_SEND] = send
         started = complete = False

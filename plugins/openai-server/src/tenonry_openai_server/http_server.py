@@ -16,7 +16,11 @@ from typing import Any, ClassVar
 
 import uvicorn
 from starlette.types import ASGIApp
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.http.httptools_impl import (
+    STATUS_LINE,
+    HttpToolsProtocol,
+    RequestResponseCycle,
+)
 
 from tenonry.errors import ConfigError
 from tenonry_openai_server.errors import APIError
@@ -108,7 +112,9 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_response_complete()
 
     def on_body(self, body: bytes) -> None:
-        if self.cycle.response_complete:  # the request was refused; the rest of it is read and thrown away
+        if (
+            self.cycle.response_complete
+        ):  # the request was refused; the rest of it is read and thrown away
             self._discard(body)
         super().on_body(body)
 
@@ -139,7 +145,10 @@ class BoundedProtocol(HttpToolsProtocol):
         self._disarm()
         if not self._is_responding:
             body = error.body()
-            head = b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n" % len(body)
+            head = (
+                b"content-type: application/json\r\nconnection: close\r\ncontent-length: %d\r\n\r\n"
+                % len(body)
+            )
             self.transport.write(STATUS_LINE[error.status_code] + head + body)
             self._hang_up()
         else:
@@ -165,7 +174,9 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._is_responding:
             self._arm()
         elif self._raw_bytes:
-            self._answer(APIError(408, f"no request came for {self.receive_timeout:g} s", code="timeout"))
+            self._answer(
+                APIError(408, f"no request came for {self.receive_timeout:g} s", code="timeout")
+            )
         else:
             self.transport.close()
 
@@ -206,7 +217,10 @@ def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
     try:
         config.load()
     except (OSError, ssl.SSLError) as error:
-        files = {name: getattr(settings, name) for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")}
+        files = {
+            name: getattr(settings, name)
+            for name in ("ssl_certfile", "ssl_keyfile", "ssl_ca_certs")
+        }
         named = ", ".join(f"{name}={file}" for name, file in files.items() if file)
         raise ConfigError(f"{named}: {error}") from None
     return HTTPServer(config)

@@ -23,7 +23,9 @@ class BodyLimit:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared = header(scope, b"content-length")
-        if declared is not None and (not declared.isdigit() or len(declared) > 15 or int(declared) > self.max_bytes):
+        if declared is not None and (
+            not declared.isdigit() or len(declared) > 15 or int(declared) > self.max_bytes
+        ):
             raise self._too_large()
         received, complete = 0, False
 

@@ -12,7 +12,9 @@ from tenonry.outputs import RequestOutput
 Result = TypeVar("Result")
 
 
-async def start_in_turn(work: Iterable[Coroutine[Any, Any, Result]], tasks: list[asyncio.Task[Result]]) -> None:
+async def start_in_turn(
+    work: Iterable[Coroutine[Any, Any, Result]], tasks: list[asyncio.Task[Result]]
+) -> None:
     """Append a task for each, until one fails, and let whatever else waits have its turn in between.
 
     A prompt is tokenised when its task begins; a thousand of them at once would hold up all other requests for seconds.
@@ -32,7 +34,9 @@ async def cancel(tasks: Sequence[asyncio.Task[Any]]) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def last_outputs(streams: Sequence[AsyncGenerator[RequestOutput, None]]) -> list[RequestOutput]:
+async def last_outputs(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> list[RequestOutput]:
     """The last output of each stream; the first error ends them all."""
     tasks: list[asyncio.Task[RequestOutput]] = []
     try:
@@ -53,7 +57,9 @@ async def last_output(outputs: AsyncGenerator[RequestOutput, None]) -> RequestOu
     return last
 
 
-async def merge(streams: Sequence[AsyncGenerator[RequestOutput, None]]) -> AsyncGenerator[RequestOutput, None]:
+async def merge(
+    streams: Sequence[AsyncGenerator[RequestOutput, None]],
+) -> AsyncGenerator[RequestOutput, None]:
     """All outputs of `streams`. The first error ends all of them; closing it closes them.
 
     A slow reader holds the streams back: at most one output of each waits here.

@@ -69,7 +69,9 @@ class ServerState:
     @property
     def is_healthy(self) -> bool:
         """True while the engine lives; a server that drains is healthy, though not ready."""
-        return self._engine is not None and self.phase is not Phase.DEAD and not self._engine.errored
+        return (
+            self._engine is not None and self.phase is not Phase.DEAD and not self._engine.errored
+        )
 
     @property
     def engine(self) -> AsyncLLM:

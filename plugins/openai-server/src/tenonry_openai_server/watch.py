@@ -46,8 +46,16 @@ class DisconnectWatch:
             self._watcher.cancel()
 
     async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         self.stop()
-        if self._gone and kind is asyncio.CancelledError and self._task is not None and not self._task.uncancel():
+        if (
+            self._gone
+            and kind is asyncio.CancelledError
+            and self._task is not None
+            and not self._task.uncancel()
+        ):
             raise Disconnected from None

@@ -53,7 +53,9 @@ def pruned_batch(
         block_table=full.block_table,
         slot_mapping=full.slot_mapping,
         generation=full.generation[samples],
-        put=lambda label, array: buffers.put(f"last_{label}", array),  # labels are unique within a step
+        put=lambda label, array: buffers.put(
+            f"last_{label}", array
+        ),  # labels are unique within a step
         full_plan=full_plan,
     )
 

@@ -28,7 +28,11 @@ class StepBuffers(ABC):
     @classmethod
     def __subclasshook__(cls, other: type) -> bool:
         names = ("name", "interface_version", "begin_step", "put")
-        return True if cls is StepBuffers and all(hasattr(other, name) for name in names) else NotImplemented
+        return (
+            True
+            if cls is StepBuffers and all(hasattr(other, name) for name in names)
+            else NotImplemented
+        )
 
     def __init__(self, device: torch.device, steps_in_flight: int) -> None:
         self.device, self.steps_in_flight = device, steps_in_flight

@@ -28,11 +28,17 @@ class CacheBlocks:
             if cache.both is not None:
                 self.tensors[f"layer.{number}"] = cache.both
             else:
-                self.tensors |= {f"layer.{number}.key": cache.key, f"layer.{number}.value": cache.value}
+                self.tensors |= {
+                    f"layer.{number}.key": cache.key,
+                    f"layer.{number}.value": cache.value,
+                }
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        return [b"".join(part.cpu().numpy().tobytes() for part in self._parts(block)) for block in block_ids]
+        return [
+            b"".join(part.cpu().numpy().tobytes() for part in self._parts(block))
+            for block in block_ids
+        ]
 
     @torch.inference_mode()
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
@@ -41,7 +47,9 @@ class CacheBlocks:
             parts = list(self._parts(block))
             if len(content) != sum(map(len, parts)):
                 raise ValueError(f"{len(content)} bytes for a KV block of {sum(map(len, parts))}")
-            for part, new in zip(parts, _tensor(content).split([len(part) for part in parts]), strict=True):
+            for part, new in zip(
+                parts, _tensor(content).split([len(part) for part in parts]), strict=True
+            ):
                 part.copy_(new)
 
     def _parts(self, block: int) -> Iterator[torch.Tensor]:
@@ -55,7 +63,9 @@ def _tensor(content: bytes) -> torch.Tensor:
 class ConnectorHalf:
     """Built when the KV tensors exist; each step goes through it, and is waited for, since a save comes after it."""
 
-    def __init__(self, context: WorkerContext, kv_cache: KVCacheConfig, runner: ModelRunner) -> None:
+    def __init__(
+        self, context: WorkerContext, kv_cache: KVCacheConfig, runner: ModelRunner
+    ) -> None:
         self._entry = entry = context.kv_connector
         self._runner = runner
         self._connector: KVConnector = build_plugin(

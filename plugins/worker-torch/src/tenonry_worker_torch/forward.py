@@ -33,7 +33,11 @@ class Forward(Protocol):
     can_prune: bool
 
     def __call__(
-        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None,
+        plans: ForwardPlans,
     ) -> torch.Tensor:
         """`inputs`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
 
@@ -52,7 +56,11 @@ class ModuleForward:
         self.model, self.step, self.stage = model, step, stage_of(model)
 
     def __call__(
-        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None,
+        plans: ForwardPlans,
     ) -> torch.Tensor:
         self.step.plan = plans.full
         return self.stage(self.model, inputs, positions, keep)

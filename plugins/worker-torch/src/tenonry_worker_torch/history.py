@@ -32,7 +32,9 @@ class History:
         """Whether the device reads the host's memory."""
         return device.type == "cpu"
 
-    def inputs(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> torch.Tensor:
+    def inputs(
+        self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers
+    ) -> torch.Tensor:
         """Token ids i64[T] of the step, on the device; call after the step was applied to the state."""
         if self.is_shared:
             return torch.from_numpy(inputs.token_ids.astype(np.int64))
@@ -58,7 +60,9 @@ class History:
         )
         self.tokens.index_put_(where, buffers.put("history_token", np.concatenate(ids)))
 
-    def record(self, rows: np.ndarray, columns: np.ndarray, token_ids: torch.Tensor, buffers: StepBuffers) -> None:
+    def record(
+        self, rows: np.ndarray, columns: np.ndarray, token_ids: torch.Tensor, buffers: StepBuffers
+    ) -> None:
         """Keep what `rows` just sampled at `columns`; on the CPU this also tells the batch state."""
         if self.is_shared:
             self._state.token_ids[rows, columns] = token_ids.numpy()

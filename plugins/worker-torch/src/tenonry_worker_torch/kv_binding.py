@@ -24,7 +24,9 @@ def bind_kv_cache(
     is not empty. Two names with one layer index raise Unsupported: which of them comes first would be a guess.
     """
     if runner_kv_caches:
-        raise ValueError(f"the runner's KV list already holds {len(runner_kv_caches)} caches; bind them only once")
+        raise ValueError(
+            f"the runner's KV list already holds {len(runner_kv_caches)} caches; bind them only once"
+        )
     if kv_caches.keys() != forward_context.keys():
         odd = sorted(kv_caches.keys() ^ forward_context.keys())
         raise ValueError(f"layers and KV caches do not match: {', '.join(odd[:4])}")
@@ -32,7 +34,9 @@ def bind_kv_cache(
     for name, layer in forward_context.items():
         other = by_index.setdefault(layer.spec.index, name)
         if other != name:
-            raise Unsupported(f"layers {other} and {name} share the index {layer.spec.index}; each needs its own")
+            raise Unsupported(
+                f"layers {other} and {name} share the index {layer.spec.index}; each needs its own"
+            )
     runner_kv_caches.extend(kv_caches[by_index[index]] for index in sorted(by_index))
     for name, layer in forward_context.items():
         layer.kv_cache = [kv_caches[name]]

@@ -69,7 +69,9 @@ def build(
         found = probe(module, int(config.vocab_size), parallel.link)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
-        raise ConfigError(f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}")
+        raise ConfigError(
+            f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}"
+        )
     backend = backend_class(found.specs, module.dtype, module.device)
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel)
     run = PackedRun(model.backend, model.layers, buffers)
@@ -104,6 +106,8 @@ def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model
         return logits_agree(run.logits(forward, found.prompts), found.logits)
 
     group = model.parallel.tensor
-    lean = fast_forward(model.module, model.layers, model.step, max_model_len, is_right, group.all_agree)
+    lean = fast_forward(
+        model.module, model.layers, model.step, max_model_len, is_right, group.all_agree
+    )
     if lean is not None:
         model.forward = lean

@@ -24,7 +24,9 @@ def host_memory(cgroup: Path = CGROUP) -> int:
 
     free = int(psutil.virtual_memory().available)
     try:
-        limit, used = ((cgroup / name).read_text("ascii").strip() for name in ("memory.max", "memory.current"))
+        limit, used = (
+            (cgroup / name).read_text("ascii").strip() for name in ("memory.max", "memory.current")
+        )
     except OSError:  # no control groups, or version 1: the machine's figure is all there is
         return free
     return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
@@ -62,4 +64,7 @@ def keep_freed_memory() -> bool:
         libc = ctypes.CDLL("libc.so.6")
     except OSError:  # another C library, which has no such switch
         return False
-    return bool(libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD) and libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES))
+    return bool(
+        libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
+        and libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
+    )

@@ -52,7 +52,9 @@ class ModelRunner:
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         # One block more than there is to give away: for `dummy`.
-        bind_kv_cache(model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches)
+        bind_kv_cache(
+            model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches
+        )
         self._nobodys_block = num_blocks
         context = ProcessorContext(max_num_seqs, model.vocab_size, self.device, self.history.tokens)
         self.sampler = Sampler(context, seed, processors)
@@ -84,7 +86,9 @@ class ModelRunner:
         num_samples = int(inputs.samples.sum())
         sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
         is_asked = self.model.parallel.tensor.rank == 0  # nobody reads what the other ranks answer
-        prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
+        prompts = (
+            self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
+        )
         return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
 
     def _leave(self, rows: NDArray[np.int32]) -> None:
@@ -95,7 +99,9 @@ class ModelRunner:
     # ------------------------------------------------------------------ the forward pass
 
     @scoped("tenonry: forward")
-    def _forward(self, inputs: StepInputs, given: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]) -> torch.Tensor:
+    def _forward(
+        self, inputs: StepInputs, given: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
+    ) -> torch.Tensor:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
         backend, forward = self.model.backend, self.model.forward
         last = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
@@ -116,7 +122,9 @@ class ModelRunner:
         group = self.model.parallel.tensor
         sampled: Sampled | None = None
         if group.rank == 0:
-            sampled = self.sampler.sample(logits, SampleStep(rows, self.state.num_output[rows] - 1, length))
+            sampled = self.sampler.sample(
+                logits, SampleStep(rows, self.state.num_output[rows] - 1, length)
+            )
         if group.size > 1:
             sampled = shared(sampled, len(rows), group, self.device)
         self.history.record(rows, length, sampled.token_ids, self.buffers)
@@ -148,7 +156,13 @@ class ModelRunner:
                 continue
             chosen = self.history.tokens[row, start : start + len(tokens)].long()
             count = int(self.sampler.columns.prompt_logprobs[row])
-            parts.append(PromptPart(row, start, prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count)))
+            parts.append(
+                PromptPart(
+                    row,
+                    start,
+                    prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count),
+                )
+            )
             begin += len(tokens)
         return parts
 
@@ -163,7 +177,9 @@ class ModelRunner:
         positions = self.buffers.put("positions", np.arange(count, dtype=np.int64))
         keep = self.buffers.put("keep", np.array([count - 1]))
         batch = dummy_batch(self._nobodys_block, self.state.block_size, count, self.buffers)
-        made = self.model.forward(given, positions, keep, ForwardPlans(self.model.backend.plan(batch)))
+        made = self.model.forward(
+            given, positions, keep, ForwardPlans(self.model.backend.plan(batch))
+        )
         if not link.is_last:
             link.send(made)
 

@@ -47,8 +47,12 @@ def _kind_of_scope() -> Callable[[str], AbstractContextManager[Any]]:
     ):
         if os.environ.get(variable, "").lower() not in _OFF:
             try:
-                found: Callable[[str], AbstractContextManager[Any]] = getattr(importlib.import_module(module), function)
+                found: Callable[[str], AbstractContextManager[Any]] = getattr(
+                    importlib.import_module(module), function
+                )
             except ModuleNotFoundError as error:
-                raise ConfigError(f"{variable} is set, but its library is missing: pip install {error.name}") from error
+                raise ConfigError(
+                    f"{variable} is set, but its library is missing: pip install {error.name}"
+                ) from error
             return found
     return contextlib.nullcontext

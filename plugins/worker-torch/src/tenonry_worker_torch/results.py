@@ -31,13 +31,19 @@ class StepResult:
     __slots__ = ("prompts", "rows", "sampled", "step_id")
 
     def __init__(
-        self, step_id: int, rows: NDArray[np.int32], sampled: Sampled | None, prompts: list[PromptPart]
+        self,
+        step_id: int,
+        rows: NDArray[np.int32],
+        sampled: Sampled | None,
+        prompts: list[PromptPart],
     ) -> None:
         self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""
-        prompts = [PromptLogprobs(part.row, part.start, *part.logprobs.numpy()) for part in self.prompts]
+        prompts = [
+            PromptLogprobs(part.row, part.start, *part.logprobs.numpy()) for part in self.prompts
+        ]
         if self.sampled is None:
             return ModelRunnerOutput(step_id=self.step_id, prompt_logprobs=prompts)
         ids = self.sampled.token_ids.cpu().numpy().astype(np.int32)

@@ -44,14 +44,21 @@ def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str
     return found
 
 
-def load(context: WorkerContext, options: TorchOptions, meeting: Meeting | None) -> tuple[LoadedModel, dict[str, str]]:
+def load(
+    context: WorkerContext, options: TorchOptions, meeting: Meeting | None
+) -> tuple[LoadedModel, dict[str, str]]:
     """The model, made fast and checked, and what the extension points resolved to. `meeting`: of several ranks."""
     config, resolved = context.config, {}
     device = choose_device(config.device, context.local_rank, config.world_size)
     backend = resolve_class(
-        "attention_backend", config.attention_backend or DEFAULT_BACKEND[device.type], AttentionBackend, resolved
+        "attention_backend",
+        config.attention_backend or DEFAULT_BACKEND[device.type],
+        AttentionBackend,
+        resolved,
     )
-    buffers = resolve_class("buffers", options.buffers or DEFAULT_BUFFERS[device.type], StepBuffers, resolved)
+    buffers = resolve_class(
+        "buffers", options.buffers or DEFAULT_BUFFERS[device.type], StepBuffers, resolved
+    )
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -88,7 +95,8 @@ def make_runner(
 ) -> ModelRunner:
     """The runner over a cache of the decided size."""
     processors = [
-        resolve_class("logits_processor", name, LogitsProcessor, resolved) for name in options.logits_processors
+        resolve_class("logits_processor", name, LogitsProcessor, resolved)
+        for name in options.logits_processors
     ]
     kind = ModelRunner if model.parallel.link.is_last else StageRunner
     return kind(
@@ -117,8 +125,12 @@ def warm_up(runner: ModelRunner) -> None:
         block_ids=(np.arange(blocks, dtype=np.int32),),
         sampling=SamplingParams(temperature=0.0),
     )
-    feeds_back = runner.model.parallel.link.num_stages == 1  # else the step brings the token, as in serving
-    for step, (new, count, token) in enumerate((([entering], length, -1), ([], 1, -1 if feeds_back else 0))):
+    feeds_back = (
+        runner.model.parallel.link.num_stages == 1
+    )  # else the step brings the token, as in serving
+    for step, (new, count, token) in enumerate(
+        (([entering], length, -1), ([], 1, -1 if feeds_back else 0))
+    ):
         one = np.zeros(1, np.int32)
         runner.answer(
             SchedulerOutput(

@@ -30,11 +30,21 @@ if TYPE_CHECKING:
 class TorchOptions(PluginOptions):
     """`--worker-option key=value`."""
 
-    fuse: bool = Field(True, description="Fuse and prepack layers where the result was verified to be the same.")
-    buffers: str | None = Field(None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default.")
-    num_threads: int | None = Field(None, description="Threads of torch; its own choice by default.", ge=1, le=4096)
-    logits_processors: tuple[str, ...] = Field((), description="Logits processors, after the built-in ones.")
-    keep_freed_memory: bool = Field(True, description="Let the C library keep freed memory for the next step (Linux).")
+    fuse: bool = Field(
+        True, description="Fuse and prepack layers where the result was verified to be the same."
+    )
+    buffers: str | None = Field(
+        None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
+    )
+    num_threads: int | None = Field(
+        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
+    )
+    logits_processors: tuple[str, ...] = Field(
+        (), description="Logits processors, after the built-in ones."
+    )
+    keep_freed_memory: bool = Field(
+        True, description="Let the C library keep freed memory for the next step (Linux)."
+    )
 
 
 class TorchWorker(Worker):
@@ -46,7 +56,9 @@ class TorchWorker(Worker):
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
-        self.options = context.options if isinstance(context.options, TorchOptions) else TorchOptions()
+        self.options = (
+            context.options if isinstance(context.options, TorchOptions) else TorchOptions()
+        )
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
@@ -110,7 +122,9 @@ class TorchWorker(Worker):
             # Main memory is shared by the ranks of a node.
             return MemoryReport(host_memory() // self.context.config.world_size, is_host=True)
         config = self.context.config
-        return MemoryReport(device_memory(self.model, config.step_token_budget, config.gpu_memory_utilization))
+        return MemoryReport(
+            device_memory(self.model, config.step_token_budget, config.gpu_memory_utilization)
+        )
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_torch.startup import make_runner
@@ -127,7 +141,11 @@ class TorchWorker(Worker):
         warm_up(self.runner)
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        return self.runner.execute(output) if self._connector is None else self._connector.execute(output)
+        return (
+            self.runner.execute(output)
+            if self._connector is None
+            else self._connector.execute(output)
+        )
 
     def execute_dummy_batch(self) -> None:
         """Compute for nobody, so that ranks of other engines that share layers with this one can go on."""

@@ -37,10 +37,14 @@ class World:
         step = StepPlan(self.backend)
         self.layers = [AttentionLayer(spec, step) for spec in self.specs]
         self.step = step
-        for layer, cache in zip(self.layers, self.backend.allocate(BLOCKS, BLOCK).values(), strict=True):
+        for layer, cache in zip(
+            self.layers, self.backend.allocate(BLOCKS, BLOCK).values(), strict=True
+        ):
             layer.kv_cache = [cache]
             for tensor in (cache.key, cache.value):
-                tensor.fill_(float("nan"))  # what an earlier owner left behind must never count, not even times zero
+                tensor.fill_(
+                    float("nan")
+                )  # what an earlier owner left behind must never count, not even times zero
         self.table = np.zeros((ROWS, MAX_LEN // BLOCK + 1), np.int32)
         self.generation = np.zeros(ROWS, np.int64)
         self.free = list(self.random.permutation(np.arange(1, BLOCKS)))
@@ -81,7 +85,11 @@ class World:
             if last and pruned is not None:
                 keep = np.array([row in pruned for row in counts], np.bool_)
                 small = self._batch(
-                    rows[keep], np.ones(keep.sum(), np.int32), (start + num - 1)[keep], np.concatenate(slots), plan
+                    rows[keep],
+                    np.ones(keep.sum(), np.int32),
+                    (start + num - 1)[keep],
+                    np.concatenate(slots),
+                    plan,
                 )
                 self.step.plan = self.backend.plan(small)
                 asked = [(i, int(num[i]) - 1) for i in np.flatnonzero(keep)]
@@ -97,7 +105,9 @@ class World:
         spec, total = layer.spec, int(num.sum())
 
         def random(*shape):
-            return torch.from_numpy(self.random.standard_normal(shape).astype(np.float32)).to(self.dtype)
+            return torch.from_numpy(self.random.standard_normal(shape).astype(np.float32)).to(
+                self.dtype
+            )
 
         query = random(len(asked), spec.num_heads, spec.key_size)
         if spec.key_size == spec.value_size and self.random.random() < 0.5:
@@ -170,7 +180,12 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_bfloat16_stays_within_rounding(backend):
-    world = World(backend, {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32}, 3, torch.bfloat16)
+    world = World(
+        backend,
+        {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32},
+        3,
+        torch.bfloat16,
+    )
     for row in range(ROWS):
         world.enter(row)
     world.run({row: 60 + row for row in range(ROWS)}, set(range(ROWS)))
@@ -231,7 +246,14 @@ def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
     from tenonry_worker_torch.attention.math import softcapped_attention
 
     spec = LayerSpec(
-        name="a", index=0, num_heads=4, num_kv_heads=2, key_size=64, value_size=64, scaling=0.125, softcap=softcap
+        name="a",
+        index=0,
+        num_heads=4,
+        num_kv_heads=2,
+        key_size=64,
+        value_size=64,
+        scaling=0.125,
+        softcap=softcap,
     )
     torch.manual_seed(0)
     query = 60 * torch.randn(3, 2, 2, 64).to(dtype)

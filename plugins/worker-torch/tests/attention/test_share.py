@@ -16,13 +16,21 @@ SIZE = 4
 
 def spec(heads, kv_heads):
     return LayerSpec(
-        name="a", index=0, num_heads=heads, num_kv_heads=kv_heads, key_size=SIZE, value_size=SIZE, scaling=0.5
+        name="a",
+        index=0,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        key_size=SIZE,
+        value_size=SIZE,
+        scaling=0.5,
     )
 
 
 def attention(heads, rank, size, *, splits_input=True):
     module = nn.Module()
-    module.o_proj = RowLinear(nn.Linear(heads * SIZE, 8), TensorGroup(rank, size), splits_input=splits_input)
+    module.o_proj = RowLinear(
+        nn.Linear(heads * SIZE, 8), TensorGroup(rank, size), splits_input=splits_input
+    )
     return module
 
 
@@ -35,14 +43,19 @@ class Step:
     backend, plan = OneBackend(), None
 
 
-@pytest.mark.parametrize(("heads", "kv_heads", "size"), [(8, 4, 2), (8, 2, 4), (4, 4, 4), (6, 1, 3)])
+@pytest.mark.parametrize(
+    ("heads", "kv_heads", "size"), [(8, 4, 2), (8, 2, 4), (4, 4, 4), (6, 1, 3)]
+)
 def test_the_heads_of_all_ranks_together_are_all_heads(heads, kv_heads, size):
     query, key, value = (torch.randn(5, count, SIZE) for count in (heads, kv_heads, kv_heads))
     whole, total = spec(heads, kv_heads), torch.zeros(5, heads, SIZE)
     for rank in range(size):
         share = share_of(attention(heads, rank, size), whole)
         layer = AttentionLayer(share.of(whole), Step(), share)
-        assert (layer.spec.num_heads, layer.spec.num_kv_heads) == (heads // size, max(1, kv_heads // size))
+        assert (layer.spec.num_heads, layer.spec.num_kv_heads) == (
+            heads // size,
+            max(1, kv_heads // size),
+        )
         total += share.attend(layer, query, key, value)
     assert torch.allclose(total, causal_attention(query, key, value, whole), atol=1e-6)
 

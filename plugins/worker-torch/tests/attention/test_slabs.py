@@ -74,7 +74,9 @@ def test_no_slot_has_two_owners(data):
     slabs = make(budget=data.draw(st.sampled_from([0, 60_000, 1 << 24])))
     length, generation = np.zeros(10, np.int64), np.zeros(10, np.int64)
     for _ in range(data.draw(st.integers(1, 12))):
-        rows = np.array(data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=10, unique=True)), np.int64)
+        rows = np.array(
+            data.draw(st.lists(st.integers(0, 9), min_size=1, max_size=10, unique=True)), np.int64
+        )
         length[rows] += data.draw(st.sampled_from([1, 1, 1, 30]))
         for row in rows:
             if data.draw(st.integers(0, 9)) == 0:
@@ -87,7 +89,9 @@ def test_no_slot_has_two_owners(data):
             assert (placement.slab.owner[placement.slots] == rows[which]).all()
             assert len(set(placement.slots.tolist())) == len(which)
             assert (length[rows[which]] <= placement.slab.capacity).all()
-            assert all(tensor.shape[1] == len(placement.slab.owner) for tensor in placement.slab.tensors)
+            assert all(
+                tensor.shape[1] == len(placement.slab.owner) for tensor in placement.slab.tensors
+            )
         assert slabs.used_bytes <= slabs.budget_bytes
         gone = np.array(data.draw(st.lists(st.integers(0, 9), max_size=3, unique=True)), np.int64)
         slabs.release(gone)

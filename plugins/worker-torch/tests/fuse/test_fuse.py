@@ -14,7 +14,9 @@ from tenonry_worker_torch.fuse.verify import layer_agrees
 from tenonry_worker_torch.loading.rotary import call_rotary
 
 CPU = torch.device("cpu")
-needs_packing = pytest.mark.skipif(not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 on this CPU")
+needs_packing = pytest.mark.skipif(
+    not can_pack(torch.bfloat16, CPU), reason="oneDNN has no bfloat16 on this CPU"
+)
 
 
 def relative(got, wanted):
@@ -61,7 +63,10 @@ def test_rotation_from_the_table_is_the_models_formula(size):
     cos, sin = (torch.cat([part, part], -1) for part in (angles.cos(), angles.sin()))
     signed = torch.cat([-sin[:, : size // 2], sin[:, size // 2 :]], -1)
     turned = apply_rotary_pos_emb(
-        x[None].transpose(1, 2)[..., :size], x[None].transpose(1, 2)[..., :size], cos[None], sin[None]
+        x[None].transpose(1, 2)[..., :size],
+        x[None].transpose(1, 2)[..., :size],
+        cos[None],
+        sin[None],
     )[0]
     wanted = torch.cat([turned.transpose(1, 2)[0], x[..., size:]], -1)
     other, same = torch.empty_like(x), x.clone()
@@ -126,7 +131,10 @@ class _Damped(torch.nn.Module):
     def __init__(self, layer):
         super().__init__()
         self.self_attn, self.mlp = layer.self_attn, layer.mlp
-        self.input_layernorm, self.post_attention_layernorm = layer.input_layernorm, layer.post_attention_layernorm
+        self.input_layernorm, self.post_attention_layernorm = (
+            layer.input_layernorm,
+            layer.post_attention_layernorm,
+        )
 
     def forward(self, hidden_states, position_embeddings=None, **kwargs):
         attended, _ = self.self_attn(self.input_layernorm(hidden_states), position_embeddings, None)
@@ -150,7 +158,9 @@ def test_layers_are_compared_in_float32_with_random_weights(family):
     before = {name: weight.clone() for name, weight in module.state_dict().items()}
     assert layer_agrees(module.layers[0], spec, kind, module.rotary_emb)
     assert all(torch.equal(weight, before[name]) for name, weight in module.state_dict().items())
-    module.layers[0].self_attn.o_proj.register_forward_hook(lambda _module, _input, output: output + 0.01)
+    module.layers[0].self_attn.o_proj.register_forward_hook(
+        lambda _module, _input, output: output + 0.01
+    )
     assert not layer_agrees(module.layers[0], spec, kind, module.rotary_emb)
 
 

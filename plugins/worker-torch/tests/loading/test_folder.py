@@ -13,7 +13,10 @@ CPU = torch.device("cpu")
 
 
 def load(folder, **options):
-    return load_model(str(folder), **({"load_format": "auto", "dtype": "auto", "device": CPU, "seed": 0} | options))
+    return load_model(
+        str(folder),
+        **({"load_format": "auto", "dtype": "auto", "device": CPU, "seed": 0} | options),
+    )
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +75,9 @@ def test_a_folder_without_weights_says_what_to_do(llama, tmp_path):
         load(tmp_path)
 
 
-@pytest.mark.parametrize(("text", "reason"), [("{", "not valid JSON"), ("[]", "JSON object, not a list")])
+@pytest.mark.parametrize(
+    ("text", "reason"), [("{", "not valid JSON"), ("[]", "JSON object, not a list")]
+)
 def test_a_broken_config_is_named(tmp_path, text, reason):
     (tmp_path / "config.json").write_text(text)
     with pytest.raises(ModelError, match=rf"config.json.*{reason}"):
@@ -112,14 +117,19 @@ def test_missing_weights_are_not_made_up(llama, tmp_path):
     weights = load_file(llama / "model.safetensors")
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
-    with pytest.raises(ModelError, match=r"1 missing_keys, such as model\.layers\.1\.mlp\.up_proj\.weight"):
+    with pytest.raises(
+        ModelError, match=r"1 missing_keys, such as model\.layers\.1\.mlp\.up_proj\.weight"
+    ):
         load(tmp_path)
 
 
 def test_code_that_comes_with_a_model_is_never_run(llama, tmp_path):
     copy(llama, tmp_path, "config.json", "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
-    config |= {"model_type": "mine", "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"}}
+    config |= {
+        "model_type": "mine",
+        "auto_map": {"AutoConfig": "evil.Config", "AutoModelForCausalLM": "evil.Model"},
+    }
     (tmp_path / "config.json").write_text(json.dumps(config))
     (tmp_path / "evil.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
     with pytest.raises(ModelError, match="code that comes with a model is never run"):
@@ -130,7 +140,9 @@ def test_code_that_comes_with_a_model_is_never_run(llama, tmp_path):
 def test_quantised_checkpoints_are_refused(llama, tmp_path):
     copy(llama, tmp_path, "config.json", "model.safetensors")
     config = json.loads((tmp_path / "config.json").read_text())
-    (tmp_path / "config.json").write_text(json.dumps(config | {"quantization_config": {"quant_method": "awq"}}))
+    (tmp_path / "config.json").write_text(
+        json.dumps(config | {"quantization_config": {"quant_method": "awq"}})
+    )
     with pytest.raises(ModelError, match=r"quantised \(awq\)"):
         load(tmp_path)
 

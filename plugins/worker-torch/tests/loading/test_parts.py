@@ -20,7 +20,9 @@ CPU = torch.device("cpu")
 
 def load(folder, tp_rank=0, tp=1, stage=0, pp=1, load_format="auto"):
     place = Parallel(TensorGroup(tp_rank, tp), Link(stage, pp))
-    return load_model(str(folder), load_format=load_format, dtype="float32", device=CPU, seed=3, parallel=place)
+    return load_model(
+        str(folder), load_format=load_format, dtype="float32", device=CPU, seed=3, parallel=place
+    )
 
 
 def skeleton(family):
@@ -38,7 +40,9 @@ def test_pieces_of_all_ranks_are_the_checkpoint(tmp_path):
     experts = [model.model.layers[1].mlp.experts for model in (whole, *pieces)]
     gate, up = experts[0].gate_up_proj.chunk(2, 1)
     for part, full in ((0, gate), (1, up)):
-        assert torch.equal(torch.cat([each.gate_up_proj.chunk(2, 1)[part] for each in experts[1:]], 1), full)
+        assert torch.equal(
+            torch.cat([each.gate_up_proj.chunk(2, 1)[part] for each in experts[1:]], 1), full
+        )
     assert torch.equal(torch.cat([each.down_proj for each in experts[1:]], 2), experts[0].down_proj)
     assert torch.equal(torch.cat([model.lm_head.weight for model in pieces]), whole.lm_head.weight)
 
@@ -50,7 +54,10 @@ def test_a_stage_asks_for_its_own_tensors_only(tmp_path):
     with ExitStack() as files:
         names = set(parts.stored(str(tmp_path), files))
     assert "model.layers.2.mlp.up_proj.weight" in names
-    assert not any(name.startswith(("model.layers.0.", "model.layers.1.", "model.embed_tokens")) for name in names)
+    assert not any(
+        name.startswith(("model.layers.0.", "model.layers.1.", "model.embed_tokens"))
+        for name in names
+    )
 
 
 @pytest.mark.parametrize("load_format", ["auto", "dummy"])
@@ -95,12 +102,16 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 
 
 def test_the_files_of_a_checkpoint(tmp_path):
-    with pytest.raises(ModelError, match=r"neither model\.safetensors\.index\.json nor model\.safetensors"):
+    with pytest.raises(
+        ModelError, match=r"neither model\.safetensors\.index\.json nor model\.safetensors"
+    ):
         weight_files(tmp_path)
     (tmp_path / "model.safetensors").touch()
     (tmp_path / "consolidated.safetensors").touch()
     assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
-    (tmp_path / "model.safetensors.index.json").write_text('{"weight_map": {"a": "two", "b": "one", "c": "two"}}')
+    (tmp_path / "model.safetensors.index.json").write_text(
+        '{"weight_map": {"a": "two", "b": "one", "c": "two"}}'
+    )
     assert weight_files(tmp_path) == [tmp_path / "one", tmp_path / "two"]
     (tmp_path / "model.safetensors.index.json").write_text("[]")
     with pytest.raises(ModelError, match="is no index of safetensors files"):
@@ -112,7 +123,12 @@ def test_ranks_need_a_device_each(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert choose_device("auto", 1, 2) == torch.device("cuda:1")
     assert choose_device("cuda:1") == torch.device("cuda:1")
-    with pytest.raises(ConfigError, match="cuda:2 does not exist: this node has 2 CUDA devices, and 4 ranks need 4"):
+    with pytest.raises(
+        ConfigError, match="cuda:2 does not exist: this node has 2 CUDA devices, and 4 ranks need 4"
+    ):
         choose_device("cuda", 2, 4)
-    with pytest.raises(ConfigError, match="device=cuda:0 is one device, but the engine has 2 ranks; use device=cuda"):
+    with pytest.raises(
+        ConfigError,
+        match="device=cuda:0 is one device, but the engine has 2 ranks; use device=cuda",
+    ):
         choose_device("cuda:0", 0, 2)

@@ -29,9 +29,13 @@ MIXERS = {
         "Qwen3Next.*linear_attention",
     ),
     "bloom": (TINY | {"n_layer": 2, "n_head": 4}, f"Bloom.*{NO_INTERFACE}"),
-    "falcon": (TINY | {"num_hidden_layers": 2, "num_attention_heads": 4}, f"Falcon.*{NO_INTERFACE}"),
+    "falcon": (
+        TINY | {"num_hidden_layers": 2, "num_attention_heads": 4},
+        f"Falcon.*{NO_INTERFACE}",
+    ),
     "llama4_text": (
-        SMALL | {"head_dim": 16, "layer_types": ["chunked_attention"] * 3, "intermediate_size_mlp": 64},
+        SMALL
+        | {"head_dim": 16, "layer_types": ["chunked_attention"] * 3, "intermediate_size_mlp": 64},
         "chunked_attention",
     ),
     "t5": (
@@ -52,7 +56,9 @@ def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(n
     config.save_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"never read")
     with pytest.raises(ModelError, match=reason):
-        load_model(str(tmp_path), load_format="auto", dtype="auto", device=torch.device("cpu"), seed=0)
+        load_model(
+            str(tmp_path), load_format="auto", dtype="auto", device=torch.device("cpu"), seed=0
+        )
 
 
 def test_a_hidden_convolution_is_found_by_its_class(tmp_path):
@@ -97,7 +103,9 @@ def mixing_llama():
 
 @pytest.mark.parametrize("fuse", [True, False])
 def test_the_self_check_refuses_a_model_whose_requests_would_disturb_each_other(fuse):
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM fails the self check.*--skip-model-check"):
+    with pytest.raises(
+        ModelError, match=r"LlamaForCausalLM fails the self check.*--skip-model-check"
+    ):
         worker_tools.loaded(mixing_llama(), fuse=fuse)
 
 
@@ -116,6 +124,10 @@ def test_two_attention_layers_with_one_index_are_refused(tmp_path):
 
 
 def test_config_json_is_what_names_the_architecture(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"architectures": ["FancyForCausalLM"], "model_type": "fancy"}))
+    (tmp_path / "config.json").write_text(
+        json.dumps({"architectures": ["FancyForCausalLM"], "model_type": "fancy"})
+    )
     with pytest.raises(ModelError, match="FancyForCausalLM"):
-        load_model(str(tmp_path), load_format="dummy", dtype="auto", device=torch.device("cpu"), seed=0)
+        load_model(
+            str(tmp_path), load_format="dummy", dtype="auto", device=torch.device("cpu"), seed=0
+        )

@@ -49,7 +49,11 @@ def test_within_the_original_length_tokens_equal_generate(kind, monkeypatch):
     reference = build(kind, monkeypatch)
     wanted = [
         reference.generate(
-            torch.tensor([prompt]), max_new_tokens=8, do_sample=False, eos_token_id=None, pad_token_id=0
+            torch.tensor([prompt]),
+            max_new_tokens=8,
+            do_sample=False,
+            eos_token_id=None,
+            pad_token_id=0,
         )[0, len(prompt) :].tolist()
         for prompt in prompts
     ]

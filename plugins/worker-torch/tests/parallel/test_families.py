@@ -101,14 +101,20 @@ def test_random_tokens_and_logprobs_are_those_of_one_process(folders, layout):
     wanted, got = sampled(logprobs=2, prompt_logprobs=1), sampled(logprobs=2, prompt_logprobs=1)
     assert serve(one, wanted) == serve(several, got, budget=9)
     for first, second in zip(wanted, got, strict=True):
-        assert [ids.tolist() for ids, _, _ in first.logprobs] == [ids.tolist() for ids, _, _ in second.logprobs]
-        counts = [sum(len(part.rank) for part in request.prompt_logprobs) for request in (first, second)]
+        assert [ids.tolist() for ids, _, _ in first.logprobs] == [
+            ids.tolist() for ids, _, _ in second.logprobs
+        ]
+        counts = [
+            sum(len(part.rank) for part in request.prompt_logprobs) for request in (first, second)
+        ]
         assert counts == [len(first.prompt) - 1] * 2
     one.close()
     several.close()
 
 
-@pytest.mark.parametrize("way", [{"depth": 3, "budget": 20}, {"budget": 11, "depth": 2, "preempt_every": 5}])
+@pytest.mark.parametrize(
+    "way", [{"depth": 3, "budget": 20}, {"budget": 11, "depth": 2, "preempt_every": 5}]
+)
 def test_ranks_feed_back_their_own_tokens_with_several_steps_in_flight(folders, way):
     ranks = Ranks(folders("llama"), 2)
     assert serve(ranks, greedy(), **way) == worker_tools.generated("llama")
@@ -118,7 +124,9 @@ def test_ranks_feed_back_their_own_tokens_with_several_steps_in_flight(folders, 
 
 @pytest.mark.parametrize("family", ["llama-biased", "mixtral"])
 def test_random_weights_do_not_depend_on_the_layout(folders, family):
-    one, several = (Ranks(folders(family), *shape, load_format="dummy") for shape in ((1, 1), (2, 2)))
+    one, several = (
+        Ranks(folders(family), *shape, load_format="dummy") for shape in ((1, 1), (2, 2))
+    )
     assert serve(one, greedy()) == serve(several, greedy())
     one.close()
     several.close()
@@ -152,7 +160,11 @@ class Recorder:
 def test_a_request_that_makes_nan_leaves_nothing_behind_on_any_rank(folders, layout):
     tp, pp = LAYOUTS[layout]
     ranks = Ranks(folders("llama"), tp, pp, num_blocks=60)
-    used = {token for tokens in worker_tools.prompts() + worker_tools.generated("llama") for token in tokens}
+    used = {
+        token
+        for tokens in worker_tools.prompts() + worker_tools.generated("llama")
+        for token in tokens
+    }
     poison = next(token for token in range(95, 2, -1) if token not in used)
     for model in ranks.models:
         if model.parallel.link.is_first:
@@ -185,9 +197,13 @@ def test_a_dummy_batch_changes_nothing_for_those_who_run(folders):
 def test_what_a_plan_left_out_is_refused_by_name(folders, monkeypatch):
     """Cohere's norm per head has a weight for every head, which its plan keeps whole."""
     name, values = worker_families.FAMILIES["cohere"]
-    monkeypatch.setitem(worker_families.FAMILIES, "cohere-normed", (name, values | {"use_qk_norm": True}))
+    monkeypatch.setitem(
+        worker_families.FAMILIES, "cohere-normed", (name, values | {"use_qk_norm": True})
+    )
     monkeypatch.setitem(worker_families.SEEDS, "cohere-normed", 0)
-    with pytest.raises(ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* tensor_parallel_size=1"):
+    with pytest.raises(
+        ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* tensor_parallel_size=1"
+    ):
         Ranks(folders("cohere-normed"), 2)
 
 

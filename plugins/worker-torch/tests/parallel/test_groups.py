@@ -12,7 +12,14 @@ import torch
 import worker_tools
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch.parallel.groups import Meeting, TensorGroup, alone, find_store, interface_towards, open_store
+from tenonry_worker_torch.parallel.groups import (
+    Meeting,
+    TensorGroup,
+    alone,
+    find_store,
+    interface_towards,
+    open_store,
+)
 from tenonry_worker_torch.worker import TorchWorker
 
 SCRIPT = """
@@ -84,10 +91,13 @@ def test_stages_hand_on_several_steps_without_waiting():
     meeting.leave()
 
 
-@pytest.mark.parametrize("url", ["", "file://", "http://localhost:1", "tcp://localhost", "nonsense"])
+@pytest.mark.parametrize(
+    "url", ["", "file://", "http://localhost:1", "tcp://localhost", "nonsense"]
+)
 def test_a_rendezvous_that_is_none_is_refused(url):
     with pytest.raises(
-        ConfigError, match=f"rendezvous '{url}' of several ranks must be file:///PATH or tcp://HOST:PORT"
+        ConfigError,
+        match=f"rendezvous '{url}' of several ranks must be file:///PATH or tcp://HOST:PORT",
     ):
         find_store(url, 2, 1.0)
 

@@ -27,7 +27,9 @@ def test_things_that_lie_side_by_side_are_each_cut():
 
 
 def test_a_size_that_does_not_divide_is_refused_with_the_numbers():
-    with pytest.raises(ModelError, match=r"w of shape \[6, 8\] cannot be cut into 4 equal pieces along 6"):
+    with pytest.raises(
+        ModelError, match=r"w of shape \[6, 8\] cannot be cut into 4 equal pieces along 6"
+    ):
         Shard(-2, 0, 4).shape([6, 8], "w")
 
 

@@ -55,7 +55,9 @@ def test_a_tied_embedding_shares_the_heads_piece_of_the_vocabulary():
 
 
 def test_kv_heads_are_repeated_where_there_are_fewer_than_ranks():
-    found = [cut("llama", 4, rank)[1]["model.layers.0.self_attn.k_proj.weight"] for rank in range(4)]
+    found = [
+        cut("llama", 4, rank)[1]["model.layers.0.self_attn.k_proj.weight"] for rank in range(4)
+    ]
     assert [(shard.index, shard.count) for shard in found] == [(0, 2), (0, 2), (1, 2), (1, 2)]
 
 
@@ -77,7 +79,11 @@ def test_experts_are_cut_inside_and_summed():
             {"hidden_size": 96, "num_attention_heads": 6, "num_key_value_heads": 3},
             "has 3 KV heads: .*=2 must divide",
         ),
-        (4, {"intermediate_size": 98}, r"gate_proj.weight of shape \[98, 64\] cannot be cut into 4 equal pieces"),
+        (
+            4,
+            {"intermediate_size": 98},
+            r"gate_proj.weight of shape \[98, 64\] cannot be cut into 4 equal pieces",
+        ),
     ],
 )
 def test_sizes_that_do_not_divide_are_refused_with_the_numbers(size, changes, text):
@@ -99,7 +105,10 @@ def refused(model, text):
 def test_a_style_that_is_not_known_is_refused_by_name():
     model = skeleton("llama")
     model.config.base_model_tp_plan = {"layers.*.mlp.down_proj": "diagonal"}
-    refused(model, "plans the style 'diagonal' for model.layers.*.mlp.down_proj.* use tensor_parallel_size=1")
+    refused(
+        model,
+        "plans the style 'diagonal' for model.layers.*.mlp.down_proj.* use tensor_parallel_size=1",
+    )
 
 
 def test_a_layer_of_another_kind_is_refused_by_name():
@@ -120,10 +129,15 @@ def test_a_summed_module_must_be_cut_all_through():
     model = skeleton("mixtral")
     plan = {"layers.*.self_attn.q_proj": "colwise", "layers.*.mlp.experts": "moe_tp_experts"}
     model.config.base_model_tp_plan = plan
-    refused(model, "experts.gate_up_proj is not in the tensor parallel plan .* summed over the ranks")
+    refused(
+        model, "experts.gate_up_proj is not in the tensor parallel plan .* summed over the ranks"
+    )
 
 
 def test_nothing_is_cut_twice():
     model = skeleton("llama")
-    model.config.base_model_tp_plan = {"layers.*.mlp.up_proj": "colwise", "layers.0.mlp.up_proj": "colwise"}
+    model.config.base_model_tp_plan = {
+        "layers.*.mlp.up_proj": "colwise",
+        "layers.0.mlp.up_proj": "colwise",
+    }
     refused(model, "model.layers.0.mlp.up_proj.weight is cut twice")

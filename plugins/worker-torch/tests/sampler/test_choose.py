@@ -14,7 +14,9 @@ from tenonry_worker_torch.sampler.randomness import uniforms
 @given(seed=st.integers(0, 10_000), vocab=st.integers(1, 2000), rows=st.integers(1, 5))
 def test_draw_inverts_the_cumulative_sum(seed, vocab, rows):
     generator = np.random.default_rng(seed)
-    weights = generator.random((rows, vocab)).astype(np.float32) * (generator.random((rows, vocab)) < 0.3)
+    weights = generator.random((rows, vocab)).astype(np.float32) * (
+        generator.random((rows, vocab)) < 0.3
+    )
     weights[:, generator.integers(vocab)] = 0.5
     numbers = generator.random(rows) * 0.998 + 0.001
     ids = draw(torch.from_numpy(weights), torch.from_numpy(numbers)).numpy()
@@ -22,7 +24,11 @@ def test_draw_inverts_the_cumulative_sum(seed, vocab, rows):
     for row in range(rows):
         goal = numbers[row] * sums[row, -1]
         assert weights[row, ids[row]] > 0
-        assert sums[row, ids[row]] - weights[row, ids[row]] - 1e-6 <= goal <= sums[row, ids[row]] + 1e-6
+        assert (
+            sums[row, ids[row]] - weights[row, ids[row]] - 1e-6
+            <= goal
+            <= sums[row, ids[row]] + 1e-6
+        )
 
 
 def test_draw_never_leaves_the_possible_tokens_at_the_ends():
@@ -46,10 +52,20 @@ def test_a_nucleus_wider_than_the_candidates_is_sorted_whole(monkeypatch):
 
 
 @settings(deadline=None, max_examples=40)
-@given(seed=st.integers(0, 10_000), vocab=st.sampled_from([1, 63, 64, 1000, 4096, 5001]), share=st.floats(0, 1))
+@given(
+    seed=st.integers(0, 10_000),
+    vocab=st.sampled_from([1, 63, 64, 1000, 4096, 5001]),
+    share=st.floats(0, 1),
+)
 def test_the_largest_are_found_through_chunks(seed, vocab, share):
     """Rounded values, so that ties fall on borders of chunks too."""
-    values = torch.randn(3, vocab, generator=torch.Generator().manual_seed(seed)).mul(4).round().div(4).exp()
+    values = (
+        torch.randn(3, vocab, generator=torch.Generator().manual_seed(seed))
+        .mul(4)
+        .round()
+        .div(4)
+        .exp()
+    )
     count = max(1, int(share * min(vocab, 40)))
     assert torch.equal(largest(values, count), values.sort(-1, descending=True).values[:, :count])
 
@@ -61,7 +77,10 @@ def test_ties_stay_together_so_the_order_of_sorting_cannot_matter():
 
 
 @settings(deadline=None, max_examples=60)
-@given(seed=st.integers(0, 10_000), dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]))
+@given(
+    seed=st.integers(0, 10_000),
+    dtype=st.sampled_from([torch.bfloat16, torch.float16, torch.float32]),
+)
 def test_greedy_is_argmax(seed, dtype):
     generator = torch.Generator().manual_seed(seed)
     logits = torch.randn(4, 33, generator=generator)

@@ -65,10 +65,15 @@ def processed(logits, sampling, prompt, output, stop, bad):
     """The documented order, one row, plain Python."""
     values = [float(value) for value in logits]
     if sampling.allowed_token_ids is not None:
-        values = [value if i in sampling.allowed_token_ids else -math.inf for i, value in enumerate(values)]
+        values = [
+            value if i in sampling.allowed_token_ids else -math.inf
+            for i, value in enumerate(values)
+        ]
     for word in bad:
         begin = word[:-1]
-        if len(begin) <= len(output) and (not begin or tuple(output[-len(begin) :]) == tuple(begin)):
+        if len(begin) <= len(output) and (
+            not begin or tuple(output[-len(begin) :]) == tuple(begin)
+        ):
             values[word[-1]] = -math.inf
     if len(output) < sampling.min_tokens:
         for token in stop:
@@ -78,8 +83,14 @@ def processed(logits, sampling, prompt, output, stop, bad):
     for token in range(len(values)):
         count = output.count(token)
         if (count or token in prompt) and sampling.repetition_penalty != 1.0:
-            values[token] *= 1 / sampling.repetition_penalty if values[token] > 0 else sampling.repetition_penalty
-        values[token] -= sampling.frequency_penalty * count + sampling.presence_penalty * (count > 0)
+            values[token] *= (
+                1 / sampling.repetition_penalty
+                if values[token] > 0
+                else sampling.repetition_penalty
+            )
+        values[token] -= sampling.frequency_penalty * count + sampling.presence_penalty * (
+            count > 0
+        )
     return values
 
 
@@ -112,10 +123,16 @@ SAMPLING = st.builds(
     repetition_penalty=st.sampled_from([1.0, 1.3, 0.6]),
     min_tokens=st.sampled_from([0, 2, 5]),
     logit_bias=st.none() | st.dictionaries(st.integers(0, VOCAB - 1), st.floats(-5, 5), max_size=3),
-    allowed_token_ids=st.none() | st.lists(st.integers(0, VOCAB - 1), min_size=12, max_size=20, unique=True),
+    allowed_token_ids=st.none()
+    | st.lists(st.integers(0, VOCAB - 1), min_size=12, max_size=20, unique=True),
 )
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=6)
-ROW = st.tuples(SAMPLING, TOKENS.filter(bool), TOKENS, st.lists(st.tuples(*[st.integers(0, 39)] * 2), max_size=3))
+ROW = st.tuples(
+    SAMPLING,
+    TOKENS.filter(bool),
+    TOKENS,
+    st.lists(st.tuples(*[st.integers(0, 39)] * 2), max_size=3),
+)
 
 
 @settings(deadline=None, max_examples=150)
@@ -136,7 +153,9 @@ def test_every_row_samples_as_if_it_were_alone(rows, seed):
             continue
         wanted = weights(values, sampling)
         assert wanted[token] > 0
-        number = uniforms(np.array([sampling.seed % 2**64], np.uint64), np.array([len(output)]))[0] * sum(wanted)
+        number = uniforms(np.array([sampling.seed % 2**64], np.uint64), np.array([len(output)]))[
+            0
+        ] * sum(wanted)
         below = sum(wanted[:token])
         assert below - 1e-4 * sum(wanted) <= number <= below + wanted[token] + 1e-4 * sum(wanted)
 
@@ -144,7 +163,9 @@ def test_every_row_samples_as_if_it_were_alone(rows, seed):
 def test_greedy_rows_take_the_first_maximum_in_every_dtype():
     for dtype in (torch.float32, torch.bfloat16, torch.float16):
         bench = Bench()
-        logits = (torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(1)) * 2).to(dtype)
+        logits = (torch.randn(ROWS, VOCAB, generator=torch.Generator().manual_seed(1)) * 2).to(
+            dtype
+        )
         logits[0] = -1.0 - torch.arange(VOCAB).to(dtype)  # all negative
         logits[1, 3:6] = 9.0  # a tie
         logits[2] = -0.0
@@ -187,7 +208,8 @@ def test_tokens_do_not_depend_on_who_else_is_in_the_batch():
     """The same request alone, in another row, and among others."""
     logits = torch.randn(6, VOCAB, generator=torch.Generator().manual_seed(4))
     wishes = [
-        SamplingParams(temperature=0.5 + row / 4, top_k=row * 3, top_p=1 - row / 10, seed=row * 7) for row in range(6)
+        SamplingParams(temperature=0.5 + row / 4, top_k=row * 3, top_p=1 - row / 10, seed=row * 7)
+        for row in range(6)
     ]
     together = Bench()
     for row, wish in enumerate(wishes):
@@ -198,7 +220,9 @@ def test_tokens_do_not_depend_on_who_else_is_in_the_batch():
         alone.enter(5 - row, wish, output=range(row))
         assert alone.sample(logits[row : row + 1], [5 - row]).token_ids.tolist() == [tokens[row]]
     order = [3, 0, 5, 1]
-    assert together.sample(logits[order], order).token_ids.tolist() == [tokens[row] for row in order]
+    assert together.sample(logits[order], order).token_ids.tolist() == [
+        tokens[row] for row in order
+    ]
 
 
 @pytest.mark.parametrize("rows_per_tile", [1, 2, 3, 100])
@@ -228,7 +252,9 @@ def test_tiles_change_nothing(rows_per_tile, monkeypatch):
     assert tiled.logprob_lines.tolist() == whole.logprob_lines.tolist() == [1, 3, 5, 7]
     for line, row in enumerate(tiled.logprob_lines):
         for got, wanted in zip(tiled.logprobs.numpy(), whole.logprobs.numpy(), strict=True):
-            np.testing.assert_array_equal(np.ravel(got[line])[: row + 1], np.ravel(wanted[line])[: row + 1])
+            np.testing.assert_array_equal(
+                np.ravel(got[line])[: row + 1], np.ravel(wanted[line])[: row + 1]
+            )
 
 
 def test_the_distribution_is_the_wanted_one():
@@ -242,9 +268,13 @@ def test_the_distribution_is_the_wanted_one():
     for begin in range(0, draws, 500):
         positions = np.arange(begin, begin + 500, dtype=np.int32)
         step = SampleStep(np.zeros(500, np.int32), positions, positions + 3)
-        counts += np.bincount(bench.sampler.sample(logits.repeat(500, 1), step).token_ids.numpy(), minlength=20)
+        counts += np.bincount(
+            bench.sampler.sample(logits.repeat(500, 1), step).token_ids.numpy(), minlength=20
+        )
     expected = torch.softmax(logits / 0.9, -1).numpy() * draws
-    assert ((counts - expected) ** 2 / expected).sum() < 43.8  # 0.1 % of fair samplers would fail; this one is fixed
+    assert (
+        (counts - expected) ** 2 / expected
+    ).sum() < 43.8  # 0.1 % of fair samplers would fail; this one is fixed
 
 
 def test_every_logit_is_changed_as_the_plain_sampler_changes_it():
@@ -259,10 +289,19 @@ def test_every_logit_is_changed_as_the_plain_sampler_changes_it():
     bench = Bench()
     logits = torch.linspace(-3, 3, VOCAB).flip(0).roll(7).repeat(len(wishes), 1)
     for row, wish in enumerate(wishes):
-        bench.enter(row, SamplingParams(**wish), prompt=(2, 30, 11), output=(3, 30, 3, 25), stop=(5, 6), bad=[(25, 8)])
+        bench.enter(
+            row,
+            SamplingParams(**wish),
+            prompt=(2, 30, 11),
+            output=(3, 30, 3, 25),
+            stop=(5, 6),
+            bad=[(25, 8)],
+        )
     changed = bench.sampler._processed(logits, bench.step(range(len(wishes))), is_shared=True)
     for row in range(len(wishes)):
-        np.testing.assert_allclose(changed[row], processed(logits[row], *bench.rows[row]), atol=1e-5)
+        np.testing.assert_allclose(
+            changed[row], processed(logits[row], *bench.rows[row]), atol=1e-5
+        )
 
 
 @pytest.mark.parametrize("value", [math.inf, math.nan])
@@ -277,7 +316,11 @@ def test_a_row_without_a_largest_number_fails_alone(value):
 
 def test_penalties_count_what_was_sampled_since_the_row_entered():
     bench = Bench()
-    bench.enter(0, SamplingParams(temperature=0.0, frequency_penalty=1.0, repetition_penalty=1.1), output=(7,))
+    bench.enter(
+        0,
+        SamplingParams(temperature=0.0, frequency_penalty=1.0, repetition_penalty=1.1),
+        output=(7,),
+    )
     logits = torch.zeros(1, VOCAB)
     logits[0, 8:12] = torch.tensor([2.0, 1.9, 1.8, 1.7])
     chosen = []
@@ -293,7 +336,12 @@ def test_penalties_count_what_was_sampled_since_the_row_entered():
 
 def test_a_row_is_forgotten_when_it_leaves():
     bench = Bench()
-    bench.enter(0, SamplingParams(temperature=0.0, allowed_token_ids=[3], logit_bias={3: 1.0}, presence_penalty=1.0))
+    bench.enter(
+        0,
+        SamplingParams(
+            temperature=0.0, allowed_token_ids=[3], logit_bias={3: 1.0}, presence_penalty=1.0
+        ),
+    )
     bench.sampler.leave(0)
     bench.enter(0, SamplingParams(temperature=0.0))
     logits = torch.zeros(1, VOCAB)
@@ -315,7 +363,13 @@ def test_table_lines_are_used_again():
 def test_bad_words_look_at_output_tokens_only_and_share_last_tokens():
     bench = Bench()
     bench.enter(0, SamplingParams(temperature=0.0), prompt=(5, 6), output=(), bad=[(6, 9), (5, 9)])
-    bench.enter(1, SamplingParams(temperature=0.0), prompt=(1,), output=(5, 6), bad=[(6, 9), (4, 9), (5, 6, 8)])
+    bench.enter(
+        1,
+        SamplingParams(temperature=0.0),
+        prompt=(1,),
+        output=(5, 6),
+        bad=[(6, 9), (4, 9), (5, 6, 8)],
+    )
     logits = torch.zeros(2, VOCAB)
     logits[:, 9], logits[:, 8], logits[:, 7] = 3.0, 2.0, 1.0
     assert bench.sample(logits, [0, 1]).token_ids.tolist() == [9, 7]
@@ -347,7 +401,9 @@ def test_logprobs_are_those_of_the_raw_logits():
     assert ids.shape == (2, 4)
     assert ids[0, 0] == 5
     for line, row in enumerate((0, 2)):
-        np.testing.assert_allclose(values[line], wanted[row, torch.from_numpy(ids[line]).long()], atol=1e-5)
+        np.testing.assert_allclose(
+            values[line], wanted[row, torch.from_numpy(ids[line]).long()], atol=1e-5
+        )
         assert rank[line] == (wanted[row] > wanted[row, int(ids[line, 0])]).sum() + 1
         assert ids[line, 1:].tolist() == wanted[row].topk(3).indices.tolist()
 

@@ -76,16 +76,21 @@ class Policy(NamedTuple):
 def bind_policy(name: str, target: Any, options: Mapping[str, Any]) -> Policy:
     """Make `target` (a class, an instance or a module) a policy. Raises PluginError or ConfigError that names it."""
     if not any(callable(getattr(target, question, None)) for question in QUESTIONS):
-        raise PluginError(f"scheduling policy '{name}' has none of the methods {', '.join(QUESTIONS)}")
+        raise PluginError(
+            f"scheduling policy '{name}' has none of the methods {', '.join(QUESTIONS)}"
+        )
     home = str(getattr(target, "__module__", ""))
     build = _blaming(name, home, "its constructor", _build)
     policy = build(name, target, options) if isinstance(target, type) else target
     if options and not isinstance(target, type):
         raise ConfigError(f"scheduling policy '{name}' takes no options, but got {sorted(options)}")
     default = SchedulingPolicy()
-    admits = getattr(type(policy), "admit", None) is not SchedulingPolicy.admit and hasattr(policy, "admit")
+    admits = getattr(type(policy), "admit", None) is not SchedulingPolicy.admit and hasattr(
+        policy, "admit"
+    )
     order, admit, victim = (
-        _blaming(name, home, question, getattr(policy, question, getattr(default, question))) for question in QUESTIONS
+        _blaming(name, home, question, getattr(policy, question, getattr(default, question)))
+        for question in QUESTIONS
     )
     return Policy(
         order,

@@ -26,13 +26,20 @@ class BatchingOptions(PluginOptions):
     """Options of the scheduler `batching`."""
 
     long_prefill_token_threshold: int | None = Field(
-        None, ge=1, description="Most prompt tokens of one request in a step, so that long prompts let others pass."
+        None,
+        ge=1,
+        description="Most prompt tokens of one request in a step, so that long prompts let others pass.",
     )
     watermark: float = Field(
-        0.01, ge=0, lt=1, description="Share of the KV blocks that must be free for a request to be let in."
+        0.01,
+        ge=0,
+        lt=1,
+        description="Share of the KV blocks that must be free for a request to be let in.",
     )
     prefix_cache_seed: str | None = Field(
-        None, min_length=1, description="Makes block hashes equal in all processes; by default each draws its own seed."
+        None,
+        min_length=1,
+        description="Makes block hashes equal in all processes; by default each draws its own seed.",
     )
     kv_transfer_timeout: float = Field(
         TRANSFER_TIMEOUT_S,
@@ -48,10 +55,14 @@ class BatchingScheduler(BaseScheduler):
     Options = BatchingOptions
 
     def __init__(self, context: SchedulerContext) -> None:
-        options = context.options if isinstance(context.options, BatchingOptions) else BatchingOptions()
+        options = (
+            context.options if isinstance(context.options, BatchingOptions) else BatchingOptions()
+        )
         choice = context.config.scheduling_policy
         resolve = context.resolve or _resolve
-        self.policy = bind_policy(choice.name, resolve("scheduling_policy", choice.name), choice.options)
+        self.policy = bind_policy(
+            choice.name, resolve("scheduling_policy", choice.name), choice.options
+        )
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
         blocks = KVCacheManager(context, options.prefix_cache_seed, options.kv_transfer_timeout)
         super().__init__(context, blocks)
@@ -66,7 +77,11 @@ class BatchingScheduler(BaseScheduler):
 
     def choose(self, step: StepBuilder) -> None:
         step.run_ready(self._max_prefill)
-        if self.waiting and not step.preempted and (step.free_blocks >= self._watermark or not step.num_running):
+        if (
+            self.waiting
+            and not step.preempted
+            and (step.free_blocks >= self._watermark or not step.num_running)
+        ):
             self._admit(step)
 
     def _admit(self, step: StepBuilder) -> None:
@@ -86,7 +101,9 @@ class BatchingScheduler(BaseScheduler):
         admit = self.policy.admit
         if admit is None:
             return True
-        return admit(request, AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now))
+        return admit(
+            request, AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now)
+        )
 
 
 def _resolve(kind: str, name: str) -> Any:

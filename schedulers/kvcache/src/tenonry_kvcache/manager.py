@@ -36,7 +36,10 @@ class KVCacheManager(BlockManager):
     """
 
     def __init__(
-        self, context: SchedulerContext, seed: str | None = None, transfer_timeout: float = TRANSFER_TIMEOUT_S
+        self,
+        context: SchedulerContext,
+        seed: str | None = None,
+        transfer_timeout: float = TRANSFER_TIMEOUT_S,
     ) -> None:
         size, self._num_groups = context.kv_cache.block_size, len(context.kv_cache.groups)
         num_rows, width = context.config.max_num_seqs, -(-context.max_model_len // size)
@@ -45,7 +48,9 @@ class KVCacheManager(BlockManager):
         self._prefix = PrefixCache(num_rows, size, self._pool, BlockHasher(size, seed))
         name = context.config.kv_connector.name if context.config.kv_connector else ""
         depth = context.max_concurrent_steps
-        self._transfers = Transfers(context.kv_connector, depth, context.clock, transfer_timeout, name)
+        self._transfers = Transfers(
+            context.kv_connector, depth, context.clock, transfer_timeout, name
+        )
         # The state of a recurrent layer is not a function of one block: nothing can be shared.
         recurrent = any(group.kind == "recurrent" for group in context.kv_cache.groups)
         self._caching = context.config.enable_prefix_caching and not recurrent
@@ -64,7 +69,9 @@ class KVCacheManager(BlockManager):
             limit = 0  # every position has to be computed to have its log-probability
         blocks = self._prefix.enter(request, row, limit) if self._caching else NOTHING
         num_hits = len(blocks) * self._size
-        extra, wait = self._transfers.match(request, num_hits, limit * self._size) if limit else (0, False)
+        extra, wait = (
+            self._transfers.match(request, num_hits, limit * self._size) if limit else (0, False)
+        )
         if extra is None:
             self._prefix.leave(row)
             return None
@@ -143,7 +150,9 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ the prefix cache
     def register(self, rows: Index, num_known: I32) -> None:
         if len(rows) == 1:
-            blocks = self._prefix.offer_row(self._rows, self._table, int(rows[0]), int(num_known[0]))
+            blocks = self._prefix.offer_row(
+                self._rows, self._table, int(rows[0]), int(num_known[0])
+            )
         else:
             blocks = self._prefix.offer(self._rows, self._table, rows, num_known)
         self._transfers.cached(blocks)
@@ -153,10 +162,14 @@ class KVCacheManager(BlockManager):
         return self._prefix.reset()
 
     # ------------------------------------------------------------------ leaving
-    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+    def free(
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
+    ) -> dict[str, Any] | None:
         blocks = self._blocks(row).astype(np.intp)
         if drop:
-            self._pool.forget(blocks)  # those that it found in the cache, too: one of them may be the cause
+            self._pool.forget(
+                blocks
+            )  # those that it found in the cache, too: one of them may be the cause
         else:
             self._transfers.cached(self._prefix.offer_row(self._rows, self._table, row, num_known))
         if num_known == 0:
@@ -212,10 +225,16 @@ class KVCacheManager(BlockManager):
         suspect = np.zeros(self._pool.num_blocks, np.bool_)
         suspect[blocks] = True
         hits = self._prefix.hits
-        lost = [row for row in hits.nonzero()[0].tolist() if suspect[self._table[row, : hits[row]]].any()]
+        lost = [
+            row
+            for row in hits.nonzero()[0].tolist()
+            if suspect[self._table[row, : hits[row]]].any()
+        ]
         for waiting, other in self._transfers.loading.items():
             if other.row in lost:
-                self._transfers.fail(waiting)  # a second load could not be told from the one under way
+                self._transfers.fail(
+                    waiting
+                )  # a second load could not be told from the one under way
         if loader < 0:
             return lost
         self._transfers.fail(handle)
@@ -238,6 +257,9 @@ class KVCacheManager(BlockManager):
         return self._pool.num_blocks
 
     def take_counts(self) -> tuple[int, int]:
-        counts = max(self._queries, 0), max(self._hits, 0)  # a start that was undone may have been told already
+        counts = (
+            max(self._queries, 0),
+            max(self._hits, 0),
+        )  # a start that was undone may have been told already
         self._queries = self._hits = 0
         return counts

@@ -80,7 +80,9 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._references = np.zeros(num_blocks, np.int32)
-        self._spare = np.arange(num_blocks - 1, -1, -1, dtype=np.intp)  # a stack; the lowest id is on top at first
+        self._spare = np.arange(
+            num_blocks - 1, -1, -1, dtype=np.intp
+        )  # a stack; the lowest id is on top at first
         self._num_spare = num_blocks
         self._evictable = EvictionQueue(num_blocks)
         self._block_of: dict[bytes, int] = {}

@@ -22,11 +22,15 @@ class PrefixCache:
     next one can be offered; hits i32[S]: leading blocks that came from the cache.
     """
 
-    def __init__(self, num_rows: int, block_size: int, pool: BlockPool, hasher: BlockHasher) -> None:
+    def __init__(
+        self, num_rows: int, block_size: int, pool: BlockPool, hasher: BlockHasher
+    ) -> None:
         self._size, self._pool, self._hasher = block_size, pool, hasher
         self.hits, self._offered = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
         self._due = np.full(num_rows, NEVER, np.int32)
-        self._chains: dict[int, list[bytes]] = {}  # handle → seed, and the digest of each block known so far
+        self._chains: dict[
+            int, list[bytes]
+        ] = {}  # handle → seed, and the digest of each block known so far
         self._chain: list[list[bytes]] = [[] for _ in range(num_rows)]
         self._offsets = np.arange(block_size)
 
@@ -102,7 +106,9 @@ class PrefixCache:
         chains = [self._chain[each] for each in row.tolist()]
         if (stop - first).max() > 1 or [len(chain) for chain in chains] != stop.tolist():
             known = num_known[due].tolist()
-            parts = [self.offer_row(rows, table, *each) for each in zip(row.tolist(), known, strict=True)]
+            parts = [
+                self.offer_row(rows, table, *each) for each in zip(row.tolist(), known, strict=True)
+            ]
             return np.concatenate(parts)
         # The usual case: one block each, of tokens that came since the digests before it were made.
         tokens = rows.token_ids[row[:, None], (first * self._size)[:, None] + self._offsets]

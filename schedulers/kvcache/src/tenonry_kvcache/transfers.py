@@ -47,7 +47,12 @@ class Transfers:
     """
 
     def __init__(
-        self, connector: KVConnector | None, depth: int, clock: Callable[[], float], timeout: float, name: str = ""
+        self,
+        connector: KVConnector | None,
+        depth: int,
+        clock: Callable[[], float],
+        timeout: float,
+        name: str = "",
     ) -> None:
         self._connector, self._depth, self._clock, self._timeout = connector, depth, clock, timeout
         self._name = name or type(connector).__name__
@@ -55,8 +60,12 @@ class Transfers:
         self.kept: dict[int, tuple[int, BlockIds]] = {}
         self._kept_until = 0.0  # from then on nobody waits for kept blocks
         self._promised: dict[int, tuple[Request, int]] = {}  # row → (request, tokens to load)
-        self._loaded: dict[int, tuple[int, int]] = {}  # handle → (step whose result may disown the load, row or −1)
-        self._cached: deque[tuple[int, BlockIds]] = deque()  # (step, blocks that entered the prefix cache then)
+        self._loaded: dict[
+            int, tuple[int, int]
+        ] = {}  # handle → (step whose result may disown the load, row or −1)
+        self._cached: deque[tuple[int, BlockIds]] = (
+            deque()
+        )  # (step, blocks that entered the prefix cache then)
         self._failed: set[int] = set()  # handles whose load failed: computed here from now on
         self._step = 0
 
@@ -72,7 +81,9 @@ class Transfers:
         extra, takes_steps = self._ask("match", request, num_computed)
         return (None if extra is None else max(0, min(extra, limit - num_computed))), takes_steps
 
-    def promise(self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool) -> None:
+    def promise(
+        self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool
+    ) -> None:
         """`row` has blocks for `extra` tokens to load beyond `num_computed`."""
         self._promised[row] = (request, extra)
         if wait:

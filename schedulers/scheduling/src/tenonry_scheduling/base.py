@@ -80,7 +80,9 @@ class BaseScheduler(Scheduler):
         self._stats.num_steps += 1
         return step.build()
 
-    def update_from_output(self, output: SchedulerOutput, result: ModelRunnerOutput) -> dict[int, EngineCoreOutputs]:
+    def update_from_output(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> dict[int, EngineCoreOutputs]:
         if self.blocks.waits or result.transfers_done or result.transfers_failed:
             self._end_transfers(result)
         return self._results.read(output, result)
@@ -151,7 +153,10 @@ class BaseScheduler(Scheduler):
         self.blocks.forget(request)
         del self.requests[request.handle]
         return FinishedOutput(
-            request.handle, reason, num_preemptions=request.num_preemptions, kv_transfer_params=parameters
+            request.handle,
+            reason,
+            num_preemptions=request.num_preemptions,
+            kv_transfer_params=parameters,
         )
 
     def _release(self, request: Request, *, drop: bool = False) -> dict[str, Any] | None:

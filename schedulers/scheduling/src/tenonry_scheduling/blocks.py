@@ -64,7 +64,9 @@ class BlockManager(ABC):
         """
 
     @abstractmethod
-    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+    def free(
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
+    ) -> dict[str, Any] | None:
         """Take the row's blocks back, registering what is full. `drop`: let nobody find any of them again.
 
         `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client, if the request

@@ -14,7 +14,14 @@ from tenonry.errors import PluginError
 from tenonry.handle import CLIENT_SHIFT, client_of
 from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
-from tenonry.step import I32, ModelRunnerOutput, PromptLogprobs, RowFailure, SchedulerOutput, TokenLogprobs
+from tenonry.step import (
+    I32,
+    ModelRunnerOutput,
+    PromptLogprobs,
+    RowFailure,
+    SchedulerOutput,
+    TokenLogprobs,
+)
 from tenonry_scheduling.rows import STOP_MASK, Index
 
 if TYPE_CHECKING:
@@ -44,7 +51,11 @@ class ResultReader:
                 f"{len(result.failed_row)} failures, but {np.count_nonzero(output.samples)} rows sample one token each"
             )
         prompt_logprobs = self._prompt_logprobs(output, result)
-        ended = self._fail(output, result.failed_row, result.failed_code) if len(result.failed_row) else []
+        ended = (
+            self._fail(output, result.failed_row, result.failed_code)
+            if len(result.failed_row)
+            else []
+        )
         if output.step_id < self._rows.left_in:
             fresh = self._is_fresh(output, row)
             row, token = row[fresh], token[fresh]
@@ -74,7 +85,9 @@ class ResultReader:
         columns = self._rows
         pending = columns.pending[row]
         if np.count_nonzero(pending) != len(row):
-            raise PluginError(f"the worker sampled for rows {row[pending == 0].tolist()}, which were not to sample")
+            raise PluginError(
+                f"the worker sampled for rows {row[pending == 0].tolist()}, which were not to sample"
+            )
         place = columns.num_tokens[row] - pending
         columns.token_ids[row, place] = token
         columns.pending[row] = pending - 1
@@ -105,7 +118,9 @@ class ResultReader:
         ended = []
         for failed, why in zip(row.tolist(), code.tolist(), strict=True):
             if self._is_fresh(output, np.array([failed]))[0]:
-                finished = self._scheduler.end(self._rows.request(failed), FinishReason.ERROR, drop=True)
+                finished = self._scheduler.end(
+                    self._rows.request(failed), FinishReason.ERROR, drop=True
+                )
                 finished.error = RowFailure.TEXT.get(why, f"the worker reported failure code {why}")
                 ended.append(finished)
             elif why == RowFailure.NUMERICAL:
@@ -117,11 +132,15 @@ class ResultReader:
             news[client_of(finished.handle)].finished.append(finished)
         told = {finished.handle for finished in ended}
         for event in self.scheduled:
-            if event.handle in told or event.handle in self._scheduler.requests:  # not what was aborted meanwhile
+            if (
+                event.handle in told or event.handle in self._scheduler.requests
+            ):  # not what was aborted meanwhile
                 news[client_of(event.handle)].scheduled.append(event)
         self.scheduled.clear()
 
-    def _attach_logprobs(self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs) -> None:
+    def _attach_logprobs(
+        self, news: News, row: Index, handle: np.ndarray, logprobs: TokenLogprobs
+    ) -> None:
         """`logprobs.row` holds rows; each client gets the part of its requests, by index into its `handles`."""
         place = self._stamp
         client = handle >> np.uint64(CLIENT_SHIFT)
@@ -133,10 +152,15 @@ class ResultReader:
             wanted = at >= 0
             if wanted.any():
                 outputs.logprobs = TokenLogprobs(
-                    at[wanted], logprobs.token_ids[wanted], logprobs.logprobs[wanted], logprobs.rank[wanted]
+                    at[wanted],
+                    logprobs.token_ids[wanted],
+                    logprobs.logprobs[wanted],
+                    logprobs.rank[wanted],
                 )
 
-    def _prompt_logprobs(self, output: SchedulerOutput, result: ModelRunnerOutput) -> list[tuple[int, PromptLogprobs]]:
+    def _prompt_logprobs(
+        self, output: SchedulerOutput, result: ModelRunnerOutput
+    ) -> list[tuple[int, PromptLogprobs]]:
         return [
             (int(self._rows.handle[part.row]), part)
             for part in result.prompt_logprobs

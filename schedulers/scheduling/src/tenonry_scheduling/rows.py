@@ -12,7 +12,9 @@ from numpy.typing import NDArray
 from tenonry.request import Request
 from tenonry.step import I32, NO_ROWS
 
-Index = NDArray[np.intp]  # rows as numpy indexes best: other integer types are converted on every use
+Index = NDArray[
+    np.intp
+]  # rows as numpy indexes best: other integer types are converted on every use
 UNKNOWN = -1
 STOP_MASK = 0xFFFF
 
@@ -35,8 +37,12 @@ class Rows:
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         self.size = max_num_seqs
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        self.num_tokens, self.num_computed, self.pending = (np.zeros(max_num_seqs, np.int32) for _ in range(3))
-        self.limit, self.stop_from, self.generation = (np.zeros(max_num_seqs, np.int32) for _ in range(3))
+        self.num_tokens, self.num_computed, self.pending = (
+            np.zeros(max_num_seqs, np.int32) for _ in range(3)
+        )
+        self.limit, self.stop_from, self.generation = (
+            np.zeros(max_num_seqs, np.int32) for _ in range(3)
+        )
         self.handle = np.zeros(max_num_seqs, np.uint64)
         self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
         self.may_stop = np.zeros(STOP_MASK + 1, np.bool_)

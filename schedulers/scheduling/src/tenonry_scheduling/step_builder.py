@@ -133,7 +133,9 @@ class StepBuilder:
         Raises ValueError for a request that this step already runs, or that does not run at all.
         """
         if request.row < 0 or request.row not in self._rows.active:
-            raise ValueError(f"request {request.request_id!r} is not running; it cannot be preempted")
+            raise ValueError(
+                f"request {request.request_id!r} is not running; it cannot be preempted"
+            )
         if self._rows.scheduled_in[request.row] == self._step_id:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
@@ -187,7 +189,10 @@ class StepBuilder:
         start = match.num_computed
         rows.num_computed[row] = start
         count = self._fit(request.num_tokens - start, num_tokens)
-        if count <= 0 or blocks.grow(np.array([row]), np.array([request.num_tokens], np.int32)) is None:
+        if (
+            count <= 0
+            or blocks.grow(np.array([row]), np.array([request.num_tokens], np.int32)) is None
+        ):
             scheduler.undo_start(request, row)
             self.full = True
             return False
@@ -276,7 +281,12 @@ class StepBuilder:
         if self._started:
             row, count, token, samples = zip(*self._started, strict=True)
             self._parts.append(
-                (np.array(row), np.array(count, np.int32), np.array(token, np.int32), np.array(samples, np.bool_))
+                (
+                    np.array(row),
+                    np.array(count, np.int32),
+                    np.array(token, np.int32),
+                    np.array(samples, np.bool_),
+                )
             )
         if self._parts:
             row, output.num_tokens, output.next_token, output.samples = _join(self._parts)

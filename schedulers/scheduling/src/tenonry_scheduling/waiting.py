@@ -11,7 +11,9 @@ from typing import Any
 
 from tenonry.request import Request
 
-Item = tuple[Any, int, int, Request]  # key, arrival, number of the entry (requests are never compared), request
+Item = tuple[
+    Any, int, int, Request
+]  # key, arrival, number of the entry (requests are never compared), request
 
 
 class WaitingQueue:
@@ -34,7 +36,12 @@ class WaitingQueue:
         if request.key is None:
             request.key = self._order(request)
         self._entries += 1
-        item = self._members[request.handle] = (request.key, request.arrival, self._entries, request)
+        item = self._members[request.handle] = (
+            request.key,
+            request.arrival,
+            self._entries,
+            request,
+        )
         heapq.heappush(self._heap, item)
 
     def discard(self, request: Request) -> None:

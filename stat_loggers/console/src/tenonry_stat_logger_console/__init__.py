@@ -37,7 +37,9 @@ class _Window:
         self.restart()
 
     def restart(self) -> None:
-        self.prompt_tokens = self.generation_tokens = self.queries = self.hits = self.preemptions = 0
+        self.prompt_tokens = self.generation_tokens = self.queries = self.hits = (
+            self.preemptions
+        ) = 0
 
     def add(self, record: StatRecord) -> None:
         if (iteration := record.iteration) is not None:
@@ -52,7 +54,9 @@ class _Window:
     @property
     def busy(self) -> bool:
         state = self.latest
-        return bool(self.prompt_tokens or self.generation_tokens or state.num_running or state.num_waiting)
+        return bool(
+            self.prompt_tokens or self.generation_tokens or state.num_running or state.num_waiting
+        )
 
 
 class ConsoleStatLogger(StatLogger):
@@ -60,9 +64,13 @@ class ConsoleStatLogger(StatLogger):
 
     Options = ConsoleOptions
 
-    def __init__(self, context: StatLoggerContext, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, context: StatLoggerContext, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         super().__init__(context)
-        options = context.options if isinstance(context.options, ConsoleOptions) else ConsoleOptions()
+        options = (
+            context.options if isinstance(context.options, ConsoleOptions) else ConsoleOptions()
+        )
         self.interval_s = options.interval_s
         self._per_engine = options.per_engine
         self._clock = clock
@@ -80,7 +88,9 @@ class ConsoleStatLogger(StatLogger):
         """Loading is not serving: the first line's rates start here. Engines that are gone are forgotten."""
         if not self._windows:
             self._since = self._clock()
-        self._windows = {index: self._windows.get(index) or _Window() for index in info.engine_indexes}
+        self._windows = {
+            index: self._windows.get(index) or _Window() for index in info.engine_indexes
+        }
 
     def record_rejection(self, reason: str) -> None:
         self._rejections[reason] = self._rejections.get(reason, 0) + 1
@@ -103,7 +113,9 @@ class ConsoleStatLogger(StatLogger):
                 logger.info("%s", _rejected(self._rejections))
         elif busy or self._rejections:
             parts = [describe(self._windows.values(), elapsed)] if self._windows else []
-            logger.info("%s", ", ".join(parts + ([_rejected(self._rejections)] if self._rejections else [])))
+            logger.info(
+                "%s", ", ".join(parts + ([_rejected(self._rejections)] if self._rejections else []))
+            )
         self._rejections = {}
         for window in self._windows.values():
             window.restart()
@@ -113,7 +125,9 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
     """Put the numbers of `elapsed` seconds into words; of several engines, sums of counts, means of shares."""
     chosen = list(windows)
     states = [window.latest for window in chosen]
-    queries, preemptions = (sum(getattr(window, name) for window in chosen) for name in ("queries", "preemptions"))
+    queries, preemptions = (
+        sum(getattr(window, name) for window in chosen) for name in ("queries", "preemptions")
+    )
     parts = [
         f"prompt {_rate(sum(window.prompt_tokens for window in chosen) / elapsed)} tok/s",
         f"generation {_rate(sum(window.generation_tokens for window in chosen) / elapsed)} tok/s",
@@ -122,7 +136,9 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
         f"KV cache {_percent(sum(state.kv_cache_usage for state in states) / len(states))}",
     ]
     if queries:
-        parts.append(f"prefix cache hits {_percent(sum(window.hits for window in chosen) / queries)}")
+        parts.append(
+            f"prefix cache hits {_percent(sum(window.hits for window in chosen) / queries)}"
+        )
     if preemptions:
         parts.append(f"preempted {preemptions}")
     return ", ".join(parts + _extras(state.extra for state in states))
@@ -135,7 +151,11 @@ def _extras(extras: Iterable[Mapping[str, float]]) -> list[str]:
         for name, value in extra.items():
             values.setdefault(name, []).append(value)
     parts = [f"{name} {sum(values[name]) / len(values[name]):.4g}" for name in sorted(values)]
-    return [*parts[:MAX_EXTRAS], f"and {len(parts) - MAX_EXTRAS} more"] if len(parts) > MAX_EXTRAS else parts
+    return (
+        [*parts[:MAX_EXTRAS], f"and {len(parts) - MAX_EXTRAS} more"]
+        if len(parts) > MAX_EXTRAS
+        else parts
+    )
 
 
 def _rejected(rejections: Mapping[str, int]) -> str:

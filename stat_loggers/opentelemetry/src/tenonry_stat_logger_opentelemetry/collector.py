@@ -24,7 +24,9 @@ def collector_url(endpoint: str | None, environment: Mapping[str, str]) -> str:
     for name in ("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL", "OTEL_EXPORTER_OTLP_PROTOCOL"):
         if protocol := environment.get(name):
             if protocol.strip() != PROTOCOL:
-                raise ConfigError(f"{name} is '{protocol}'; spans are sent as {PROTOCOL} only: set it to that")
+                raise ConfigError(
+                    f"{name} is '{protocol}'; spans are sent as {PROTOCOL} only: set it to that"
+                )
             break
     if exact := environment.get("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT"):
         return _checked(exact, "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")

@@ -36,7 +36,9 @@ class Hush(logging.Filter):
         super().__init__()
         self._local = threading.local()
         for name in SDK_LOGGERS:
-            logging.getLogger(name).filters.insert(0, self)  # before one that lets no line through twice
+            logging.getLogger(name).filters.insert(
+                0, self
+            )  # before one that lets no line through twice
 
     @contextlib.contextmanager
     def listening(self) -> Iterator[list[str]]:
@@ -64,7 +66,9 @@ class WatchedExporter(SpanExporter):
     def __init__(self, exporter: SpanExporter, shown: str) -> None:
         self._exporter, self._shown = exporter, shown
         self.is_failing, self._lost = False, 0
-        self._said: list[str] = []  # by the SDK, about the batch that is being sent, or was sent last
+        self._said: list[
+            str
+        ] = []  # by the SDK, about the batch that is being sent, or was sent last
         self._has_complained, self._silent_until = False, 0.0
         self._is_shut_down = False
         self._lock = threading.Lock()  # the observer thread complains, too
@@ -92,7 +96,9 @@ class WatchedExporter(SpanExporter):
             if self._has_complained or now < self._silent_until:
                 return
             self._has_complained, self._silent_until = True, now + SILENCE_S
-        logger.warning("spans for %s are lost: %s; nothing more is said until it takes some", self._shown, why)
+        logger.warning(
+            "spans for %s are lost: %s; nothing more is said until it takes some", self._shown, why
+        )
 
     def _recovered(self) -> None:
         self.is_failing, self._said = False, []

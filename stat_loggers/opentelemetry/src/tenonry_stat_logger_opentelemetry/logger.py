@@ -19,13 +19,22 @@ from tenonry_stat_logger_opentelemetry.collector import collector_url
 class OpenTelemetryOptions(PluginOptions):
     """Options of the opentelemetry stat logger. What they leave open, the standard OTEL_… variables say."""
 
-    endpoint: str | None = Field(None, min_length=1, description="Collector; without a path, /v1/traces is added.")
-    headers: dict[str, str] = Field({}, description="HTTP headers for the collector.")
-    service_name: str | None = Field(None, min_length=1, description="service.name of the spans; else tenonry.")
-    sampling_ratio: float | None = Field(
-        None, ge=0, le=1, description="Share of the traces that begin here to keep; callers decide about theirs."
+    endpoint: str | None = Field(
+        None, min_length=1, description="Collector; without a path, /v1/traces is added."
     )
-    vllm_names: bool = Field(True, description="Give ids and counts the names that vLLM's spans have, too.")
+    headers: dict[str, str] = Field({}, description="HTTP headers for the collector.")
+    service_name: str | None = Field(
+        None, min_length=1, description="service.name of the spans; else tenonry."
+    )
+    sampling_ratio: float | None = Field(
+        None,
+        ge=0,
+        le=1,
+        description="Share of the traces that begin here to keep; callers decide about theirs.",
+    )
+    vllm_names: bool = Field(
+        True, description="Give ids and counts the names that vLLM's spans have, too."
+    )
 
 
 class OpenTelemetryStatLogger(StatLogger):
@@ -38,16 +47,25 @@ class OpenTelemetryStatLogger(StatLogger):
         super().__init__(context)
         from tenonry_stat_logger_opentelemetry.tracer import RequestTracer
 
-        options = context.options if isinstance(context.options, OpenTelemetryOptions) else OpenTelemetryOptions()
+        options = (
+            context.options
+            if isinstance(context.options, OpenTelemetryOptions)
+            else OpenTelemetryOptions()
+        )
         self._vllm_names = options.vllm_names
         self._model = (*context.config.served_model_name, context.config.model)[0]
         self._tracer = RequestTracer(
-            collector_url(options.endpoint, os.environ), options.headers, options.service_name, options.sampling_ratio
+            collector_url(options.endpoint, os.environ),
+            options.headers,
+            options.service_name,
+            options.sampling_ratio,
         )
 
     def record(self, record: StatRecord) -> None:
         for request in record.iteration.finished if record.iteration is not None else ():
-            attributes = request_attributes(request, self._model, record.engine_index, vllm_names=self._vllm_names)
+            attributes = request_attributes(
+                request, self._model, record.engine_index, vllm_names=self._vllm_names
+            )
             self._tracer.add(request, attributes)
 
     def log_engine_initialized(self, info: EngineInfo) -> None:

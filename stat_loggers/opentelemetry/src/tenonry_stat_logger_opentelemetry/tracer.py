@@ -31,9 +31,17 @@ class RequestTracer:
     """Spans of one service for one collector, `url`. What arguments leave open, the OTEL_… variables say."""
 
     def __init__(
-        self, url: str, headers: Mapping[str, str], service_name: str | None, sampling_ratio: float | None
+        self,
+        url: str,
+        headers: Mapping[str, str],
+        service_name: str | None,
+        sampling_ratio: float | None,
     ) -> None:
-        named = service_name or OTELResourceDetector().detect().attributes.get(SERVICE_NAME) or "tenonry"
+        named = (
+            service_name
+            or OTELResourceDetector().detect().attributes.get(SERVICE_NAME)
+            or "tenonry"
+        )
         sampler = None if sampling_ratio is None else ParentBased(TraceIdRatioBased(sampling_ratio))
         exporter = OTLPSpanExporter(endpoint=url, headers=dict(headers) or None)
         self._exporter = WatchedExporter(exporter, shown(url))
@@ -48,10 +56,16 @@ class RequestTracer:
         """The span of a request that has ended, if its trace is sampled. Returns at once."""
         start = request.start_time or time.time() - request.e2e_latency_s
         carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
-        with HUSH.listening():  # headers that make no sense are a client's affair, and begin a new trace
+        with (
+            HUSH.listening()
+        ):  # headers that make no sense are a client's affair, and begin a new trace
             parent = self._propagator.extract(carrier, context=Context())
             span = self._tracer.start_span(
-                SPAN_NAME, parent, SpanKind.SERVER, attributes=attributes, start_time=int(start * NS)
+                SPAN_NAME,
+                parent,
+                SpanKind.SERVER,
+                attributes=attributes,
+                start_time=int(start * NS),
             )
             if request.finish_reason == "error":
                 span.set_status(Status(StatusCode.ERROR))

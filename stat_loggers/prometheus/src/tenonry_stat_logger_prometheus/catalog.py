@@ -23,19 +23,90 @@ ENGINE = ("model_name", "engine")
 
 # Upper bounds, inclusive; the exposition adds +Inf. Time in seconds.
 REQUEST_SECONDS = (
-    *(0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 1.5, 2.5, 5.0, 7.5, 10.0, 15.0, 20.0, 30.0, 45.0),
+    *(
+        0.005,
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1.0,
+        1.5,
+        2.5,
+        5.0,
+        7.5,
+        10.0,
+        15.0,
+        20.0,
+        30.0,
+        45.0,
+    ),
     *(60.0, 120.0, 300.0, 600.0, 1800.0),
 )
 FIRST_TOKEN_SECONDS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.25, 0.5, 0.75, 1.0, 2.5, 5.0, 7.5, 10.0),
+    *(
+        0.001,
+        0.0025,
+        0.005,
+        0.01,
+        0.025,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.25,
+        0.5,
+        0.75,
+        1.0,
+        2.5,
+        5.0,
+        7.5,
+        10.0,
+    ),
     *(20.0, 40.0, 80.0, 160.0, 640.0),
 )
 TOKEN_SECONDS = (
-    *(0.0005, 0.001, 0.0025, 0.005, 0.0075, 0.01, 0.015, 0.02, 0.03, 0.04, 0.05, 0.075, 0.1, 0.15, 0.2, 0.3),
+    *(
+        0.0005,
+        0.001,
+        0.0025,
+        0.005,
+        0.0075,
+        0.01,
+        0.015,
+        0.02,
+        0.03,
+        0.04,
+        0.05,
+        0.075,
+        0.1,
+        0.15,
+        0.2,
+        0.3,
+    ),
     *(0.5, 0.75, 1.0, 2.5, 5.0, 10.0),
 )
 BLOCK_SECONDS = (
-    *(0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0),
+    *(
+        0.001,
+        0.0025,
+        0.005,
+        0.01,
+        0.025,
+        0.05,
+        0.1,
+        0.25,
+        0.5,
+        1.0,
+        2.5,
+        5.0,
+        10.0,
+        30.0,
+        60.0,
+        120.0,
+        300.0,
+    ),
     *(600.0, 1800.0),
 )
 TOKENS = (*(float(digit * 10**power) for power in range(6) for digit in (1, 2, 5)), 1e6)
@@ -65,12 +136,16 @@ def _counter(name: str, text: str, *more: str, vllm: tuple[str, ...] | None = No
     return MetricDef(name, "counter", text, (*ENGINE, *more), (), (name,) if vllm is None else vllm)
 
 
-def _histogram(name: str, buckets: tuple[float, ...], text: str, *, vllm: tuple[str, ...] | None = None) -> MetricDef:
+def _histogram(
+    name: str, buckets: tuple[float, ...], text: str, *, vllm: tuple[str, ...] | None = None
+) -> MetricDef:
     return MetricDef(name, "histogram", text, ENGINE, buckets, (name,) if vllm is None else vllm)
 
 
 def _info(name: str, text: str, *labels: str, vllm: tuple[str, ...] = ()) -> MetricDef:
-    return MetricDef(name, "gauge", f"{text} Always 1; the facts are in the labels.", labels, (), vllm)
+    return MetricDef(
+        name, "gauge", f"{text} Always 1; the facts are in the labels.", labels, (), vllm
+    )
 
 
 METRICS: tuple[MetricDef, ...] = (
@@ -82,7 +157,11 @@ METRICS: tuple[MetricDef, ...] = (
         "Share of the KV cache in use, 0 to 1.",
         vllm=("kv_cache_usage_perc", "gpu_cache_usage_perc"),
     ),
-    _gauge("engine_sleep_state", "1 for the state that the engine is in, 0 for the others.", "sleep_state"),
+    _gauge(
+        "engine_sleep_state",
+        "1 for the state that the engine is in, 0 for the others.",
+        "sleep_state",
+    ),
     _gauge("scheduler_extra", "The scheduler's own numbers, by their names.", "name", vllm=()),
     # what engines did
     _counter("prompt_tokens", "Prompt tokens taken in, those from the prefix cache included."),
@@ -101,7 +180,9 @@ METRICS: tuple[MetricDef, ...] = (
         ("model_name", "reason"),
     ),
     # how long it took
-    _histogram("time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."),
+    _histogram(
+        "time_to_first_token_seconds", FIRST_TOKEN_SECONDS, "From arrival to the first token."
+    ),
     _histogram(
         "inter_token_latency_seconds",
         TOKEN_SECONDS,
@@ -109,18 +190,32 @@ METRICS: tuple[MetricDef, ...] = (
         vllm=("inter_token_latency_seconds", "time_per_output_token_seconds"),
     ),
     _histogram(
-        "request_time_per_output_token_seconds", TOKEN_SECONDS, "Mean time per token of a request after its first."
+        "request_time_per_output_token_seconds",
+        TOKEN_SECONDS,
+        "Mean time per token of a request after its first.",
     ),
-    _histogram("e2e_request_latency_seconds", REQUEST_SECONDS, "From arrival to the end of a request."),
-    _histogram("request_queue_time_seconds", REQUEST_SECONDS, "Time that a request waited to be scheduled."),
-    _histogram("request_prefill_time_seconds", REQUEST_SECONDS, "From first being scheduled to the first token."),
+    _histogram(
+        "e2e_request_latency_seconds", REQUEST_SECONDS, "From arrival to the end of a request."
+    ),
+    _histogram(
+        "request_queue_time_seconds", REQUEST_SECONDS, "Time that a request waited to be scheduled."
+    ),
+    _histogram(
+        "request_prefill_time_seconds",
+        REQUEST_SECONDS,
+        "From first being scheduled to the first token.",
+    ),
     _histogram("request_decode_time_seconds", REQUEST_SECONDS, "From the first token to the last."),
-    _histogram("request_inference_time_seconds", REQUEST_SECONDS, "Prefill and decode time together."),
+    _histogram(
+        "request_inference_time_seconds", REQUEST_SECONDS, "Prefill and decode time together."
+    ),
     # how large it was
     _histogram("request_prompt_tokens", TOKENS, "Prompt tokens of a request."),
     _histogram("request_generation_tokens", TOKENS, "Tokens generated for a request."),
     _histogram(
-        "request_max_num_generation_tokens", TOKENS, "Tokens generated for a request that asked for one sample."
+        "request_max_num_generation_tokens",
+        TOKENS,
+        "Tokens generated for a request that asked for one sample.",
     ),
     _histogram("request_params_max_tokens", TOKENS, "max_tokens of a request that set it."),
     _histogram("request_params_n", SAMPLES, "Samples that a request asked for."),
@@ -131,25 +226,55 @@ METRICS: tuple[MetricDef, ...] = (
         vllm=("iteration_tokens_total",),
     ),
     # samples that a scheduler may report, one per step, under the same names in SchedulerStats.extra
-    _histogram("kv_block_lifetime_seconds", BLOCK_SECONDS, "From a KV block's allocation to its eviction; sampled."),
     _histogram(
-        "kv_block_idle_before_evict_seconds", BLOCK_SECONDS, "From a KV block's last use to its eviction; sampled."
+        "kv_block_lifetime_seconds",
+        BLOCK_SECONDS,
+        "From a KV block's allocation to its eviction; sampled.",
     ),
-    _histogram("kv_block_reuse_gap_seconds", BLOCK_SECONDS, "Between two uses of a cached KV block; sampled."),
+    _histogram(
+        "kv_block_idle_before_evict_seconds",
+        BLOCK_SECONDS,
+        "From a KV block's last use to its eviction; sampled.",
+    ),
+    _histogram(
+        "kv_block_reuse_gap_seconds",
+        BLOCK_SECONDS,
+        "Between two uses of a cached KV block; sampled.",
+    ),
     # facts
     _info("plugin_info", "A plugin in use.", "kind", "name", "distribution", "version"),
     _info(
         "cache_config_info",
         "The KV cache of all engines together.",
-        *("model_name", "block_size", "num_gpu_blocks", "gpu_memory_utilization", "enable_prefix_caching"),
+        *(
+            "model_name",
+            "block_size",
+            "num_gpu_blocks",
+            "gpu_memory_utilization",
+            "enable_prefix_caching",
+        ),
         "kv_cache_bytes",
         vllm=("cache_config_info",),
     ),
     _info(
         "engine_info",
         "The configuration in use.",
-        *("model_name", "architecture", "dtype", "quantization", "max_model_len", "enable_lora", "enforce_eager"),
-        *("tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size", "kv_connector", "context"),
+        *(
+            "model_name",
+            "architecture",
+            "dtype",
+            "quantization",
+            "max_model_len",
+            "enable_lora",
+            "enforce_eager",
+        ),
+        *(
+            "tensor_parallel_size",
+            "pipeline_parallel_size",
+            "data_parallel_size",
+            "kv_connector",
+            "context",
+        ),
     ),
 )
 
@@ -169,5 +294,7 @@ def metric_table(*, vllm_names: bool = False) -> list[tuple[str, str, tuple[str,
         names = exposed_names(metric, vllm_names=vllm_names)
         for name in names:
             text = metric.help if name is names[0] else f"The same samples as {names[0]}."
-            rows.append((name + "_total" * (metric.type == "counter"), metric.type, metric.labels, text))
+            rows.append(
+                (name + "_total" * (metric.type == "counter"), metric.type, metric.labels, text)
+            )
     return rows

@@ -36,7 +36,9 @@ class MetricsServer:
                 "choose another port, or leave it unset and scrape the server's /metrics"
             ) from error
         self.port: int = self._server.server_address[1]
-        self._thread = threading.Thread(target=self._server.serve_forever, name="tenonry-metrics", daemon=True)
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, name="tenonry-metrics", daemon=True
+        )
         self._thread.start()
 
     def close(self) -> None:

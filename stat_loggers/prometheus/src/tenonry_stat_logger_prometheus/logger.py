@@ -25,9 +25,13 @@ class PrometheusOptions(PluginOptions):
     """Options of the prometheus stat logger."""
 
     vllm_names: bool = Field(True, description="Expose every metric under its vllm: names too.")
-    process_metrics: bool = Field(True, description="Memory, CPU, open files and garbage collection of the process.")
+    process_metrics: bool = Field(
+        True, description="Memory, CPU, open files and garbage collection of the process."
+    )
     host: str = Field("127.0.0.1", description="Address for `port`.", min_length=1)
-    port: int | None = Field(None, description="Answer scrapes here too; 0 takes any free port.", ge=0, le=65535)
+    port: int | None = Field(
+        None, description="Answer scrapes here too; 0 takes any free port.", ge=0, le=65535
+    )
 
 
 class PrometheusStatLogger(StatLogger):
@@ -44,17 +48,31 @@ class PrometheusStatLogger(StatLogger):
         from tenonry_stat_logger_prometheus.exposition import StatsCollector, make_registry
         from tenonry_stat_logger_prometheus.http import MetricsServer
 
-        options = context.options if isinstance(context.options, PrometheusOptions) else PrometheusOptions()
-        self._lock = threading.Lock()  # guards everything below, for the length of one record or one copy
+        options = (
+            context.options
+            if isinstance(context.options, PrometheusOptions)
+            else PrometheusOptions()
+        )
+        self._lock = (
+            threading.Lock()
+        )  # guards everything below, for the length of one record or one copy
         self._storage = Storage()
         self._engines: dict[int, EngineSeries] = {}
         self._extra_names: set[str] = set()
         self._sleep_level = 0
         self._model_name = (*context.config.served_model_name, context.config.model)[0]
-        self._rejections = {reason: self._storage.cell("request_rejections", reason) for reason in REJECTION_REASONS}
+        self._rejections = {
+            reason: self._storage.cell("request_rejections", reason) for reason in REJECTION_REASONS
+        }
         collector = StatsCollector(self._read, vllm_names=options.vllm_names)
-        self.registry: CollectorRegistry = make_registry(collector, process_metrics=options.process_metrics)
-        self._server = MetricsServer(self.render, options.host, options.port) if options.port is not None else None
+        self.registry: CollectorRegistry = make_registry(
+            collector, process_metrics=options.process_metrics
+        )
+        self._server = (
+            MetricsServer(self.render, options.host, options.port)
+            if options.port is not None
+            else None
+        )
         self.port = self._server.port if self._server else None
 
     def record(self, record: StatRecord) -> None:
@@ -114,14 +132,24 @@ class PrometheusStatLogger(StatLogger):
         for name in ("plugin_info", "cache_config_info", "engine_info"):
             storage.remove(name)
         for plugin in info.plugins:
-            storage.cell("plugin_info", plugin.kind, plugin.name, plugin.distribution, plugin.version).value = 1
+            storage.cell(
+                "plugin_info", plugin.kind, plugin.name, plugin.distribution, plugin.version
+            ).value = 1
         config = self.context.config
-        cache = (info.block_size, info.num_gpu_blocks, config.gpu_memory_utilization, config.enable_prefix_caching)
+        cache = (
+            info.block_size,
+            info.num_gpu_blocks,
+            config.gpu_memory_utilization,
+            config.enable_prefix_caching,
+        )
         size = usage.kv_cache_bytes if usage is not None else None
         storage.cell("cache_config_info", *(_text(value) for value in (*cache, size))).value = 1
         if usage is not None:
             names = BY_NAME["engine_info"].labels[1:]
-            values = [info.max_model_len if name == "max_model_len" else getattr(usage, name) for name in names]
+            values = [
+                info.max_model_len if name == "max_model_len" else getattr(usage, name)
+                for name in names
+            ]
             storage.cell("engine_info", *(_text(value) for value in values)).value = 1
 
 

@@ -28,13 +28,24 @@ class EngineSeries:
         self._storage, self._engine, self._extra_names = storage, str(engine_index), extra_names
         cell, histogram = storage.cell, storage.histogram
         engine = self._engine
-        self.running, self.waiting = cell("num_requests_running", engine), cell("num_requests_waiting", engine)
+        self.running, self.waiting = (
+            cell("num_requests_running", engine),
+            cell("num_requests_waiting", engine),
+        )
         self.kv_usage = cell("kv_cache_usage_perc", engine)
-        self.prompt_tokens, self.cached_tokens = cell("prompt_tokens", engine), cell("prompt_tokens_cached", engine)
+        self.prompt_tokens, self.cached_tokens = (
+            cell("prompt_tokens", engine),
+            cell("prompt_tokens_cached", engine),
+        )
         self.generation_tokens = cell("generation_tokens", engine)
-        self.finished = {reason: cell("request_success", engine, reason) for reason in FINISH_REASONS}
+        self.finished = {
+            reason: cell("request_success", engine, reason) for reason in FINISH_REASONS
+        }
         self.preemptions = cell("num_preemptions", engine)
-        self.queries, self.hits = cell("prefix_cache_queries", engine), cell("prefix_cache_hits", engine)
+        self.queries, self.hits = (
+            cell("prefix_cache_queries", engine),
+            cell("prefix_cache_hits", engine),
+        )
         self.steps, self.frames_dropped = cell("steps", engine), cell("frames_dropped", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
@@ -102,14 +113,18 @@ class EngineSeries:
             self.prefill.observe(request.prefill_s)
             self.decode.observe(request.decode_s)
             self.inference.observe(request.prefill_s + request.decode_s)
-        after_first = request.num_generation_tokens - request.n  # over all samples, which decode side by side
+        after_first = (
+            request.num_generation_tokens - request.n
+        )  # over all samples, which decode side by side
         if after_first > 0:
             self.tpot.observe(request.decode_s * request.n / after_first)
 
     def set_sleep_state(self, level: int) -> None:
         """Mark the state of a level: 0 awake, 1 weights offloaded, 2 everything discarded."""
         for index, state in enumerate(SLEEP_STATES):
-            self._storage.cell("engine_sleep_state", self._engine, state).value = float(index == level)
+            self._storage.cell("engine_sleep_state", self._engine, state).value = float(
+                index == level
+            )
 
     def forget_state(self) -> None:
         """Remove what only a living engine has; its counters stay, so that sums over time stay right."""

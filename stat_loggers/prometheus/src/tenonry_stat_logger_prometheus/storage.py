@@ -97,7 +97,10 @@ class Storage:
             Reading(
                 metric,
                 tuple((labels, cell.value) for labels, cell in self._cells[metric.name].items()),
-                tuple((labels, *series.read()) for labels, series in self._histograms[metric.name].items()),
+                tuple(
+                    (labels, *series.read())
+                    for labels, series in self._histograms[metric.name].items()
+                ),
             )
             for metric in METRICS
         ]

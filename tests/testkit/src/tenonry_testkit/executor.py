@@ -61,7 +61,11 @@ class ExecutorContract:
         """An executor that did nothing yet; it is shut down at the end of the test."""
         cls, options, _ = resolve_target("executor", self.executor, self.options)
         spec = dataclasses.replace(self.spec, config=tuple(self.config.items()))
-        given = {"vocab_size": spec.vocab_size, "feeds_back": cls.feeds_back_tokens, **worker_options}
+        given = {
+            "vocab_size": spec.vocab_size,
+            "feeds_back": cls.feeds_back_tokens,
+            **worker_options,
+        }
         executor: Executor = cls(
             ExecutorContext(
                 spec.engine_config(),
@@ -209,7 +213,9 @@ class ExecutorContract:
         executor.execute_model(self._first_step()).result(PATIENCE_S)
         self.teardown_method()
         deadline = time.monotonic() + 5.0
-        while (left := {process.pid for process in descendants()} - before) and time.monotonic() < deadline:
+        while (
+            left := {process.pid for process in descendants()} - before
+        ) and time.monotonic() < deadline:
             time.sleep(0.02)
         assert not left
 
@@ -247,7 +253,9 @@ def _greedy() -> Any:
 def _wait_until_done(future: StepFuture) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not future.done():
-        assert time.monotonic() < deadline, "the future is not done, and nobody would wait in result()"
+        assert time.monotonic() < deadline, (
+            "the future is not done, and nobody would wait in result()"
+        )
         time.sleep(0.001)
 
 

@@ -64,7 +64,9 @@ class IOProcessorContract:
         if "_processor" not in cls.__dict__:
             plugin, options, _ = resolve_target("io_processor", self.io_processor, self.options)
             cls._processor = plugin(
-                IOProcessorContext(EngineConfig(model="fake", **self.config), self.model(), options=options)
+                IOProcessorContext(
+                    EngineConfig(model="fake", **self.config), self.model(), options=options
+                )
             )
         return cls._processor
 
@@ -82,7 +84,9 @@ class IOProcessorContract:
         """(text, sizes of the pieces in which its tokens arrive)."""
         return st.tuples(st.sampled_from(self.texts), st.lists(st.integers(1, 4), max_size=40))
 
-    def stream(self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN) -> tuple[list[str], Detokenizer]:
+    def stream(
+        self, text: str, sizes: Sequence[int], params: SamplingParams = PLAIN
+    ) -> tuple[list[str], Detokenizer]:
         """(pieces as they come out when the text's tokens arrive so many at a time, the detokenizer)."""
         ids = self.processor.encode(text, add_special_tokens=False)
         detokenizer = self.processor.make_detokenizer([], params)
@@ -97,7 +101,9 @@ class IOProcessorContract:
             at += detokenizer.consumed
             if detokenizer.stop_reason is not None:
                 return pieces, detokenizer
-            assert detokenizer.consumed == len(given), "ids were left over, but no stop string was found"
+            assert detokenizer.consumed == len(given), (
+                "ids were left over, but no stop string was found"
+            )
         return [*pieces, detokenizer.finish()], detokenizer
 
     # ------------------------------------------------------------------ prompts
@@ -106,16 +112,29 @@ class IOProcessorContract:
         for text in self.texts:
             plain = self.processor.process_prompt(text, PLAIN)
             wrapped = self.processor.process_prompt({"prompt": text}, PLAIN)
-            given = self.processor.process_prompt({"prompt_token_ids": plain.token_ids.tolist()}, PLAIN)
+            given = self.processor.process_prompt(
+                {"prompt_token_ids": plain.token_ids.tolist()}, PLAIN
+            )
             assert plain.token_ids.dtype == given.token_ids.dtype == np.int32
             assert plain.token_ids.ndim == 1
-            assert plain.token_ids.tolist() == wrapped.token_ids.tolist() == given.token_ids.tolist()
+            assert (
+                plain.token_ids.tolist() == wrapped.token_ids.tolist() == given.token_ids.tolist()
+            )
             assert plain.token_ids.tolist() == self.processor.encode(text)
             assert plain.text == wrapped.text == text
 
     @pytest.mark.parametrize(
         "prompt",
-        [None, 7, b"bytes", [], {}, {"prompt": None}, {"prompt_token_ids": []}, {"prompt_token_ids": ["a"]}],
+        [
+            None,
+            7,
+            b"bytes",
+            [],
+            {},
+            {"prompt": None},
+            {"prompt_token_ids": []},
+            {"prompt_token_ids": ["a"]},
+        ],
         ids=repr,
     )
     def test_what_is_no_prompt_is_refused(self, prompt: object) -> None:
@@ -126,7 +145,9 @@ class IOProcessorContract:
     def test_bad_words_become_token_ids(self) -> None:
         """Each bad word is given to the worker as ids, in at least one form."""
         if self.texts:
-            prompt = self.processor.process_prompt(self.texts[0], SamplingParams(bad_words=("time", "café")))
+            prompt = self.processor.process_prompt(
+                self.texts[0], SamplingParams(bad_words=("time", "café"))
+            )
             assert len(prompt.bad_words) >= 2
             assert all(word and all(isinstance(i, int) for i in word) for word in prompt.bad_words)
 
@@ -156,7 +177,10 @@ class IOProcessorContract:
         def check(given: list[int]) -> None:
             detokenizer = self.processor.make_detokenizer([], PLAIN)
             if detokenizer is not None:
-                text = "".join([detokenizer.push([token_id]) for token_id in given]) + detokenizer.finish()
+                text = (
+                    "".join([detokenizer.push([token_id]) for token_id in given])
+                    + detokenizer.finish()
+                )
                 assert isinstance(text, str)
                 assert detokenizer.stop_reason is None
 
@@ -170,7 +194,9 @@ class IOProcessorContract:
             (text, sizes), start, length = drawn
             start %= len(text)
             stop = text[start : start + length]
-            params = SamplingParams(stop=("not in any text", stop), include_stop_str_in_output=include)
+            params = SamplingParams(
+                stop=("not in any text", stop), include_stop_str_in_output=include
+            )
             pieces, detokenizer = self.stream(text, sizes, params)
             at = text.find(stop)
             assert detokenizer.stop_reason == stop
@@ -217,7 +243,9 @@ class IOProcessorContract:
 
     def test_outputs_are_handed_on(self) -> None:
         """`post_process` returns an output of the same request."""
-        output = RequestOutput("r1", "prompt", [1], [CompletionOutput(0, "text", [2], "stop")], finished=True)
+        output = RequestOutput(
+            "r1", "prompt", [1], [CompletionOutput(0, "text", [2], "stop")], finished=True
+        )
         processed = self.processor.post_process(output)
         assert isinstance(processed, RequestOutput)
         assert processed.request_id == "r1"

@@ -64,7 +64,9 @@ class KVConnectorContract:
         while self._built:
             self._built.pop().shutdown()
 
-    def build(self, role: KVConnectorRole, folder: Path, spec: RigSpec | None = None) -> KVConnector:
+    def build(
+        self, role: KVConnectorRole, folder: Path, spec: RigSpec | None = None
+    ) -> KVConnector:
         """One half; it is shut down at the end of the test."""
         cls, options, name = resolve_target("kv_connector", self.kv_connector, self.options(folder))
         spec = dataclasses.replace(spec or self.spec, config=tuple(self.config.items()))
@@ -83,7 +85,10 @@ class KVConnectorContract:
     def rig(self, folder: Path, depth: int = 1) -> Rig:
         """A fresh engine with both halves."""
         spec = dataclasses.replace(self.spec, depth=depth)
-        halves = [self.build(role, folder, spec) for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)]
+        halves = [
+            self.build(role, folder, spec)
+            for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
+        ]
         return Rig(CachingScheduler, spec, connectors=(halves[0], halves[1]))
 
     def folder(self) -> Path:
@@ -120,7 +125,9 @@ class KVConnectorContract:
         for length in range(1, 4 * size + 1):
             entry = rig.add(list(rig.ledger.entries[1].request.token_ids[:length]), 1)
             extra, _ = fresh.match(entry.request, 0)
-            assert extra is None or (extra % size == 0 and 0 <= extra < length), f"{extra} of {length} tokens"
+            assert extra is None or (extra % size == 0 and 0 <= extra < length), (
+                f"{extra} of {length} tokens"
+            )
         rig.drain()
 
     def test_what_is_written_is_read(self) -> None:
@@ -143,14 +150,24 @@ class KVConnectorContract:
 
     def test_tokens_are_those_of_a_run_without_it(self) -> None:
         """Any traffic, any depth, aborts while blocks are on their way; and every block comes back."""
-        program = st.tuples(st.integers(1, 3), storms(sends(families=2, max_length=24), aborts=True))
-        search(program, lambda drawn: self._lifetimes(*drawn), max(1, round(10 * self.effort)), self.phases)
+        program = st.tuples(
+            st.integers(1, 3), storms(sends(families=2, max_length=24), aborts=True)
+        )
+        search(
+            program,
+            lambda drawn: self._lifetimes(*drawn),
+            max(1, round(10 * self.effort)),
+            self.phases,
+        )
 
     def test_requests_that_may_not_share_do_not(self) -> None:
         """Another tenant's salt and another adapter find nothing."""
         folder = self.folder()
         plain = Send(length=14, max_tokens=2)
-        others = [dataclasses.replace(plain, cache_salt="tenant-1"), dataclasses.replace(plain, adapter="a")]
+        others = [
+            dataclasses.replace(plain, cache_salt="tenant-1"),
+            dataclasses.replace(plain, adapter="a"),
+        ]
         for first, second in ((plain, others), (others[0], [plain, others[1]])):
             rig = self.rig(folder)
             send(rig, first)

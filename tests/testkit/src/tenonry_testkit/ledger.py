@@ -120,8 +120,16 @@ class Ledger:
         handles, token_ids = outputs.handles.tolist(), outputs.token_ids.tolist()
         offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
         well_formed = len(offsets) == len(handles) + 1 and offsets[-1] == len(token_ids)
-        expect(well_formed, OWN_CLIENT, f"{len(handles)} handles, {len(token_ids)} tokens, offsets {offsets}")
-        expect(len(set(handles)) == len(handles), OWN_CLIENT, f"a handle appears twice in one delivery: {handles}")
+        expect(
+            well_formed,
+            OWN_CLIENT,
+            f"{len(handles)} handles, {len(token_ids)} tokens, offsets {offsets}",
+        )
+        expect(
+            len(set(handles)) == len(handles),
+            OWN_CLIENT,
+            f"a handle appears twice in one delivery: {handles}",
+        )
         for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
             entry = self._of_client(client, handle)
             expect(entry.is_live, NO_NEWS_AFTER_THE_END, "{} got {}", entry, token_ids[start:end])
@@ -136,29 +144,58 @@ class Ledger:
         if got[at:] != wanted[at : len(got)]:
             too_long = len(got) > len(wanted) and got[: len(wanted)] == wanted
             rule = RIGHT_ENDING if too_long else RIGHT_TOKENS
-            raise RuleBroken(rule, f"{entry} got {got[at:]} at output {at}, expected {wanted[at : len(got)]}")
+            raise RuleBroken(
+                rule, f"{entry} got {got[at:]} at output {at}, expected {wanted[at : len(got)]}"
+            )
 
     def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
         """Every token of who asked, and no other, has its row of log-probabilities; `row` indexes the handles."""
-        handles, token_ids, found = outputs.handles.tolist(), outputs.token_ids.tolist(), outputs.logprobs
-        asked = [i for i, handle in enumerate(handles) if self.entries[handle].wants.logprobs is not None]
+        handles, token_ids, found = (
+            outputs.handles.tolist(),
+            outputs.token_ids.tolist(),
+            outputs.logprobs,
+        )
+        asked = [
+            i for i, handle in enumerate(handles) if self.entries[handle].wants.logprobs is not None
+        ]
         rows = [] if found is None else found.row.tolist()
-        expect(sorted(rows) == asked, OWN_LOGPROBS, f"rows {rows} of {len(handles)} have some; {asked} asked")
+        expect(
+            sorted(rows) == asked,
+            OWN_LOGPROBS,
+            f"rows {rows} of {len(handles)} have some; {asked} asked",
+        )
         for i, row in enumerate(rows):
             if found is not None:
                 first = int(found.token_ids[i, 0])
                 token, entry = token_ids[row], self.entries[handles[row]]
-                expect(first == token, OWN_LOGPROBS, "{} got token {} with those of {}", entry, token, first)
+                expect(
+                    first == token,
+                    OWN_LOGPROBS,
+                    "{} got token {} with those of {}",
+                    entry,
+                    token,
+                    first,
+                )
 
     def _take_prompt_logprobs(self, client: int, outputs: EngineCoreOutputs) -> None:
         pairs = zip(outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True)
         for handle, part in pairs:
             entry = self._of_client(client, handle)
             end = part.start + len(part.rank)
-            fits = entry.is_live and entry.wants.prompt_logprobs is not None and 1 <= part.start < end
-            expect(fits and end <= entry.num_prompt, OWN_LOGPROBS, f"{entry} got those of positions {part.start}–{end}")
+            fits = (
+                entry.is_live and entry.wants.prompt_logprobs is not None and 1 <= part.start < end
+            )
+            expect(
+                fits and end <= entry.num_prompt,
+                OWN_LOGPROBS,
+                f"{entry} got those of positions {part.start}–{end}",
+            )
             prompt = entry.request.source.prompt_token_ids[part.start : end].tolist()
-            expect(part.token_ids[:, 0].tolist() == prompt, OWN_LOGPROBS, f"{entry} got those of another prompt")
+            expect(
+                part.token_ids[:, 0].tolist() == prompt,
+                OWN_LOGPROBS,
+                f"{entry} got those of another prompt",
+            )
             entry.prompt_positions.update(range(part.start, end))
 
     def _take_scheduled(self, client: int, event: ScheduledOutput) -> None:
@@ -166,10 +203,20 @@ class Ledger:
         expect(entry.num_cached is None, OWN_CLIENT, f"{entry} is said to have started twice")
         entry.num_cached, entry.queued_s = event.num_cached_tokens, event.queued_s
         fits = 0 <= event.num_cached_tokens < entry.num_before
-        expect(fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens")
-        expect(entry.started_at is not None, OWN_CLIENT, f"{entry} is said to have started, but never ran")
+        expect(
+            fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens"
+        )
+        expect(
+            entry.started_at is not None,
+            OWN_CLIENT,
+            f"{entry} is said to have started, but never ran",
+        )
         queued_s = (entry.started_at or 0.0) - entry.request.arrival_time
-        expect(abs(event.queued_s - queued_s) < 1e-6, COUNTS, f"{entry} queued {queued_s} s, not {event.queued_s}")
+        expect(
+            abs(event.queued_s - queued_s) < 1e-6,
+            COUNTS,
+            f"{entry} queued {queued_s} s, not {event.queued_s}",
+        )
 
     def _take_finished(self, client: int, finished: FinishedOutput) -> Entry:
         entry = self._of_client(client, finished.handle)
@@ -180,7 +227,9 @@ class Ledger:
             expect(entry.may_fail, RIGHT_ENDING, f"{entry} failed without cause: {finished.error}")
             expect(finished.error, RIGHT_ENDING, f"{entry} ended in an error without a text")
             return entry
-        expect(finished.reason is not FinishReason.ABORT, ONE_OUTCOME, f"{entry} was aborted by nobody")
+        expect(
+            finished.reason is not FinishReason.ABORT, ONE_OUTCOME, f"{entry} was aborted by nobody"
+        )
         right = finished.reason is expected.reason and entry.token_ids == expected.token_ids
         expect(
             right,
@@ -190,9 +239,17 @@ class Ledger:
         )
         if entry.wants.prompt_logprobs is not None:
             missing = set(range(1, entry.num_prompt)) - entry.prompt_positions
-            expect(not missing, OWN_LOGPROBS, f"{entry} ended without those of prompt positions {sorted(missing)}")
+            expect(
+                not missing,
+                OWN_LOGPROBS,
+                f"{entry} ended without those of prompt positions {sorted(missing)}",
+            )
         same_id = finished.stop_token_id == expected.stop_token_id
-        expect(same_id, RIGHT_ENDING, f"{entry}: stop id {finished.stop_token_id}, expected {expected.stop_token_id}")
+        expect(
+            same_id,
+            RIGHT_ENDING,
+            f"{entry}: stop id {finished.stop_token_id}, expected {expected.stop_token_id}",
+        )
         return entry
 
     def summary(self) -> dict[str, int]:

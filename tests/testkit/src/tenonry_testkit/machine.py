@@ -12,7 +12,19 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition,
 
 from tenonry_testkit.rig import Rig
 from tenonry_testkit.spec import RigSpec
-from tenonry_testkit.traffic import Abort, Deliver, FailRow, Launch, Reset, Send, Tick, Turn, play, send, sends
+from tenonry_testkit.traffic import (
+    Abort,
+    Deliver,
+    FailRow,
+    Launch,
+    Reset,
+    Send,
+    Tick,
+    Turn,
+    play,
+    send,
+    sends,
+)
 
 SIZES = (  # (max_num_seqs, max_num_batched_tokens, num_blocks): cramped, ordinary, and a pool of one sequence
     (2, 5, 0),
@@ -39,10 +51,16 @@ class SchedulerMachine(RuleBasedStateMachine):
         """An engine."""
         seqs, budget, blocks = size
         self.rig = type(self).make_rig(
-            dataclasses.replace(self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks)
+            dataclasses.replace(
+                self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks
+            )
         )
 
-    @rule(asked=st.lists(REQUESTS, min_size=1, max_size=3), copies=st.integers(1, 3), turns=st.integers(0, 6))
+    @rule(
+        asked=st.lists(REQUESTS, min_size=1, max_size=3),
+        copies=st.integers(1, 3),
+        turns=st.integers(0, 6),
+    )
     def requests_arrive(self, asked: list[Send], copies: int, turns: int) -> None:
         """Clients ask, some for the same at once, so that rows of one step share what they compute."""
         for one in asked:
@@ -59,7 +77,14 @@ class SchedulerMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.rig.ledger.live)
     def something_ends(self, which: int, how: str) -> None:
         """A request is aborted wherever it stands, or the worker cannot go on with it; rarely, all are aborted."""
-        play(self.rig, [FailRow(which) if how == "row fails" else Abort(None if how == "all leave" else which)])
+        play(
+            self.rig,
+            [
+                FailRow(which)
+                if how == "row fails"
+                else Abort(None if how == "all leave" else which)
+            ],
+        )
 
     @rule(running=st.booleans(), turns=st.integers(0, 3))
     def cache_is_reset(self, running: bool, turns: int) -> None:
@@ -79,4 +104,6 @@ class SchedulerMachine(RuleBasedStateMachine):
 
 def machine_for(make_rig: Callable[[RigSpec], Rig], spec: RigSpec) -> type[SchedulerMachine]:
     """A machine class whose engines are made by `make_rig`."""
-    return type("SchedulerMachine", (SchedulerMachine,), {"make_rig": staticmethod(make_rig), "spec": spec})
+    return type(
+        "SchedulerMachine", (SchedulerMachine,), {"make_rig": staticmethod(make_rig), "spec": spec}
+    )

@@ -9,11 +9,21 @@ from typing import Any
 import pytest
 
 
-def cases_of(suite: type, names: Iterable[str] | None = None) -> Iterator[tuple[str, dict[str, Any]]]:
+def cases_of(
+    suite: type, names: Iterable[str] | None = None
+) -> Iterator[tuple[str, dict[str, Any]]]:
     """(test name, its parameters), with `pytest.mark.parametrize` spelt out; all tests, or those of `names`."""
-    chosen = list(names) if names is not None else [name for name in dir(suite) if name.startswith("test_")]
+    chosen = (
+        list(names)
+        if names is not None
+        else [name for name in dir(suite) if name.startswith("test_")]
+    )
     for name in chosen:
-        marks = [mark for mark in getattr(getattr(suite, name), "pytestmark", []) if mark.name == "parametrize"]
+        marks = [
+            mark
+            for mark in getattr(getattr(suite, name), "pytestmark", [])
+            if mark.name == "parametrize"
+        ]
         columns = [_named(*mark.args[:2]) for mark in marks]
         for choice in itertools.product(*columns):
             yield name, {key: value for part in choice for key, value in part.items()}

@@ -45,7 +45,10 @@ class TmpPlugins:
         return self
 
     def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
     ) -> None:
         importlib.metadata.entry_points = self._entry_points
         sys.path.remove(str(self.folder))
@@ -74,7 +77,12 @@ class TmpPlugins:
             self.module(module, source)
         info = self.folder / f"{re.sub(r'[-.]+', '_', name)}-{version}.dist-info"
         info.mkdir()
-        lines = ["Metadata-Version: 2.1", f"Name: {name}", f"Version: {version}", f"Summary: {summary}"]
+        lines = [
+            "Metadata-Version: 2.1",
+            f"Name: {name}",
+            f"Version: {version}",
+            f"Summary: {summary}",
+        ]
         lines += [f"Requires-Dist: {line}" for line in requires]
         (info / "METADATA").write_text("\n".join(lines) + "\n", "utf-8")
         groups = [
@@ -83,7 +91,9 @@ class TmpPlugins:
         ]
         (info / "entry_points.txt").write_text("\n".join(groups), "utf-8")
         (info / "INSTALLER").write_text("testkit\n", "utf-8")
-        (info / "top_level.txt").write_text("".join(f"{m.partition('.')[0]}\n" for m in modules or {}), "utf-8")
+        (info / "top_level.txt").write_text(
+            "".join(f"{m.partition('.')[0]}\n" for m in modules or {}), "utf-8"
+        )
         (info / "RECORD").write_text("", "utf-8")
         self.forget_caches()
         return info
@@ -102,7 +112,9 @@ class TmpPlugins:
         return path
 
     # ------------------------------------------------------------------ resolving
-    def manager(self, policy: PluginPolicy | None = None, *, discover: bool = True) -> PluginManager:
+    def manager(
+        self, policy: PluginPolicy | None = None, *, discover: bool = True
+    ) -> PluginManager:
         """A plugin manager that knows only what this test installed; `discover`: with its hook modules."""
         return PluginManager(policy, discover=discover)
 
@@ -123,7 +135,9 @@ class TmpPlugins:
     # ------------------------------------------------------------------ details
     def _own_entry_points(self, **conditions: Any) -> importlib.metadata.EntryPoints:
         found = [
-            point for dist in importlib.metadata.distributions(path=[str(self.folder)]) for point in dist.entry_points
+            point
+            for dist in importlib.metadata.distributions(path=[str(self.folder)])
+            for point in dist.entry_points
         ]
         return importlib.metadata.EntryPoints(found).select(**conditions)
 
@@ -136,6 +150,7 @@ def fake_model_installed(folder: Path) -> Iterator[TmpPlugins]:
     """The models of `fakes.model` are known, beside all that is installed, to whatever finds `folder` on its path."""
     with TmpPlugins(folder, see_installed=True) as plugins:
         plugins.distribution(
-            "fake-model", entry_points={"tenonry.plugins": {"fake-model": "tenonry_testkit.fakes.model"}}
+            "fake-model",
+            entry_points={"tenonry.plugins": {"fake-model": "tenonry_testkit.fakes.model"}},
         )
         yield plugins

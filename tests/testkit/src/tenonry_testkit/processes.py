@@ -32,7 +32,9 @@ def children_killed(patience_s: float = 20.0) -> Iterator[None]:
     try:
         yield
     finally:
-        started = [one for one in psutil.Process().children(recursive=True) if one.pid not in before]
+        started = [
+            one for one in psutil.Process().children(recursive=True) if one.pid not in before
+        ]
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -86,7 +88,11 @@ class Running:
         folder = Path(self._folder.name)
         self._out, self._err = folder / "stdout", folder / "stderr"
         (folder / "stdin").write_text(stdin, "utf-8")
-        with self._out.open("wb") as out, self._err.open("wb") as err, (folder / "stdin").open("rb") as given:
+        with (
+            self._out.open("wb") as out,
+            self._err.open("wb") as err,
+            (folder / "stdin").open("rb") as given,
+        ):
             self.process = subprocess.Popen(
                 [*command, *self.words],
                 stdin=given,
@@ -142,13 +148,17 @@ class Running:
             if found:
                 return found
             missing = f"waiting for {name or what}"
-            assert self.returncode is None, f"ended with {self.returncode} while {missing}\n{self.output}"
+            assert self.returncode is None, (
+                f"ended with {self.returncode} while {missing}\n{self.output}"
+            )
             assert time.monotonic() < deadline, f"{timeout} s passed while {missing}\n{self.output}"
             time.sleep(0.02)
 
     def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
         """The first match of `pattern` in what it writes."""
-        found = self.wait_for(lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}")
+        found = self.wait_for(
+            lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}"
+        )
         assert isinstance(found, re.Match)
         return found
 
@@ -167,12 +177,16 @@ class Running:
         """Kill it and everything below it, at once."""
         victims: list[Any] = [*self.descendants(), self.process]
         with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)  # also those whose parent has died: they are in its session
+            os.killpg(
+                self.pid, signal.SIGKILL
+            )  # also those whose parent has died: they are in its session
         for victim in victims:
             with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):
                 victim.kill()
         self.process.wait()
-        psutil.wait_procs([victim for victim in victims if isinstance(victim, psutil.Process)], timeout=5)
+        psutil.wait_procs(
+            [victim for victim in victims if isinstance(victim, psutil.Process)], timeout=5
+        )
 
     def close(self) -> None:
         """Kill what is left and remove the captured output."""
@@ -191,11 +205,17 @@ class Server(Running):
 
     url = ""
 
-    def wait_ready(self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL) -> Server:
+    def wait_ready(
+        self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL
+    ) -> Server:
         """Wait until it has printed its address and answers `ready_path` with 200."""
         deadline = time.monotonic() + timeout
         self.url = self.wait_for_output(url_pattern, timeout).group(1).rstrip("/")
-        self.wait_for(lambda: self.status_of(ready_path) == 200, deadline - time.monotonic(), f"{ready_path} to be 200")
+        self.wait_for(
+            lambda: self.status_of(ready_path) == 200,
+            deadline - time.monotonic(),
+            f"{ready_path} to be 200",
+        )
         return self
 
     def status_of(self, path: str, timeout: float = 5.0) -> int:

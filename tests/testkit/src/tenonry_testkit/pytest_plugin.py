@@ -16,7 +16,9 @@ import pytest
 
 from tenonry_testkit.residue import ResidueWatch, mark_descendants
 
-EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"  # as in `search`, which would load hypothesis into every session
+EFFORT_VARIABLE = (
+    "TENONRY_TESTKIT_EFFORT"  # as in `search`, which would load hypothesis into every session
+)
 WATCH = pytest.StashKey[ResidueWatch]()
 
 
@@ -30,14 +32,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="contract suites look at N times as many examples, drawn at random (N > 1)",
     )
     parser.addini(
-        "tenonry_residue", "fail tests that leave processes, threads, sockets, … behind: on or off", default="on"
+        "tenonry_residue",
+        "fail tests that leave processes, threads, sockets, … behind: on or off",
+        default="on",
     )
-    parser.addini("tenonry_residue_grace_s", "seconds that what a test started has for going away", default="5")
+    parser.addini(
+        "tenonry_residue_grace_s",
+        "seconds that what a test started has for going away",
+        default="5",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Start to watch."""
-    config.addinivalue_line("markers", "leaves_residue(reason): the test may leave processes, threads, … behind")
+    config.addinivalue_line(
+        "markers", "leaves_residue(reason): the test may leave processes, threads, … behind"
+    )
     times = config.getoption("--testkit-effort")
     if times is not None:
         os.environ[EFFORT_VARIABLE] = str(times)
@@ -47,7 +57,9 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_fixture_setup(fixturedef: Any, request: pytest.FixtureRequest) -> Generator[None, Any, Any]:
+def pytest_fixture_setup(
+    fixturedef: Any, request: pytest.FixtureRequest
+) -> Generator[None, Any, Any]:
     """What a fixture of a wider scope starts belongs to the fixture, and may stay as long as it does."""
     watch = request.config.stash.get(WATCH, None)
     if watch is None or fixturedef.scope == "function":
@@ -74,11 +86,16 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
     if watch is None:
         return
     excused = item.get_closest_marker("leaves_residue")
-    left = watch.leftovers(grace_s=0.0 if excused else float(item.config.getini("tenonry_residue_grace_s")))
+    left = watch.leftovers(
+        grace_s=0.0 if excused else float(item.config.getini("tenonry_residue_grace_s"))
+    )
     if left:
         watch.forgive(left)
         if excused is None:
-            pytest.fail("the test left behind:\n" + "\n".join(f"  {thing.text}" for thing in left), pytrace=False)
+            pytest.fail(
+                "the test left behind:\n" + "\n".join(f"  {thing.text}" for thing in left),
+                pytrace=False,
+            )
 
 
 # ------------------------------------------------------------------------------------------------------ fixtures
@@ -120,7 +137,9 @@ def fake_model_site(tmp_path: Path) -> Iterator[Any]:
 @pytest.fixture
 def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """TENONRY_… variables of whoever runs the tests mean nothing to this test, nor to the processes that it starts."""
-    for name in [name for name in os.environ if name.startswith("TENONRY_") and name != EFFORT_VARIABLE]:
+    for name in [
+        name for name in os.environ if name.startswith("TENONRY_") and name != EFFORT_VARIABLE
+    ]:
         monkeypatch.delenv(name)
 
 

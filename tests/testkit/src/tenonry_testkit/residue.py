@@ -19,11 +19,16 @@ from typing import Any
 
 import psutil
 
-RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by all that a test starts, also when its parent has died
+RUN_VARIABLE = (
+    "PYTEST_TENONRY_RUN"  # inherited by all that a test starts, also when its parent has died
+)
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 RUN_DIRECTORIES = "tenonry-*"
-HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")  # live as long as the interpreter
+HELPERS = (
+    "multiprocessing.resource_tracker",
+    "multiprocessing.forkserver",
+)  # live as long as the interpreter
 GRACE_S = 5.0
 
 
@@ -51,7 +56,13 @@ class ResidueWatch:
     # ------------------------------------------------------------------ who may stay
     def now(self) -> set[Thing]:
         """All things of this process and its descendants."""
-        return {*self._processes(), *_threads(), *_listening(), *_shared_memory(), *_run_directories()}
+        return {
+            *self._processes(),
+            *_threads(),
+            *_listening(),
+            *_shared_memory(),
+            *_run_directories(),
+        }
 
     def allow(self, owner: object, things: Iterable[Thing]) -> None:
         """These belong to `owner`, and may stay until `disallow`; None means for good."""
@@ -68,7 +79,9 @@ class ResidueWatch:
             left = self._left()
             if not left or time.monotonic() >= deadline:
                 break
-            if pause == 0.005:  # the first time: objects in reference cycles close themselves when collected
+            if (
+                pause == 0.005
+            ):  # the first time: objects in reference cycles close themselves when collected
                 import gc
 
                 gc.collect()
@@ -96,12 +109,15 @@ class ResidueWatch:
     def _is_foreign(self, thing: Thing) -> bool:
         """Somebody else's: the machine is shared, and these have no owner that could be asked."""
         if thing.kind == "shared memory":
-            return _used_by_others(lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids())
+            return _used_by_others(
+                lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids()
+            )
         if thing.kind == "run folder":
             own, inodes = self._own_pids(), _bound_inodes(str(thing.key))
             maker = _maker_of(str(thing.key))
             return (maker not in own and psutil.pid_exists(maker)) or (
-                bool(inodes) and _used_by_others(lambda pid: bool(inodes & _socket_inodes(pid)), own)
+                bool(inodes)
+                and _used_by_others(lambda pid: bool(inodes & _socket_inodes(pid)), own)
             )
         return False
 
@@ -112,15 +128,24 @@ class ResidueWatch:
     def _processes(self) -> list[Thing]:
         if not PROC.is_dir():
             return [
-                _process(child.pid, " ".join(child.cmdline())) for child in psutil.Process().children(recursive=True)
+                _process(child.pid, " ".join(child.cmdline()))
+                for child in psutil.Process().children(recursive=True)
             ]
         pids = set(_pids())
         self._foreign_pids &= pids
         parents = {pid: _parent(pid) for pid in pids - self._foreign_pids}
-        own = {pid for pid in parents if pid != os.getpid() and _is_ours(pid, parents) and not _is_gone(pid)}
+        own = {
+            pid
+            for pid in parents
+            if pid != os.getpid() and _is_ours(pid, parents) and not _is_gone(pid)
+        }
         self._foreign_pids |= pids - own - {os.getpid()}
         lines = {pid: _read(pid, "cmdline").replace("\0", " ").strip() for pid in own}
-        return [_process(pid, line) for pid, line in lines.items() if not any(helper in line for helper in HELPERS)]
+        return [
+            _process(pid, line)
+            for pid, line in lines.items()
+            if not any(helper in line for helper in HELPERS)
+        ]
 
 
 def _process(pid: int, command: str) -> Thing:
@@ -196,12 +221,16 @@ def _listening() -> list[Thing]:
     for number, inode in _sockets_of_this_process():
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
             if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-                found.append(Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}"))
+                found.append(
+                    Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}")
+                )
     return found
 
 
 def _sockets_of_this_process() -> list[tuple[int, str]]:
-    return [(number, target) for number, target in _open_files("self") if target.startswith("socket:")]
+    return [
+        (number, target) for number, target in _open_files("self") if target.startswith("socket:")
+    ]
 
 
 def _open_files(pid: int | str) -> list[tuple[int, str]]:
@@ -217,12 +246,18 @@ def _open_files(pid: int | str) -> list[tuple[int, str]]:
 def _shared_memory() -> list[Thing]:
     if not SHARED_MEMORY.is_dir():
         return []
-    return [Thing("shared memory", str(path), f"shared memory segment {path.name}") for path in SHARED_MEMORY.iterdir()]
+    return [
+        Thing("shared memory", str(path), f"shared memory segment {path.name}")
+        for path in SHARED_MEMORY.iterdir()
+    ]
 
 
 def _run_directories() -> list[Thing]:
     folder = Path(tempfile.gettempdir())
-    return [Thing("run folder", str(path), f"run folder {path}") for path in folder.glob(RUN_DIRECTORIES)]
+    return [
+        Thing("run folder", str(path), f"run folder {path}")
+        for path in folder.glob(RUN_DIRECTORIES)
+    ]
 
 
 def _maker_of(folder: str) -> int:

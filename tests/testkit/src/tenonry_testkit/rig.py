@@ -30,7 +30,13 @@ from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
 from tenonry_testkit.rig_checks import check_counts, check_end
-from tenonry_testkit.rules import GONE_IS_SENT, NO_NEWS_AFTER_THE_END, ONE_OUTCOME, TRANSFERS_END, expect
+from tenonry_testkit.rules import (
+    GONE_IS_SENT,
+    NO_NEWS_AFTER_THE_END,
+    ONE_OUTCOME,
+    TRANSFERS_END,
+    expect,
+)
 from tenonry_testkit.spec import Oracle, RigSpec, StepRunner, ready_fake_worker, travelled
 from tenonry_testkit.watch import StepWatch
 
@@ -60,11 +66,19 @@ class Rig:
         guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
         self.spec = spec or RigSpec()
-        self.config, self.kv_cache, self.clock = self.spec.engine_config(), self.spec.kv_cache(groups), VirtualClock()
-        self.oracle: Oracle = oracle or TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
+        self.config, self.kv_cache, self.clock = (
+            self.spec.engine_config(),
+            self.spec.kv_cache(groups),
+            VirtualClock(),
+        )
+        self.oracle: Oracle = oracle or TokenModel(
+            self.spec.vocab_size, self.spec.seed, self.spec.windows
+        )
         self.guard = guard
         self.connector = connectors[0] if connectors else None
-        self.worker: StepRunner = worker or ready_fake_worker(self.spec, connectors[1] if connectors else None)
+        self.worker: StepRunner = worker or ready_fake_worker(
+            self.spec, connectors[1] if connectors else None
+        )
         context = SchedulerContext(
             self.config,
             self.kv_cache,
@@ -155,25 +169,47 @@ class Rig:
             with self.guard():
                 self.scheduler.add_request(entry.request)
         except RequestError as error:
-            self.ledger.end(entry, FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error)))
+            self.ledger.end(
+                entry, FinishedOutput(entry.handle, FinishReason.ERROR, error=str(error))
+            )
             self.validator.ended(entry.handle)
         else:
             self.watch.arrived(entry)
         check_counts(self)
 
-    def abort(self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT) -> list[Request]:
+    def abort(
+        self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT
+    ) -> list[Request]:
         """End requests from outside, None for all. Checks that exactly the live ones among them are said to end."""
         asked = None if handles is None else list(handles)
-        wanted = {entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked}
+        wanted = {
+            entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked
+        }
         with self.guard():
             ended = self.scheduler.finish_requests(asked, reason)
         said = [request.handle for request in ended]
-        expect(len(set(said)) == len(said), ONE_OUTCOME, f"finish_requests names a request twice: {said}")
+        expect(
+            len(set(said)) == len(said),
+            ONE_OUTCOME,
+            f"finish_requests names a request twice: {said}",
+        )
         stray = set(said) - wanted
-        expect(not stray, NO_NEWS_AFTER_THE_END, f"finish_requests ended {stray}, which were not live or not asked for")
-        expect(set(said) == wanted, ONE_OUTCOME, f"finish_requests did not say that {wanted - set(said)} ended")
+        expect(
+            not stray,
+            NO_NEWS_AFTER_THE_END,
+            f"finish_requests ended {stray}, which were not live or not asked for",
+        )
+        expect(
+            set(said) == wanted,
+            ONE_OUTCOME,
+            f"finish_requests did not say that {wanted - set(said)} ended",
+        )
         for request in ended:
-            expect(request.is_finished, ONE_OUTCOME, f"{request} was returned as ended, but is {request.status.name}")
+            expect(
+                request.is_finished,
+                ONE_OUTCOME,
+                f"{request} was returned as ended, but is {request.status.name}",
+            )
             self.ledger.end_from_outside(request.handle, reason)
             self.validator.ended(request.handle)
             self.watch.ended(request.handle)
@@ -192,7 +228,9 @@ class Rig:
     @property
     def fake_worker(self) -> FakeWorker:
         if not isinstance(self.worker, FakeWorker):
-            raise TypeError(f"this needs the fake worker; the rig was given a {type(self.worker).__name__}")
+            raise TypeError(
+                f"this needs the fake worker; the rig was given a {type(self.worker).__name__}"
+            )
         return self.worker
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
@@ -218,11 +256,18 @@ class Rig:
             entry.started_at = self.clock() if entry.started_at is None else entry.started_at
         self.outputs.append(output)
         check_counts(self)
-        if not len(output.row) and not len(output.gone) and not output.new and self.connector is None:
+        if (
+            not len(output.row)
+            and not len(output.gone)
+            and not output.new
+            and self.connector is None
+        ):
             return False
         output.connector_metadata = travelled(output.connector_metadata)
         answer = self.worker.execute_model(output)
-        self.in_flight.append((output, DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer))
+        self.in_flight.append(
+            (output, DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer)
+        )
         if self._has_fake_worker:
             for handle in self.fake_worker.contaminated:
                 self.ledger.entries[handle].may_fail = True
@@ -239,7 +284,11 @@ class Rig:
         for entry in ended:
             self.validator.ended(entry.handle)
             self.watch.ended(entry.handle)
-            if entry.finished is not None and entry.finished.reason is FinishReason.ERROR and self._has_fake_worker:
+            if (
+                entry.finished is not None
+                and entry.finished.reason is FinishReason.ERROR
+                and self._has_fake_worker
+            ):
                 self.fake_worker.failure_was_told(entry.handle)
         check_counts(self)
         return ended

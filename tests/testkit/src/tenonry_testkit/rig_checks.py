@@ -16,8 +16,14 @@ def check_counts(rig: Rig) -> None:
     live = rig.ledger.num_live
     scheduler = rig.scheduler
     unfinished, busy = scheduler.has_unfinished_requests(), scheduler.has_requests()
-    expect(unfinished == bool(live), COUNTS, f"has_unfinished_requests() is {unfinished} with {live} unfinished")
-    expect(busy or not live, GONE_IS_SENT, f"has_requests() is False with {live} unfinished requests")
+    expect(
+        unfinished == bool(live),
+        COUNTS,
+        f"has_unfinished_requests() is {unfinished} with {live} unfinished",
+    )
+    expect(
+        busy or not live, GONE_IS_SENT, f"has_requests() is False with {live} unfinished requests"
+    )
     expect(
         busy or not rig.watch.rows,
         GONE_IS_SENT,
@@ -25,7 +31,10 @@ def check_counts(rig: Rig) -> None:
     )
     running, waiting = scheduler.get_request_counts()
     expect(
-        running >= 0 and waiting >= 0 and running + waiting == live and running <= rig.spec.max_num_seqs,
+        running >= 0
+        and waiting >= 0
+        and running + waiting == live
+        and running <= rig.spec.max_num_seqs,
         COUNTS,
         f"{running} running and {waiting} waiting, but {live} requests are unfinished",
     )
@@ -34,10 +43,20 @@ def check_counts(rig: Rig) -> None:
 def check_end(rig: Rig) -> None:
     """Everything ended, everything was given back."""
     expect(not rig.ledger.live, ONE_OUTCOME, f"never ended: {rig.ledger.live}")
-    expect(not rig.watch.rows, GONE_IS_SENT, f"the workers still hold rows {sorted(rig.watch.rows)}")
+    expect(
+        not rig.watch.rows, GONE_IS_SENT, f"the workers still hold rows {sorted(rig.watch.rows)}"
+    )
     stats = rig.scheduler.make_stats()
-    expect(stats.num_running == 0 and stats.num_waiting == 0, COUNTS, f"idle, but the statistics say {stats}")
-    expect(abs(stats.kv_cache_usage) < 1e-9, NOTHING_LEAKS, f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}")
+    expect(
+        stats.num_running == 0 and stats.num_waiting == 0,
+        COUNTS,
+        f"idle, but the statistics say {stats}",
+    )
+    expect(
+        abs(stats.kv_cache_usage) < 1e-9,
+        NOTHING_LEAKS,
+        f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}",
+    )
     blocks = getattr(rig.scheduler, "blocks", None)
     if isinstance(blocks, BlockManager):
         lost = blocks.num_total - blocks.num_free

@@ -16,14 +16,18 @@ RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
 NO_NEWS_AFTER_THE_END = "nothing is delivered to a request that has ended"
 OWN_CLIENT = "news goes to the client that asked"
-OWN_LOGPROBS = "log-probabilities come with the tokens that they belong to, for who asked and only then"
+OWN_LOGPROBS = (
+    "log-probabilities come with the tokens that they belong to, for who asked and only then"
+)
 COUNTS = "counts and statistics say what is there"
 GONE_IS_SENT = "has_requests() stays true until every gone row was sent, and no longer"
 NOTHING_LEAKS = "when all requests have ended, every block is free or a reusable cached block"
 TRANSFERS_END = "a KV connector names in poll every request that waits for its transfer, or whose blocks it keeps"
 SAME_DECISIONS = "the same calls and the same clock give the same decisions"
 NO_WALL_CLOCK = "the only clock that is read is context.clock"
-CACHE_IS_PRIVATE = "a cached block is reused only for the same tokens, salt and adapter, and never after a reset"
+CACHE_IS_PRIVATE = (
+    "a cached block is reused only for the same tokens, salt and adapter, and never after a reset"
+)
 
 
 class RuleBroken(AssertionError):

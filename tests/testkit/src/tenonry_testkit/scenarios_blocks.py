@@ -24,7 +24,11 @@ def the_pool_is_whole(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
         largest = send(rig, Send(family=7, length=rig.spec.max_model_len - 4, max_tokens=99))
         rig.drain()
         whole = largest.finished is not None and largest.finished.reason is FinishReason.LENGTH
-        expect(whole, NOTHING_LEAKS, f"{largest} needs the whole pool, and ended with {largest.finished}")
+        expect(
+            whole,
+            NOTHING_LEAKS,
+            f"{largest} needs the whole pool, and ended with {largest.finished}",
+        )
     if rig.scheduler.reset_prefix_cache():
         rig.check_end()
 
@@ -44,20 +48,30 @@ def the_cache_is_private(make_rig: MakeRig) -> None:
     for change in changes:
         entry = send(rig, dataclasses.replace(plain, **change))
         rig.drain()
-        expect(not entry.num_cached, CACHE_IS_PRIVATE, f"{change or 'the first'} finds {entry.num_cached} tokens")
+        expect(
+            not entry.num_cached,
+            CACHE_IS_PRIVATE,
+            f"{change or 'the first'} finds {entry.num_cached} tokens",
+        )
     done = rig.reset_prefix_cache()
     expect(done, CACHE_IS_PRIVATE, "reset_prefix_cache() of an idle scheduler returned False")
     for change in changes[:2]:
         entry = send(rig, dataclasses.replace(plain, **change))
         rig.drain()
-        expect(not entry.num_cached, CACHE_IS_PRIVATE, f"after a reset {change} finds {entry.num_cached} tokens")
+        expect(
+            not entry.num_cached,
+            CACHE_IS_PRIVATE,
+            f"after a reset {change} finds {entry.num_cached} tokens",
+        )
 
 
 def blocks_come_from_elsewhere(make_rig: MakeRig, how: str, depth: int, ops: Sequence[Op]) -> None:
     """One engine fills the store, a second one, with an empty cache, is served from it."""
     spec = RigSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
     options = MemoryOptions(
-        store="scheduler contract", asynchronous="async" in how, fail_loads=2 if "failing" in how else 0
+        store="scheduler contract",
+        asynchronous="async" in how,
+        fail_loads=2 if "failing" in how else 0,
     )
     STORES.pop(options.store, None)
     try:
@@ -67,7 +81,9 @@ def blocks_come_from_elsewhere(make_rig: MakeRig, how: str, depth: int, ops: Seq
         STORES.pop(options.store, None)
 
 
-def memory_connectors(spec: RigSpec, options: MemoryOptions) -> tuple[MemoryConnector, MemoryConnector]:
+def memory_connectors(
+    spec: RigSpec, options: MemoryOptions
+) -> tuple[MemoryConnector, MemoryConnector]:
     """The scheduler's half and the worker's."""
     halves = [
         MemoryConnector(

@@ -32,8 +32,16 @@ def idle_is_idle(rig: Rig) -> None:
     scheduler = rig.scheduler
     expect(not scheduler.has_requests(), GONE_IS_SENT, "a new scheduler has requests")
     expect(not rig.launch(), GONE_IS_SENT, "a new scheduler schedules something")
-    expect(scheduler.finish_requests(None, FinishReason.ABORT) == [], COUNTS, "a new scheduler ends something")
-    expect(scheduler.finish_requests([7], FinishReason.ABORT) == [], COUNTS, "an unknown handle ends something")
+    expect(
+        scheduler.finish_requests(None, FinishReason.ABORT) == [],
+        COUNTS,
+        "a new scheduler ends something",
+    )
+    expect(
+        scheduler.finish_requests([7], FinishReason.ABORT) == [],
+        COUNTS,
+        "an unknown handle ends something",
+    )
     send(rig, Send())
     rig.drain()
     expect(not rig.launch(), GONE_IS_SENT, "an idle scheduler schedules something")
@@ -66,7 +74,9 @@ def gone_is_sent(rig: Rig) -> None:
         lambda entry: None,
         lambda entry: rig.abort([entry.handle]),
         rig.fail,
-        lambda entry: rig.reset_prefix_cache(reset_running_requests=True) and rig.abort([entry.handle]),
+        lambda entry: (
+            rig.reset_prefix_cache(reset_running_requests=True) and rig.abort([entry.handle])
+        ),
     ]
     for way in ways:
         entry = send(rig, Send(length=6, max_tokens=5))
@@ -106,14 +116,24 @@ def statistics_hold(rig: Rig, ops: Sequence[Op]) -> None:
         stats = rig.scheduler.make_stats()
         live = rig.ledger.num_live
         total = stats.num_running + stats.num_waiting
-        expect(total == live, COUNTS, f"{stats.num_running} running + {stats.num_waiting} waiting, {live} unfinished")
+        expect(
+            total == live,
+            COUNTS,
+            f"{stats.num_running} running + {stats.num_waiting} waiting, {live} unfinished",
+        )
         share = 0.0 <= stats.kv_cache_usage <= 1.0
         expect(share, COUNTS, f"kv_cache_usage is {stats.kv_cache_usage}")
         hits = 0 <= stats.prefix_cache_hits <= stats.prefix_cache_queries
         expect(hits, COUNTS, f"{stats.prefix_cache_hits} hits of {stats.prefix_cache_queries}")
-        expect(stats.num_preemptions >= 0 <= stats.num_steps, COUNTS, f"a counter went down: {stats}")
+        expect(
+            stats.num_preemptions >= 0 <= stats.num_steps, COUNTS, f"a counter went down: {stats}"
+        )
         numbers = all(isinstance(value, int | float) for value in stats.extra.values())
         expect(numbers, COUNTS, f"extra holds something that is no number: {stats.extra}")
         steps += stats.num_steps
-    expect(steps == len(rig.outputs), COUNTS, f"num_steps adds up to {steps} after {len(rig.outputs)} steps")
+    expect(
+        steps == len(rig.outputs),
+        COUNTS,
+        f"num_steps adds up to {steps} after {len(rig.outputs)} steps",
+    )
     rig.drain()

@@ -23,10 +23,18 @@ from tenonry_testkit.wall_clock import WallClockTrap
 def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
     """(depth, the one who must not starve, those who come after it, again and again)."""
     patient = st.builds(
-        Send, family=st.just(5), length=st.integers(8, 20), max_tokens=st.integers(4, 10), priority=st.just(9)
+        Send,
+        family=st.just(5),
+        length=st.integers(8, 20),
+        max_tokens=st.integers(4, 10),
+        priority=st.just(9),
     )
     hasty = st.builds(
-        Send, family=st.integers(0, 3), length=st.integers(1, 6), max_tokens=st.integers(1, 4), priority=st.just(0)
+        Send,
+        family=st.integers(0, 3),
+        length=st.integers(1, 6),
+        max_tokens=st.integers(1, 4),
+        priority=st.just(0),
     )
     return st.tuples(st.integers(1, 3), patient, st.lists(hasty, min_size=2, max_size=6))
 
@@ -59,11 +67,17 @@ def own_order_is_kept(rig: Rig, asks: list[Send]) -> None:
     """
     entries = [send(rig, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)]
     rig.drain()
-    keyed = [(entry.request.key, entry.arrival, rig.watch.first_run[entry.handle]) for entry in entries]
+    keyed = [
+        (entry.request.key, entry.arrival, rig.watch.first_run[entry.handle]) for entry in entries
+    ]
     if any(key is None for key, _, _ in keyed):
         return
     started = [first for _, _, first in sorted(keyed, key=lambda item: item[:2])]
-    expect(started == sorted(started), OWN_ORDER, f"in the scheduler's order, requests start in steps {started}")
+    expect(
+        started == sorted(started),
+        OWN_ORDER,
+        f"in the scheduler's order, requests start in steps {started}",
+    )
 
 
 def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
@@ -72,7 +86,9 @@ def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
     runs = []
     for run in range(3):
         random.seed(run)
-        clutter = [object() for _ in range(101 * run)]  # other addresses for everything that is made from now on
+        clutter = [
+            object() for _ in range(101 * run)
+        ]  # other addresses for everything that is made from now on
         rig = make_rig(spec)
         if run == 2:
             rig.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
@@ -86,7 +102,11 @@ def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
 def _compare(first: list[SchedulerOutput], second: list[SchedulerOutput]) -> None:
     expect(len(first) == len(second), SAME_DECISIONS, f"{len(first)} steps, then {len(second)}")
     for one, two in zip(first, second, strict=True):
-        expect(encoded(one) == encoded(two), SAME_DECISIONS, f"step {one.step_id} was\n{one}\nthen\n{two}")
+        expect(
+            encoded(one) == encoded(two),
+            SAME_DECISIONS,
+            f"step {one.step_id} was\n{one}\nthen\n{two}",
+        )
 
 
 def encoded(output: SchedulerOutput) -> bytes:
@@ -104,14 +124,31 @@ def _plain(value: Any) -> Any:
 
 def no_other_clock(make_rig: MakeRig) -> None:
     """A life with every kind of event, while all clocks but the context's raise."""
-    packages = {cls.__module__.partition(".")[0] for cls in type(make_rig(RigSpec()).scheduler).__mro__}
+    packages = {
+        cls.__module__.partition(".")[0] for cls in type(make_rig(RigSpec()).scheduler).__mro__
+    }
     trap = WallClockTrap(packages - {"abc", "builtins"})
     try:
         for depth in (1, 2):
             rig = make_rig(RigSpec(depth=depth), guard=trap.watched)
             rig.guard = trap.watched
-            asks: list[Op] = [Send(family=n % 3, length=4 + n, max_tokens=3 + n, stop_after=2) for n in range(6)]
-            play(rig, [*asks, Turn(6), Tick(5.0), Abort(1), Launch(), Reset(running=True), Deliver(), Turn(9), *asks])
+            asks: list[Op] = [
+                Send(family=n % 3, length=4 + n, max_tokens=3 + n, stop_after=2) for n in range(6)
+            ]
+            play(
+                rig,
+                [
+                    *asks,
+                    Turn(6),
+                    Tick(5.0),
+                    Abort(1),
+                    Launch(),
+                    Reset(running=True),
+                    Deliver(),
+                    Turn(9),
+                    *asks,
+                ],
+            )
             rig.drain()
     finally:
         trap.close()

@@ -33,7 +33,9 @@ from tenonry_testkit.spec import RigSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, play, sends, storms
 
-CRAMPED = RigSpec(max_num_seqs=3, max_num_batched_tokens=6)  # its pool holds one sequence of full length
+CRAMPED = RigSpec(
+    max_num_seqs=3, max_num_batched_tokens=6
+)  # its pool holds one sequence of full length
 ROOMY = RigSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
@@ -66,7 +68,9 @@ class SchedulerContract:
         if self.policy is not None:
             fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
         spec = dataclasses.replace(spec, config=tuple(fields.items()))
-        return Rig(self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts)
+        return Rig(
+            self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts
+        )
 
     @classmethod
     def _resolved(cls) -> tuple[Any, BaseModel, str]:
@@ -84,10 +88,14 @@ class SchedulerContract:
             cls._points[kind, name] = resolve_owned(kind, name)[0]
         return cls._points[kind, name]
 
-    def _search(self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12) -> None:
+    def _search(
+        self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12
+    ) -> None:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 
-    def _storm(self, spec: RigSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12) -> None:
+    def _storm(
+        self, spec: RigSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12
+    ) -> None:
         """Play programs at all depths and drain; the rig checks every rule."""
 
         def check(drawn: tuple[int, list[Op]]) -> None:
@@ -115,7 +123,10 @@ class SchedulerContract:
     def test_long_prompts_wait_for_a_whole_step_without_chunked_prefill(self) -> None:
         """With chunked prefill off, a row computes all of its tokens in one step."""
         config = (("enable_chunked_prefill", False),)
-        self._storm(RigSpec(max_num_batched_tokens=32, num_blocks=12, config=config), storms(sends(max_length=31)))
+        self._storm(
+            RigSpec(max_num_batched_tokens=32, num_blocks=12, config=config),
+            storms(sends(max_length=31)),
+        )
 
     def test_only_known_unfinished_requests_run(self) -> None:
         """Aborted, finished and unknown requests are never scheduled, whatever was in flight."""
@@ -123,7 +134,9 @@ class SchedulerContract:
 
     def test_a_block_has_one_writer(self) -> None:
         """Shared prefixes, reused blocks, steps in flight: nobody writes where somebody else does."""
-        self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16)
+        self._storm(
+            dataclasses.replace(CRAMPED, max_num_seqs=4), storms(sends(families=1), aborts=True), 16
+        )
 
     @pytest.mark.parametrize("block_size, windows", [(1, (0,)), (4, (0, 6)), (8, (0,))])
     def test_every_token_has_a_slot(self, block_size: int, windows: tuple[int, ...]) -> None:
@@ -172,13 +185,18 @@ class SchedulerContract:
     def test_min_tokens_hold_stop_ids_back(self) -> None:
         """Before min_tokens no stop id ends a request."""
         asked = st.builds(
-            dataclasses.replace, sends(max_output=12), stop_after=st.integers(0, 5), min_tokens=st.integers(1, 12)
+            dataclasses.replace,
+            sends(max_output=12),
+            stop_after=st.integers(0, 5),
+            min_tokens=st.integers(1, 12),
         )
         self._storm(ROOMY, storms(asked))
 
     def test_delivered_tokens_count_as_output(self) -> None:
         """A request that was partly answered elsewhere goes on where it was: limits, stop ids, min_tokens."""
-        asked = st.builds(dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9))
+        asked = st.builds(
+            dataclasses.replace, sends(max_output=12), num_delivered=st.integers(1, 9)
+        )
         self._storm(CRAMPED, storms(asked))
 
     def test_a_failed_row_ends_alone(self) -> None:
@@ -189,7 +207,10 @@ class SchedulerContract:
     def test_log_probabilities_belong_to_their_tokens(self) -> None:
         """Whoever asked gets them with each token, and once for each position of the prompt."""
         asked = st.builds(
-            dataclasses.replace, sends(), logprobs=st.none() | st.integers(0, 2), prompt_logprobs=st.none() | st.just(1)
+            dataclasses.replace,
+            sends(),
+            logprobs=st.none() | st.integers(0, 2),
+            prompt_logprobs=st.none() | st.just(1),
         )
         self._storm(ROOMY, storms(asked, aborts=True, resets=True), 8)
 
@@ -206,7 +227,9 @@ class SchedulerContract:
     def test_counts_and_statistics_say_what_is_there(self) -> None:
         """Running and waiting add up in every state; usage is a share; counters only count up."""
         self._search(
-            storms(aborts=True, resets=True), lambda ops: scenarios_endings.statistics_hold(self.rig(CRAMPED), ops), 8
+            storms(aborts=True, resets=True),
+            lambda ops: scenarios_endings.statistics_hold(self.rig(CRAMPED), ops),
+            8,
         )
 
     # ------------------------------------------------------------------ fairness
@@ -216,14 +239,19 @@ class SchedulerContract:
         A scheduler whose `starvation_free` is False is held to its own order, and to finish when the stream ends.
         """
         self._search(
-            scenarios_fairness.streams(), lambda drawn: scenarios_fairness.a_stream_goes_by(self.rig, *drawn), 8
+            scenarios_fairness.streams(),
+            lambda drawn: scenarios_fairness.a_stream_goes_by(self.rig, *drawn),
+            8,
         )
 
     # ------------------------------------------------------------------ blocks
     def test_all_blocks_come_back(self) -> None:
         """After a storm the pool is whole: a request that needs all of it runs."""
         program = storms(aborts=True, resets=True, failures=True)
-        self._search(st.tuples(DEPTHS, program), lambda drawn: scenarios_blocks.the_pool_is_whole(self.rig, *drawn))
+        self._search(
+            st.tuples(DEPTHS, program),
+            lambda drawn: scenarios_blocks.the_pool_is_whole(self.rig, *drawn),
+        )
 
     def test_prefix_cache_changes_no_token(self) -> None:
         """Whatever is found in the cache, tokens are those of a run without it."""
@@ -256,10 +284,14 @@ class SchedulerContract:
         program = storms(sends(max_length=10, max_output=28), aborts=True, resets=True)
         try:
             self._search(
-                st.tuples(DEPTHS, program), lambda drawn: scenarios_fairness.twice_the_same(self.rig, *drawn), 8
+                st.tuples(DEPTHS, program),
+                lambda drawn: scenarios_fairness.twice_the_same(self.rig, *drawn),
+                8,
             )
         except Flaky as error:
-            raise RuleBroken(SAME_DECISIONS, "a program that gave two different runs gave equal ones later") from error
+            raise RuleBroken(
+                SAME_DECISIONS, "a program that gave two different runs gave equal ones later"
+            ) from error
 
     def test_the_wall_clock_is_not_read(self) -> None:
         """The only clock is the context's: all others raise while the scheduler runs."""

@@ -33,7 +33,9 @@ def effort() -> int:
 def brief_shrinking() -> Iterator[None]:
     """Give hypothesis ten seconds instead of five minutes to make a failing example small: a test has a time limit."""
     before = getattr(engine, "MAX_SHRINKING_SECONDS", None)
-    if before is None:  # a hypothesis that calls it something else: failures take longer, that is all
+    if (
+        before is None
+    ):  # a hypothesis that calls it something else: failures take longer, that is all
         yield
         return
     engine.MAX_SHRINKING_SECONDS = 10
@@ -43,7 +45,9 @@ def brief_shrinking() -> Iterator[None]:
         engine.MAX_SHRINKING_SECONDS = before
 
 
-def search_settings(examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES) -> settings:
+def search_settings(
+    examples: int, *, steps: int = 30, phases: Sequence[Phase] = PHASES
+) -> settings:
     """Settings for `examples` examples at effort 1; deterministic there, random above."""
     times = effort()
     return settings(
@@ -77,8 +81,13 @@ def search(
 
 
 def search_machine(
-    machine: type[RuleBasedStateMachine], examples: int, steps: int, phases: Sequence[Phase] = PHASES
+    machine: type[RuleBasedStateMachine],
+    examples: int,
+    steps: int,
+    phases: Sequence[Phase] = PHASES,
 ) -> None:
     """Run a state machine."""
     with brief_shrinking():
-        run_state_machine_as_test(machine, settings=search_settings(examples, steps=steps, phases=phases))
+        run_state_machine_as_test(
+            machine, settings=search_settings(examples, steps=steps, phases=phases)
+        )

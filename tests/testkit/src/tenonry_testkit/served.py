@@ -35,7 +35,13 @@ def served_config(**values: Any) -> EngineConfig:
 def params(**fields: Any) -> SamplingParams:
     """Greedy, eight tokens, each as it comes; any field may be replaced."""
     return SamplingParams(
-        **{"temperature": 0, "max_tokens": 8, "detokenize": False, "output_kind": OutputKind.DELTA, **fields}
+        **{
+            "temperature": 0,
+            "max_tokens": 8,
+            "detokenize": False,
+            "output_kind": OutputKind.DELTA,
+            **fields,
+        }
     )
 
 
@@ -45,7 +51,9 @@ def tokens(prompt: list[int] | str, sampling: SamplingParams) -> list[int]:
     return TokenModel(512).complete(ids, sampling, max_model_len=LENGTH).token_ids
 
 
-async def collect(engine: AsyncLLM, prompt: Any, sampling: SamplingParams, request_id: str, **fields: Any) -> list[int]:
+async def collect(
+    engine: AsyncLLM, prompt: Any, sampling: SamplingParams, request_id: str, **fields: Any
+) -> list[int]:
     """All tokens of one DELTA stream."""
     got: list[int] = []
     last: RequestOutput | None = None

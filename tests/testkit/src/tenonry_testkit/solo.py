@@ -37,7 +37,11 @@ class SoloOracle:
         delivered: Sequence[int] = (),
     ) -> Completion:
         """As `spec.Oracle.complete`."""
-        limit = max_model_len if params.max_tokens is None else min(max_model_len, len(prompt) + params.max_tokens)
+        limit = (
+            max_model_len
+            if params.max_tokens is None
+            else min(max_model_len, len(prompt) + params.max_tokens)
+        )
         key = (tuple(prompt), repr(params), limit, tuple(stop_ids), adapter, tuple(delivered))
         if key not in self._known:
             new = NewRow(
@@ -46,7 +50,8 @@ class SoloOracle:
                 token_ids=np.array([*prompt, *delivered], np.int32),
                 num_computed=0,
                 num_output=len(delivered),
-                block_ids=(np.arange(-(-limit // self._block_size), dtype=np.int32),) * self._num_groups,
+                block_ids=(np.arange(-(-limit // self._block_size), dtype=np.int32),)
+                * self._num_groups,
                 sampling=params,
                 stop_token_ids=tuple(stop_ids),
                 adapter=adapter,

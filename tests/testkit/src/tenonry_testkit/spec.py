@@ -55,7 +55,9 @@ class RigSpec:
     def kv_cache(self, groups: Sequence[KVCacheGroup] = ()) -> KVCacheConfig:
         """The cache as planned; `groups` are those that a real worker reports."""
         groups = tuple(groups) or tuple(
-            KVCacheGroup(layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8)
+            KVCacheGroup(
+                layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8
+            )
             for i, w in enumerate(self.windows)
         )
         least = -(-self.max_model_len // self.block_size)

@@ -35,7 +35,9 @@ TRACES = st.dictionaries(
 
 def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
     """What an engine may report; a scheduler's own numbers may have any name."""
-    extra = st.dictionaries(TEXTS, st.floats(allow_nan=True, allow_infinity=True) | COUNTS.map(float), max_size=3)
+    extra = st.dictionaries(
+        TEXTS, st.floats(allow_nan=True, allow_infinity=True) | COUNTS.map(float), max_size=3
+    )
     return st.builds(
         SchedulerStats,
         num_running=COUNTS,
@@ -129,8 +131,14 @@ class StatLoggerContract:
         """Zeros everywhere, no part at all, an interval without records."""
         logger = self.build()
         logger.log_engine_initialized(engine_info())
-        for scheduler, iteration in ((None, None), (SchedulerStats(), None), (None, IterationStats())):
-            logger.record(StatRecord(engine_index=0, time=0.0, scheduler=scheduler, iteration=iteration))
+        for scheduler, iteration in (
+            (None, None),
+            (SchedulerStats(), None),
+            (None, IterationStats()),
+        ):
+            logger.record(
+                StatRecord(engine_index=0, time=0.0, scheduler=scheduler, iteration=iteration)
+            )
             logger.log()
         logger.log()
         logger.shutdown()
@@ -169,7 +177,11 @@ class StatLoggerContract:
             logger = self.build()
             for number, call in enumerate(order):
                 if call == "record":
-                    logger.record(StatRecord(engine_index=number % 3, time=float(number), scheduler=SchedulerStats()))
+                    logger.record(
+                        StatRecord(
+                            engine_index=number % 3, time=float(number), scheduler=SchedulerStats()
+                        )
+                    )
                 elif call == "ready":
                     logger.log_engine_initialized(engine_info(1 + number % 4))
                 elif call == "log":
@@ -187,9 +199,13 @@ class StatLoggerContract:
         first, second = self.build(), self.build()
         for logger in (first, second):
             logger.log_engine_initialized(engine_info())
-            logger.record(StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats(num_running=1)))
+            logger.record(
+                StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats(num_running=1))
+            )
         first.shutdown()
-        second.record(StatRecord(engine_index=0, time=2.0, iteration=IterationStats(num_generation_tokens=3)))
+        second.record(
+            StatRecord(engine_index=0, time=2.0, iteration=IterationStats(num_generation_tokens=3))
+        )
         second.log()
         second.shutdown()
 
@@ -200,7 +216,9 @@ class StatLoggerContract:
         logger.log_engine_initialized(engine_info())
         assert logger.interval_s > 0
         logger.shutdown()
-        left = [thread for thread in threading.enumerate() if thread not in before and not thread.daemon]
+        left = [
+            thread for thread in threading.enumerate() if thread not in before and not thread.daemon
+        ]
         for thread in left:
             thread.join(5.0)
         assert not [thread for thread in left if thread.is_alive()]

@@ -23,7 +23,9 @@ def resolve_target(
     Raises PluginError for what the kernel would refuse, and TypeError for a suite that names nothing.
     """
     if target is None:
-        raise TypeError(f'this suite does not say what it tests; add the line:  {kind} = "my_package:MyClass"')
+        raise TypeError(
+            f'this suite does not say what it tests; add the line:  {kind} = "my_package:MyClass"'
+        )
     if isinstance(target, str):
         entry = PluginManager(discover=False).resolve(
             kind, PluginChoice(name=target, options=options or {}), EngineConfig(model="fake")
@@ -31,7 +33,10 @@ def resolve_target(
         cls: Any = entry.load()
         return cls, entry.load_options(cls), target
     entry = PlanEntry(
-        kind=kind, name=target.__name__, target=f"{target.__module__}:{target.__qualname__}", options=options or {}
+        kind=kind,
+        name=target.__name__,
+        target=f"{target.__module__}:{target.__qualname__}",
+        options=options or {},
     )
     check_class(target, entry)
     return target, entry.load_options(target), target.__name__

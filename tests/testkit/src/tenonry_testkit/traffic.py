@@ -38,7 +38,10 @@ class Send:
     prompt_logprobs: int | None = None
 
     def __repr__(self) -> str:
-        fields = [(field.name, getattr(self, field.name), field.default) for field in dataclasses.fields(self)]
+        fields = [
+            (field.name, getattr(self, field.name), field.default)
+            for field in dataclasses.fields(self)
+        ]
         return f"Send({', '.join(f'{name}={value!r}' for name, value, usual in fields if value != usual)})"
 
 
@@ -122,7 +125,9 @@ def _stop_ids(rig: Rig, ask: Send, prompt: list[int]) -> tuple[int, ...]:
     if ask.stop_after is None:
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
-    free = rig.oracle.complete(prompt, params, max_model_len=rig.spec.max_model_len, adapter=ask.adapter)
+    free = rig.oracle.complete(
+        prompt, params, max_model_len=rig.spec.max_model_len, adapter=ask.adapter
+    )
     return (free.token_ids[ask.stop_after % len(free.token_ids)],)
 
 
@@ -208,7 +213,11 @@ def storms(
         st.builds(Tick, st.sampled_from((0.001, 1.0, 3600.0))),
     ]
     if aborts:
-        events += [st.builds(Abort, st.integers(0, 5)), st.builds(Abort, st.integers(0, 5)), st.just(Abort(None))]
+        events += [
+            st.builds(Abort, st.integers(0, 5)),
+            st.builds(Abort, st.integers(0, 5)),
+            st.just(Abort(None)),
+        ]
     if resets:
         events.append(st.builds(Reset, st.booleans()))
     if failures:

@@ -30,7 +30,11 @@ class Stay:
 
     def __init__(self, new: NewRow, entry: Entry) -> None:
         self.row, self.entry = new.row, entry
-        self.num_computed, self.num_known, self.num_pending = new.num_computed, len(new.token_ids), 0
+        self.num_computed, self.num_known, self.num_pending = (
+            new.num_computed,
+            len(new.token_ids),
+            0,
+        )
         self.blocks = [ids.tolist() for ids in new.block_ids]
 
 
@@ -89,13 +93,21 @@ class StepWatch:
         self._extend(output)
         total = sum(output.num_tokens.tolist())
         budget = self._spec.max_num_batched_tokens
-        expect(total <= budget, LIMITS, f"step {output.step_id} computes {total} tokens of {budget}")
-        expect(len(self.rows) <= self._spec.max_num_seqs, LIMITS, f"{len(self.rows)} rows are in use")
+        expect(
+            total <= budget, LIMITS, f"step {output.step_id} computes {total} tokens of {budget}"
+        )
+        expect(
+            len(self.rows) <= self._spec.max_num_seqs, LIMITS, f"{len(self.rows)} rows are in use"
+        )
         written: dict[tuple[int, int], Stay] = {}
         for row, count, samples in zip(
             output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist(), strict=True
         ):
-            expect(row in self.rows, KNOWN_AND_UNFINISHED, f"step {output.step_id} runs row {row}, which holds nothing")
+            expect(
+                row in self.rows,
+                KNOWN_AND_UNFINISHED,
+                f"step {output.step_id} runs row {row}, which holds nothing",
+            )
             self._compute(self.rows[row], count, samples=samples, written=written)
         self._settle_writers(written)
 
@@ -105,31 +117,67 @@ class StepWatch:
             raise RuleBroken(KNOWN_AND_UNFINISHED, f"handle {new.handle} runs, but nobody added it")
         expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in step {step_id}")
         twice = [stay.row for stay in self.rows.values() if stay.entry is entry]
-        expect(not twice, KNOWN_AND_UNFINISHED, f"{entry} is in row {twice} and enters row {new.row}")
-        expect(new.row not in self.rows, KNOWN_AND_UNFINISHED, f"{entry} enters row {new.row}, which is in use")
+        expect(
+            not twice, KNOWN_AND_UNFINISHED, f"{entry} is in row {twice} and enters row {new.row}"
+        )
+        expect(
+            new.row not in self.rows,
+            KNOWN_AND_UNFINISHED,
+            f"{entry} enters row {new.row}, which is in use",
+        )
         self.rows[new.row] = Stay(new, entry)
         self.overtaken.pop(entry.handle, None)
         self.first_run.setdefault(entry.handle, step_id)
 
     def _extend(self, output: SchedulerOutput) -> None:
-        columns = (output.new_block_row.tolist(), output.new_block_group.tolist(), output.new_block_id.tolist())
+        columns = (
+            output.new_block_row.tolist(),
+            output.new_block_group.tolist(),
+            output.new_block_id.tolist(),
+        )
         for row, group, block in zip(*columns, strict=True):
-            expect(row in self.rows, KNOWN_AND_UNFINISHED, f"row {row} gets block {block}, but holds nothing")
+            expect(
+                row in self.rows,
+                KNOWN_AND_UNFINISHED,
+                f"row {row} gets block {block}, but holds nothing",
+            )
             self.rows[row].blocks[group].append(block)
 
-    def _compute(self, stay: Stay, count: int, *, samples: bool, written: dict[tuple[int, int], Stay]) -> None:
+    def _compute(
+        self, stay: Stay, count: int, *, samples: bool, written: dict[tuple[int, int], Stay]
+    ) -> None:
         start, end = stay.num_computed, stay.num_computed + count
         self._check_length(stay, end, samples=samples)
         stay.num_computed = end
         stay.num_pending += samples
         size = self._kv_cache.block_size
         for group, blocks in enumerate(stay.blocks):
-            expect(len(blocks) * size >= end, HAS_SLOT, "{} has {} blocks for {} tokens", stay.entry, len(blocks), end)
+            expect(
+                len(blocks) * size >= end,
+                HAS_SLOT,
+                "{} has {} blocks for {} tokens",
+                stay.entry,
+                len(blocks),
+                end,
+            )
             for block in blocks[start // size : -(-end // size)]:
-                expect(0 <= block < self._kv_cache.num_blocks, HAS_SLOT, "{} has block {}", stay.entry, block)
+                expect(
+                    0 <= block < self._kv_cache.num_blocks,
+                    HAS_SLOT,
+                    "{} has block {}",
+                    stay.entry,
+                    block,
+                )
                 other = written.get((group, block), stay)
                 new = (group, block) not in written
-                expect(new, ONE_WRITER, "block {} is written by {} and {}", block, stay.entry, other.entry)
+                expect(
+                    new,
+                    ONE_WRITER,
+                    "block {} is written by {} and {}",
+                    block,
+                    stay.entry,
+                    other.entry,
+                )
                 written[group, block] = stay
 
     def _check_length(self, stay: Stay, end: int, *, samples: bool) -> None:
@@ -139,19 +187,41 @@ class StepWatch:
         expect(end <= self._spec.max_model_len, LIMITS, "{} would hold {} tokens", entry, end)
         expect(end <= length, NO_OVERRUN, "{} computes token {} of {}", entry, end, length)
         if samples:
-            expect(length < entry.limit, NO_OVERRUN, "{} samples token {} of {}", entry, length + 1, entry.limit)
+            expect(
+                length < entry.limit,
+                NO_OVERRUN,
+                "{} samples token {} of {}",
+                entry,
+                length + 1,
+                entry.limit,
+            )
         else:
-            expect(self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length)
+            expect(
+                self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length
+            )
         if not self._spec.feeds_back:
             known = entry.num_before + len(entry.token_ids)
-            expect(end <= known, NO_PENDING, "{} computes token {}, of which {} are known", entry, end, known)
+            expect(
+                end <= known,
+                NO_PENDING,
+                "{} computes token {}, of which {} are known",
+                entry,
+                end,
+                known,
+            )
 
     def _settle_writers(self, written: dict[tuple[int, int], Stay]) -> None:
         """A block that one row wrote may be written by another only after the first let go of it."""
         for (group, block), stay in written.items():
             before = self._writers.get((group, block))
-            still = before is not None and before is not stay and self.rows.get(before.row) is before
+            still = (
+                before is not None and before is not stay and self.rows.get(before.row) is before
+            )
             if still and before is not None:
                 shared = block in before.blocks[group]
-                expect(not shared, ONE_WRITER, f"block {block} of {before.entry} is written by {stay.entry}")
+                expect(
+                    not shared,
+                    ONE_WRITER,
+                    f"block {block} of {before.entry} is written by {stay.entry}",
+                )
             self._writers[group, block] = stay

@@ -48,7 +48,10 @@ class ScatteredBlocks(SimpleBlocks):
     def free(self, *args: Any, **options: Any) -> Any:
         order = [list(free) for free in self._free]
         result = super().free(*args, **options)
-        self._free = [[*old, *(b for b in free if b not in old)] for old, free in zip(order, self._free, strict=True)]
+        self._free = [
+            [*old, *(b for b in free if b not in old)]
+            for old, free in zip(order, self._free, strict=True)
+        ]
         return result
 
 
@@ -88,7 +91,9 @@ class WorkerContract:
         """What the worker is built with."""
         _, options, _ = resolve_target("worker", self.worker, self.options)
         config = dataclasses.replace(self.spec, config=tuple(self.config.items())).engine_config()
-        context = WorkerContext(config, self.model(), max_model_len=self.spec.max_model_len, options=options)
+        context = WorkerContext(
+            config, self.model(), max_model_len=self.spec.max_model_len, options=options
+        )
         return dataclasses.replace(context, **changes)
 
     # ------------------------------------------------------------------ tools
@@ -109,16 +114,22 @@ class WorkerContract:
         groups = list(worker.kv_cache_groups())
         choose_block_size(groups, self.spec.block_size)
         worker.initialize_cache(
-            dataclasses.replace(self.spec, windows=tuple(group.window for group in groups)).kv_cache(groups)
+            dataclasses.replace(
+                self.spec, windows=tuple(group.window for group in groups)
+            ).kv_cache(groups)
         )
         worker.warm_up()
         return worker
 
-    def run(self, spec: RigSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler) -> Rig:
+    def run(
+        self, spec: RigSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler
+    ) -> Rig:
         """An engine around a fresh worker; what comes out is compared with the answers of a second one, asked alone."""
         worker, oracle = self.started(), self._oracle()
         groups = tuple(worker.kv_cache_groups())
-        spec = dataclasses.replace(spec or self.spec, windows=tuple(group.window for group in groups))
+        spec = dataclasses.replace(
+            spec or self.spec, windows=tuple(group.window for group in groups)
+        )
         return Rig(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
 
     def _oracle(self) -> SoloOracle:
@@ -156,7 +167,10 @@ class WorkerContract:
         worker.load()
         groups = worker.kv_cache_groups()
         assert groups
-        assert all(group.bytes_per_token >= 0 and (group.kind == "sliding") == bool(group.window) for group in groups)
+        assert all(
+            group.bytes_per_token >= 0 and (group.kind == "sliding") == bool(group.window)
+            for group in groups
+        )
         layers = [layer for group in groups for layer in group.layers]
         assert len(set(layers)) == len(layers), "a layer is in two groups"
         assert worker.available_memory().free_bytes > 0
@@ -182,7 +196,9 @@ class WorkerContract:
 
     def test_preempted_requests_come_back_as_they_were(self) -> None:
         """A pool so small that requests are preempted and computed again."""
-        spec = dataclasses.replace(self.spec, num_blocks=-(-self.spec.max_model_len // self.spec.block_size))
+        spec = dataclasses.replace(
+            self.spec, num_blocks=-(-self.spec.max_model_len // self.spec.block_size)
+        )
         rig = self.run(spec)
         for number in range(4):
             rig.add(list(self.prompt_ids[: 2 + number]), 30)
@@ -196,7 +212,9 @@ class WorkerContract:
     def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
         """Requests of one step share blocks that this very step fills; later ones find them in the cache."""
         rig = self.run(scheduler=CachingScheduler)
-        prefix = [self.prompt_ids[i % len(self.prompt_ids)] for i in range(2 * self.spec.block_size)]
+        prefix = [
+            self.prompt_ids[i % len(self.prompt_ids)] for i in range(2 * self.spec.block_size)
+        ]
         entries = [rig.add([*prefix, tail], 6) for tail in self.prompt_ids[:3]]
         rig.drain()
         entries.append(rig.add([*prefix, self.prompt_ids[4]], 6))
@@ -226,13 +244,19 @@ class WorkerContract:
             whole = rig.add(prompt, 9, temperature=temperature, seed=seed)
             rig.drain()
             for delivered in (1, 4):
-                rest = rig.add(prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed)
+                rest = rig.add(
+                    prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed
+                )
                 rig.drain()
                 assert rest.token_ids == whole.token_ids[delivered:]
 
     def test_seeded_samples_do_not_depend_on_the_batch(self) -> None:
         """Randomness is keyed by seed and output position, so neighbours and chunks change nothing."""
-        self._mixed(self.run(dataclasses.replace(self.spec, max_num_batched_tokens=9)), temperature=1.0, seed=5)
+        self._mixed(
+            self.run(dataclasses.replace(self.spec, max_num_batched_tokens=9)),
+            temperature=1.0,
+            seed=5,
+        )
 
     # ------------------------------------------------------------------ results and calls
     def test_results_have_the_shapes_that_the_interface_names(self) -> None:
@@ -261,7 +285,9 @@ class WorkerContract:
                 with pytest.raises(Unsupported, match=name):
                     worker.call(name)
         worker.check_health()
-        assert all(isinstance(text, str) for pair in worker.resolved_plugins().items() for text in pair)
+        assert all(
+            isinstance(text, str) for pair in worker.resolved_plugins().items() for text in pair
+        )
 
 
 def _check_shapes(output: SchedulerOutput, result: ModelRunnerOutput, vocab_size: int) -> None:

@@ -13,7 +13,12 @@ import msgspec
 
 from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
-from tenonry_openai_server.protocol.logprobs import TokenTexts, chat_logprobs, completion_logprobs, prompt_logprobs
+from tenonry_openai_server.protocol.logprobs import (
+    TokenTexts,
+    chat_logprobs,
+    completion_logprobs,
+    prompt_logprobs,
+)
 from tenonry_openai_server.protocol.responses import Usage
 
 DONE = b"data: [DONE]\n\n"
@@ -23,7 +28,15 @@ _encode = msgspec.json.Encoder().encode
 class Wishes:
     """What a client wants to hear besides text; `logprobs` is the number of alternatives, None for no logprobs."""
 
-    __slots__ = ("continuous_usage", "echo", "include_usage", "logprobs", "max_tokens", "prompt_logprobs", "token_ids")
+    __slots__ = (
+        "continuous_usage",
+        "echo",
+        "include_usage",
+        "logprobs",
+        "max_tokens",
+        "prompt_logprobs",
+        "token_ids",
+    )
 
     def __init__(
         self,
@@ -68,15 +81,33 @@ class ChunkWriter(ABC):
     delta_close: ClassVar[bytes]
 
     def __init__(
-        self, response_id: str, created: int, model: str, wishes: Wishes, texts: TokenTexts, bases: dict[str, int]
+        self,
+        response_id: str,
+        created: int,
+        model: str,
+        wishes: Wishes,
+        texts: TokenTexts,
+        bases: dict[str, int],
     ) -> None:
         self.wishes, self.texts, self._bases = wishes, texts, bases
-        constant = {"id": response_id, "object": self.object_name, "created": created, "model": model}
+        constant = {
+            "id": response_id,
+            "object": self.object_name,
+            "created": created,
+            "model": model,
+        }
         self._open = b"data: " + _encode(constant)[:-1] + b',"choices":['
         self._no_usage = b',"usage":null' if wishes.include_usage else b""
         self._plain = wishes.are_plain
-        self._counts = wishes.max_tokens != 0  # the engine makes at least one token, which then nobody sees
-        self._plain_close = self.delta_close + b',"logprobs":null,"finish_reason":null}]' + self._no_usage + b"}\n\n"
+        self._counts = (
+            wishes.max_tokens != 0
+        )  # the engine makes at least one token, which then nobody sees
+        self._plain_close = (
+            self.delta_close
+            + b',"logprobs":null,"finish_reason":null}]'
+            + self._no_usage
+            + b"}\n\n"
+        )
         self._prompts: dict[str, _Prompt] = {}
         self._heads: dict[int, bytes] = {}  # of the completions that have begun
         self._lengths: dict[int, int] = {}  # characters sent, for text offsets
@@ -120,7 +151,17 @@ class ChunkWriter(ABC):
             ending["stop_reason"] = completion.stop_reason
         fields = _encode(ending)[1:-1]
         return b"".join(
-            (lead, self._heads[index], _encode(text), self.delta_close, b",", fields, b"}]", usage, b"}\n\n")
+            (
+                lead,
+                self._heads[index],
+                _encode(text),
+                self.delta_close,
+                b",",
+                fields,
+                b"}]",
+                usage,
+                b"}\n\n",
+            )
         )
 
     def _lead(self, index: int, output: RequestOutput) -> bytes:
@@ -176,7 +217,10 @@ class CompletionChunks(ChunkWriter):
             self._lengths[index] = offset + len(text)
             if begins and wishes.echo:
                 token_ids = [*output.prompt_token_ids, *token_ids]
-                positions = [*(output.prompt_logprobs or [None] * len(output.prompt_token_ids)), *positions]
+                positions = [
+                    *(output.prompt_logprobs or [None] * len(output.prompt_token_ids)),
+                    *positions,
+                ]
             extras["logprobs"] = completion_logprobs(token_ids, positions, self.texts, offset)
         return text, extras
 
@@ -193,16 +237,25 @@ class ChatChunks(ChunkWriter):
         if self.wishes.token_ids and index == 0:
             ids = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
         if self.wishes.prompt_logprobs and index == 0 and output.prompt_logprobs is not None:
-            ids += b',"prompt_logprobs":' + _encode(prompt_logprobs(output.prompt_logprobs, self.texts))
-        choice = b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]' % index
+            ids += b',"prompt_logprobs":' + _encode(
+                prompt_logprobs(output.prompt_logprobs, self.texts)
+            )
+        choice = (
+            b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
+            % index
+        )
         return self._open + choice + ids + self._no_usage + b"}\n\n"
 
     def _content(
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool
     ) -> tuple[str, dict[str, Any]]:
-        extras: dict[str, Any] = {"token_ids": completion.token_ids} if self.wishes.token_ids else {}
+        extras: dict[str, Any] = (
+            {"token_ids": completion.token_ids} if self.wishes.token_ids else {}
+        )
         extras["logprobs"] = None
         if self.wishes.logprobs is not None:
             positions = completion.logprobs or []
-            extras["logprobs"] = chat_logprobs(completion.token_ids, positions, self.texts, self.wishes.logprobs)
+            extras["logprobs"] = chat_logprobs(
+                completion.token_ids, positions, self.texts, self.wishes.logprobs
+            )
         return completion.text, extras

@@ -9,7 +9,12 @@ from msgspec import UNSET
 from tenonry.errors import EngineGenerateError
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry_openai_server.protocol.chunks import Wishes
-from tenonry_openai_server.protocol.logprobs import TokenTexts, chat_logprobs, completion_logprobs, prompt_logprobs
+from tenonry_openai_server.protocol.logprobs import (
+    TokenTexts,
+    chat_logprobs,
+    completion_logprobs,
+    prompt_logprobs,
+)
 from tenonry_openai_server.protocol.responses import (
     ChatChoice,
     ChatMessage,
@@ -21,7 +26,9 @@ from tenonry_openai_server.protocol.responses import (
 
 
 def _usage(outputs: Sequence[RequestOutput], wishes: Wishes) -> Usage:
-    generated = sum(len(completion.token_ids) for output in outputs for completion in output.outputs)
+    generated = sum(
+        len(completion.token_ids) for output in outputs for completion in output.outputs
+    )
     return Usage.of(
         sum(len(output.prompt_token_ids) for output in outputs),
         0 if wishes.max_tokens == 0 else generated,
@@ -35,7 +42,12 @@ def _check(output: RequestOutput) -> None:
 
 
 def completion_response(
-    response_id: str, created: int, model: str, outputs: Sequence[RequestOutput], wishes: Wishes, texts: TokenTexts
+    response_id: str,
+    created: int,
+    model: str,
+    outputs: Sequence[RequestOutput],
+    wishes: Wishes,
+    texts: TokenTexts,
 ) -> CompletionResponse:
     """Of the last output of each prompt, in order. Raises EngineGenerateError."""
     choices: list[CompletionChoice] = []
@@ -54,7 +66,11 @@ def completion_response(
 
 
 def _completion_choice(
-    index: int, output: RequestOutput, completion: CompletionOutput, wishes: Wishes, texts: TokenTexts
+    index: int,
+    output: RequestOutput,
+    completion: CompletionOutput,
+    wishes: Wishes,
+    texts: TokenTexts,
 ) -> CompletionChoice:
     text, token_ids = completion.text, completion.token_ids
     positions: list[dict[int, Logprob] | None] = list(completion.logprobs or ())
@@ -73,13 +89,21 @@ def _completion_choice(
     if wishes.logprobs is not None:
         if wishes.echo:
             token_ids = [*output.prompt_token_ids, *token_ids]
-            positions = [*(output.prompt_logprobs or [None] * len(output.prompt_token_ids)), *positions]
+            positions = [
+                *(output.prompt_logprobs or [None] * len(output.prompt_token_ids)),
+                *positions,
+            ]
         choice.logprobs = completion_logprobs(token_ids, positions, texts)
     return choice
 
 
 def chat_response(
-    response_id: str, created: int, model: str, output: RequestOutput, wishes: Wishes, texts: TokenTexts
+    response_id: str,
+    created: int,
+    model: str,
+    output: RequestOutput,
+    wishes: Wishes,
+    texts: TokenTexts,
 ) -> ChatResponse:
     """Of the last output of a chat. Raises EngineGenerateError."""
     _check(output)
@@ -87,7 +111,9 @@ def chat_response(
         id=response_id,
         created=created,
         model=model,
-        choices=[_chat_choice(c, wishes, texts) for c in sorted(output.outputs, key=lambda c: c.index)],
+        choices=[
+            _chat_choice(c, wishes, texts) for c in sorted(output.outputs, key=lambda c: c.index)
+        ],
         usage=_usage([output], wishes),
         kv_transfer_params=output.kv_transfer_params or UNSET,
     )
@@ -101,7 +127,9 @@ def chat_response(
 def _chat_choice(completion: CompletionOutput, wishes: Wishes, texts: TokenTexts) -> ChatChoice:
     logprobs = None
     if wishes.logprobs is not None:
-        logprobs = chat_logprobs(completion.token_ids, completion.logprobs or [], texts, wishes.logprobs)
+        logprobs = chat_logprobs(
+            completion.token_ids, completion.logprobs or [], texts, wishes.logprobs
+        )
     return ChatChoice(
         index=completion.index,
         message=ChatMessage(content=completion.text),

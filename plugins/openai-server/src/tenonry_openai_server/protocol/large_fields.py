@@ -16,8 +16,12 @@ Prompt = str | list[int]
 
 _Id = Annotated[int, Meta(ge=0, lt=2**31)]
 _ids = msgspec.json.Decoder(Annotated[list[_Id], Meta(min_length=1)]).decode
-_texts = msgspec.json.Decoder(Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]).decode
-_parts = msgspec.json.Decoder(Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MAX_PROMPTS)]).decode
+_texts = msgspec.json.Decoder(
+    Annotated[list[str], Meta(min_length=1, max_length=MAX_PROMPTS)]
+).decode
+_parts = msgspec.json.Decoder(
+    Annotated[list[msgspec.Raw], Meta(min_length=1, max_length=MAX_PROMPTS)]
+).decode
 _text = msgspec.json.Decoder(str).decode
 _any_ids = msgspec.json.Decoder(list[_Id]).decode
 
@@ -27,7 +31,10 @@ _ONE_PROMPT = [{"type": "string"}, {**IDS_SCHEMA, "minItems": 1}]
 PROMPTS_SCHEMA: dict[str, Any] = {
     "anyOf": [
         *_ONE_PROMPT,
-        *({"type": "array", "items": form, "minItems": 1, "maxItems": MAX_PROMPTS} for form in _ONE_PROMPT),
+        *(
+            {"type": "array", "items": form, "minItems": 1, "maxItems": MAX_PROMPTS}
+            for form in _ONE_PROMPT
+        ),
     ]
 }
 

@@ -58,13 +58,18 @@ def completion_logprobs(
         shape.text_offset.append(offset)
         shape.tokens.append(text)
         shape.token_logprobs.append(_value(own) if own else None)
-        shape.top_logprobs.append({texts(i, lp): _value(lp) for i, lp in position.items()} if position else None)
+        shape.top_logprobs.append(
+            {texts(i, lp): _value(lp) for i, lp in position.items()} if position else None
+        )
         offset += len(text)
     return shape
 
 
 def chat_logprobs(
-    token_ids: Sequence[int], positions: Sequence[Mapping[int, Logprob]], texts: TokenTexts, top: int
+    token_ids: Sequence[int],
+    positions: Sequence[Mapping[int, Logprob]],
+    texts: TokenTexts,
+    top: int,
 ) -> ChatLogprobs:
     """The shape of chat completions, with the `top` most likely tokens of each position."""
     content = []
@@ -72,8 +77,12 @@ def chat_logprobs(
         own = position.get(token_id)
         text = texts(token_id, own)
         best = sorted(position.items(), key=lambda entry: -entry[1].logprob)[:top]
-        alternatives = [TopLogprob(t, _value(lp), _bytes(t)) for t, lp in ((texts(i, lp), lp) for i, lp in best)]
-        content.append(TokenLogprob(text, _value(own) if own else LOWEST, _bytes(text), alternatives))
+        alternatives = [
+            TopLogprob(t, _value(lp), _bytes(t)) for t, lp in ((texts(i, lp), lp) for i, lp in best)
+        ]
+        content.append(
+            TokenLogprob(text, _value(own) if own else LOWEST, _bytes(text), alternatives)
+        )
     return ChatLogprobs(content)
 
 
@@ -81,9 +90,13 @@ def _bytes(text: str) -> list[int]:
     return list(text.encode("utf-8", "replace"))
 
 
-def prompt_logprobs(positions: Sequence[Mapping[int, Logprob] | None], texts: TokenTexts) -> PromptLogprobs:
+def prompt_logprobs(
+    positions: Sequence[Mapping[int, Logprob] | None], texts: TokenTexts
+) -> PromptLogprobs:
     """The log-probabilities of a prompt, by token id; the first position has none."""
     return [
-        {str(i): PromptLogprob(_value(lp), lp.rank, texts(i, lp)) for i, lp in position.items()} if position else None
+        {str(i): PromptLogprob(_value(lp), lp.rank, texts(i, lp)) for i, lp in position.items()}
+        if position
+        else None
         for position in positions
     ]

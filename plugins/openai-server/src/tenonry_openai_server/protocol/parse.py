@@ -73,7 +73,9 @@ HARMLESS: dict[str, tuple[Any, ...]] = {
     "response_format": ({"type": "text"},),
     "modalities": (["text"],),
 }
-MAX_LISTED_BYTES = 1 << 20  # of a body whose fields are listed whatever their names, at a microsecond each
+MAX_LISTED_BYTES = (
+    1 << 20
+)  # of a body whose fields are listed whatever their names, at a microsecond each
 _unknown_names: set[str] = set()
 _list_fields = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 
@@ -83,7 +85,9 @@ class Body(BaseModel):
 
     model_config = ConfigDict(strict=True, extra="ignore", protected_namespaces=())
 
-    decoders: ClassVar[Mapping[str, Callable[[msgspec.Raw], Any]]] = {}  # of the fields that may be large
+    decoders: ClassVar[
+        Mapping[str, Callable[[msgspec.Raw], Any]]
+    ] = {}  # of the fields that may be large
 
     model: str | None = Field(None, max_length=1024)
 
@@ -106,12 +110,16 @@ def parse_body(model: type[BodyType], raw: bytes) -> BodyType:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise bad_request(f"the body is not valid JSON: {error}", code="invalid_json") from None
     except RecursionError:
-        raise bad_request("the body is not valid JSON: it is nested too deeply", code="invalid_json") from None
+        raise bad_request(
+            "the body is not valid JSON: it is nested too deeply", code="invalid_json"
+        ) from None
     try:
         body = model.model_validate(values)
     except ValidationError as error:
         raise explain(error, fields) from None
-    _check_copies(body, sum(memoryview(fields[name]).nbytes for name in values if name not in model.decoders))
+    _check_copies(
+        body, sum(memoryview(fields[name]).nbytes for name in values if name not in model.decoders)
+    )
     return body
 
 
@@ -129,14 +137,18 @@ def _cut(model: type[Body], raw: bytes) -> dict[str, msgspec.Raw]:
     if len(raw) <= MAX_LISTED_BYTES:
         return _list_fields(raw)
     cut = _known_fields(model).decode(raw)
-    return {name: value for name, value in msgspec.structs.asdict(cut).items() if value is not UNSET}
+    return {
+        name: value for name, value in msgspec.structs.asdict(cut).items() if value is not UNSET
+    }
 
 
 @functools.cache
 def _known_fields(model: type[Body]) -> msgspec.json.Decoder[msgspec.Struct]:
     names = sorted({*model.model_fields, *REFUSED})
     return msgspec.json.Decoder(
-        msgspec.defstruct("Fields", [(name, msgspec.Raw | msgspec.UnsetType, UNSET) for name in names])
+        msgspec.defstruct(
+            "Fields", [(name, msgspec.Raw | msgspec.UnsetType, UNSET) for name in names]
+        )
     )
 
 
@@ -153,14 +165,18 @@ def _decode(model: type[Body], fields: dict[str, msgspec.Raw]) -> dict[str, Any]
         elif memoryview(raw).nbytes <= LARGER_FIELDS.get(name, MAX_FIELD_BYTES):
             values[name] = _decode_small(name, raw)
         else:
-            raise bad_request(f"{name}: is larger than {LARGER_FIELDS.get(name, MAX_FIELD_BYTES)} bytes", name)
+            raise bad_request(
+                f"{name}: is larger than {LARGER_FIELDS.get(name, MAX_FIELD_BYTES)} bytes", name
+            )
     return values
 
 
 def _decode_small(name: str, raw: msgspec.Raw) -> Any:
     try:
         return msgspec.json.decode(raw)
-    except msgspec.ValidationError:  # the syntax is right, but a number is not one that this machine has
+    except (
+        msgspec.ValidationError
+    ):  # the syntax is right, but a number is not one that this machine has
         raise bad_request(f"{name}: holds a number that is out of range", name) from None
 
 
@@ -169,12 +185,18 @@ def _check_extra(name: str, raw: msgspec.Raw) -> None:
         value = _decode_small(name, raw) if memoryview(raw).nbytes <= 256 else True
         if value and value not in HARMLESS.get(name, ()):
             raise bad_request(f"{name}: {REFUSED[name]}; leave it out", name, "unsupported")
-    elif name not in IGNORED and name not in _unknown_names and len(_unknown_names) < MAX_UNKNOWN_NAMES:
+    elif (
+        name not in IGNORED
+        and name not in _unknown_names
+        and len(_unknown_names) < MAX_UNKNOWN_NAMES
+    ):
         _unknown_names.add(name)
         logger.warning("requests carry the field %r, which is unknown here and ignored", name[:64])
 
 
-def explain(error: ValidationError, fields: Mapping[str, msgspec.Raw], under: str | None = None) -> APIError:
+def explain(
+    error: ValidationError, fields: Mapping[str, msgspec.Raw], under: str | None = None
+) -> APIError:
     """The first problem of a body, or of its field `under`, in words. Raises nothing; inputs are looked up here."""
     problems = error.errors(include_url=False, include_context=False, include_input=False)
     first = problems[0]
@@ -186,7 +208,9 @@ def explain(error: ValidationError, fields: Mapping[str, msgspec.Raw], under: st
     if union is not None and first["type"] != "missing":
         loc = loc[: union + 1]
         own = [problem for problem in problems if problem["loc"][: union + 1] == loc]
-        first = next((problem for problem in own if problem["type"] == "value_error"), None) or own[0]
+        first = (
+            next((problem for problem in own if problem["type"] == "value_error"), None) or own[0]
+        )
         text = _words(first, "") if first["type"] == "value_error" else FORMS[str(loc[-1])]
     else:
         text = _words(first, _shown(fields, loc if under is None else (under, *loc)))

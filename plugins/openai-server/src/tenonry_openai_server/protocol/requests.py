@@ -33,7 +33,9 @@ MAX_MESSAGES = 4096
 MAX_COMPLETIONS = 4096  # prompts × n of one request
 MAX_PARTS = 4096  # of the content of all messages of a chat, and tool calls
 
-Prompts = Annotated[list[Prompt], SkipValidation, WithJsonSchema(PROMPTS_SCHEMA)]  # decoded and checked already
+Prompts = Annotated[
+    list[Prompt], SkipValidation, WithJsonSchema(PROMPTS_SCHEMA)
+]  # decoded and checked already
 Ids = Annotated[list[int], SkipValidation, WithJsonSchema(IDS_SCHEMA)]
 Text = Annotated[str, SkipValidation]
 
@@ -44,8 +46,12 @@ class CompletionRequest(SamplingBody):
     decoders: ClassVar = {"prompt": decode_prompts}
 
     prompt: Prompts
-    max_tokens: int | None = Field(None, ge=0, le=MAX_TOKENS, description="16 by default; 0 only with echo.")
-    max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS, description="The same, as chats call it.")
+    max_tokens: int | None = Field(
+        None, ge=0, le=MAX_TOKENS, description="16 by default; 0 only with echo."
+    )
+    max_completion_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="The same, as chats call it."
+    )
     best_of: int | None = Field(None, ge=1, le=MAX_N)
     echo: bool | None = None
     logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
@@ -58,9 +64,13 @@ class CompletionRequest(SamplingBody):
     def _check(self) -> CompletionRequest:
         n = self.n or 1
         if self.best_of is not None and self.best_of != n:
-            raise ValueError(f"best_of={self.best_of} differs from n={n}; choosing the best of more is not supported")
+            raise ValueError(
+                f"best_of={self.best_of} differs from n={n}; choosing the best of more is not supported"
+            )
         if self.num_completions > MAX_COMPLETIONS:
-            raise ValueError(f"{len(self.prompt)} prompts × n={n} is above {MAX_COMPLETIONS} completions")
+            raise ValueError(
+                f"{len(self.prompt)} prompts × n={n} is above {MAX_COMPLETIONS} completions"
+            )
         if self.max_tokens == 0 and (not self.echo or self.max_completion_tokens):
             raise ValueError("max_tokens=0 asks for nothing; give at least 1, or echo the prompt")
         return self
@@ -84,7 +94,9 @@ class Part(BaseModel):
     def _check(self, info: ValidationInfo) -> Part:
         _spend(info)
         if self.type not in {"text", "input_text"}:
-            raise ValueError(f"holds a part of type '{self.type}'; this server reads parts of type 'text' only")
+            raise ValueError(
+                f"holds a part of type '{self.type}'; this server reads parts of type 'text' only"
+            )
         if self.text is None:
             raise ValueError("holds a part without text")
         return self
@@ -168,7 +180,9 @@ class ChatPrompt(BaseModel):
 
     add_generation_prompt: bool | None = None
     continue_final_message: bool | None = None
-    chat_template_kwargs: Scalars = Field(None, description="Names for the chat template, such as enable_thinking.")
+    chat_template_kwargs: Scalars = Field(
+        None, description="Names for the chat template, such as enable_thinking."
+    )
 
     @property
     def generation_prompt(self) -> bool:
@@ -189,7 +203,9 @@ class ChatRequest(SamplingBody, ChatPrompt):
     decoders: ClassVar = {"messages": decode_messages}
 
     messages: Messages
-    max_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS, description="The rest of the context by default.")
+    max_tokens: int | None = Field(
+        None, ge=1, le=MAX_TOKENS, description="The rest of the context by default."
+    )
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)

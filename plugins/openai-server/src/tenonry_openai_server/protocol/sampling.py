@@ -18,7 +18,15 @@ from tenonry_openai_server.protocol.parse import Body
 MAX_INT = 2**63 - 1
 MAX_SALT_CHARS = 256
 MAX_EXTRA_ARGS = 64
-DEFAULTABLE = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
+DEFAULTABLE = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "presence_penalty",
+    "frequency_penalty",
+)
 PASSED_ON = (
     *DEFAULTABLE, "n", "seed", "min_tokens", "stop", "stop_token_ids", "ignore_eos", "include_stop_str_in_output",
     "skip_special_tokens", "bad_words", "allowed_token_ids", "extra_args",
@@ -41,17 +49,23 @@ def _scalars(value: Any) -> dict[str, Any] | None:
     if value is None:
         return None
     if not isinstance(value, dict) or len(value) > MAX_EXTRA_ARGS:
-        raise ValueError(f"must be a mapping of at most {MAX_EXTRA_ARGS} names to texts, numbers or flags")
+        raise ValueError(
+            f"must be a mapping of at most {MAX_EXTRA_ARGS} names to texts, numbers or flags"
+        )
     for name, entry in value.items():
         if len(name) > 64 or not isinstance(entry, str | int | float) or len(str(entry)) > 1024:
-            raise ValueError("must map names of at most 64 characters to texts of at most 1024, numbers or flags")
+            raise ValueError(
+                "must map names of at most 64 characters to texts of at most 1024, numbers or flags"
+            )
     return value
 
 
 Number = Annotated[float, Field(allow_inf_nan=False)]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
-Scalars = Annotated[dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})]
+Scalars = Annotated[
+    dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})
+]
 Word = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
 Words = Annotated[list[Word], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
 
@@ -87,13 +101,21 @@ class SamplingBody(Body):
     bad_words: Annotated[list[Word] | None, at_most(limits.MAX_BAD_WORDS)] = None
     allowed_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_ALLOWED_TOKEN_IDS)] = None
     prompt_logprobs: int | None = Field(None, ge=0, le=limits.MAX_LOGPROBS)
-    extra_args: Scalars = Field(None, description="For plugins that look at SamplingParams.extra_args.")
+    extra_args: Scalars = Field(
+        None, description="For plugins that look at SamplingParams.extra_args."
+    )
     stream: bool | None = None
     stream_options: StreamOptions | None = None
-    priority: int | None = Field(None, ge=-(2**31), lt=2**31, description="Lower runs first, where the policy asks.")
-    cache_salt: str | None = Field(None, max_length=MAX_SALT_CHARS, description="Only equal salts share prefixes.")
+    priority: int | None = Field(
+        None, ge=-(2**31), lt=2**31, description="Lower runs first, where the policy asks."
+    )
+    cache_salt: str | None = Field(
+        None, max_length=MAX_SALT_CHARS, description="Only equal salts share prefixes."
+    )
     add_special_tokens: bool | None = None
-    truncate_prompt_tokens: int | None = Field(None, ge=-1, lt=2**31, description="Keep this many last tokens.")
+    truncate_prompt_tokens: int | None = Field(
+        None, ge=-1, lt=2**31, description="Keep this many last tokens."
+    )
     return_token_ids: bool | None = None
     return_tokens_as_token_ids: bool | None = None
     kv_transfer_params: Scalars = None
@@ -103,10 +125,17 @@ class SamplingBody(Body):
         return self.n or 1
 
     def sampling_params(
-        self, defaults: Mapping[str, Any], *, max_tokens: int | None, logprobs: int | None, detokenize: bool
+        self,
+        defaults: Mapping[str, Any],
+        *,
+        max_tokens: int | None,
+        logprobs: int | None,
+        detokenize: bool,
     ) -> SamplingParams:
         """What the engine needs of it. Raises RequestError for a value out of bounds."""
-        values: dict[str, Any] = {name: defaults[name] for name in DEFAULTABLE if defaults.get(name) is not None}
+        values: dict[str, Any] = {
+            name: defaults[name] for name in DEFAULTABLE if defaults.get(name) is not None
+        }
         for name in PASSED_ON:
             value = getattr(self, name)
             if value is not None:
@@ -130,6 +159,8 @@ def token_biases(given: Mapping[str, float]) -> dict[int, float]:
     biases: dict[int, float] = {}
     for text, bias in given.items():
         if not (text.isascii() and text.isdigit() and len(text) <= 10):
-            raise RequestError(f"logit_bias names '{text[:20]}', which is no token id", "logit_bias")
+            raise RequestError(
+                f"logit_bias names '{text[:20]}', which is no token id", "logit_bias"
+            )
         biases[int(text)] = bias
     return biases

@@ -37,7 +37,8 @@ MESSAGE_CHARS = 64  # a message takes a template as long as so many characters, 
 
 
 @router.post(
-    "/v1/chat/completions", **describe("Answer in a chat", ChatRequest, ChatResponse, text="text/event-stream")
+    "/v1/chat/completions",
+    **describe("Answer in a chat", ChatRequest, ChatResponse, text="text/event-stream"),
 )
 async def chat_completions(request: Request) -> Response:
     """Continue a chat with the assistant's answer."""
@@ -49,7 +50,9 @@ async def chat_completions(request: Request) -> Response:
     logprobs = (body.top_logprobs or 0) if body.logprobs else None
     wishes = wishes_of(body, logprobs=logprobs)
     texts = TokenTexts(engine.io_processor, as_ids=bool(body.return_tokens_as_token_ids))
-    max_tokens = body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    max_tokens = (
+        body.max_tokens if body.max_completion_tokens is None else body.max_completion_tokens
+    )
     params = body.sampling_params(
         engine.model.default_sampling,
         max_tokens=max_tokens,
@@ -68,10 +71,14 @@ async def chat_completions(request: Request) -> Response:
         return EventStream(outputs, write)
     async with DisconnectWatch(request.receive):
         output = await last_output(outputs)
-        return await respond(lambda: chat_response(call.id, call.created, model, output, wishes, texts), [output])
+        return await respond(
+            lambda: chat_response(call.id, call.created, model, output, wishes, texts), [output]
+        )
 
 
-async def render(engine: AsyncLLM, messages: list[Message], how: ChatPrompt, *, special: bool) -> Any:
+async def render(
+    engine: AsyncLLM, messages: list[Message], how: ChatPrompt, *, special: bool
+) -> Any:
     """The prompt that a chat's messages make. Raises RequestError where the model has no chat template."""
     io_processor = need_text(engine, "a chat", "messages")
     chat = [message.for_template() for message in messages]
@@ -87,5 +94,8 @@ async def render(engine: AsyncLLM, messages: list[Message], how: ChatPrompt, *, 
         ),
     )
     if special and isinstance(prompt, dict) and "prompt" in prompt:
-        return {**prompt, "add_special_tokens": True}  # asked for on top of what the template writes
+        return {
+            **prompt,
+            "add_special_tokens": True,
+        }  # asked for on top of what the template writes
     return prompt

@@ -39,7 +39,10 @@ DEFAULT_MAX_TOKENS = 16
 
 
 @router.post(
-    "/v1/completions", **describe("Complete a prompt", CompletionRequest, CompletionResponse, text="text/event-stream")
+    "/v1/completions",
+    **describe(
+        "Complete a prompt", CompletionRequest, CompletionResponse, text="text/event-stream"
+    ),
 )
 async def completions(request: Request) -> Response:
     """Continue one prompt, or several at once."""
@@ -52,7 +55,9 @@ async def completions(request: Request) -> Response:
     texts = TokenTexts(engine.io_processor, as_ids=bool(body.return_tokens_as_token_ids))
     params = sampling_params(engine, body)
     special = body.add_special_tokens is not False
-    prompts = [await prepare(engine, body, prompt, params, special=special) for prompt in body.prompt]
+    prompts = [
+        await prepare(engine, body, prompt, params, special=special) for prompt in body.prompt
+    ]
     call = Call.of(request, body, "cmpl")
     streams = [
         call.start(engine, prompt, params, body, number, add_special_tokens=special)
@@ -64,7 +69,10 @@ async def completions(request: Request) -> Response:
         return EventStream(streams[0] if len(streams) == 1 else merge(streams), write)
     async with DisconnectWatch(request.receive):
         outputs = await last_outputs(streams)
-        return await respond(lambda: completion_response(call.id, call.created, model, outputs, wishes, texts), outputs)
+        return await respond(
+            lambda: completion_response(call.id, call.created, model, outputs, wishes, texts),
+            outputs,
+        )
 
 
 def sampling_params(engine: AsyncLLM, body: CompletionRequest) -> SamplingParams:
@@ -83,7 +91,12 @@ def sampling_params(engine: AsyncLLM, body: CompletionRequest) -> SamplingParams
 
 
 async def prepare(
-    engine: AsyncLLM, body: CompletionRequest, prompt: str | list[int], params: SamplingParams, *, special: bool
+    engine: AsyncLLM,
+    body: CompletionRequest,
+    prompt: str | list[int],
+    params: SamplingParams,
+    *,
+    special: bool,
 ) -> Any:
     """One prompt as the engine takes it."""
     if isinstance(prompt, str):

@@ -47,7 +47,11 @@ async def read_body(request: Request, model: type[BodyType]) -> BodyType:
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind != "application/json":
         shown = f"'{kind[:64]}'" if kind else "missing"
-        raise APIError(415, f"the content type is {shown}; send application/json", code="unsupported_media_type")
+        raise APIError(
+            415,
+            f"the content type is {shown}; send application/json",
+            code="unsupported_media_type",
+        )
     try:
         raw = await request.body()
     except ClientDisconnect:
@@ -79,7 +83,13 @@ class Call(NamedTuple):
         )
 
     def start(
-        self, engine: AsyncLLM, prompt: Any, params: SamplingParams, body: SamplingBody, number: int = 0, **more: Any
+        self,
+        engine: AsyncLLM,
+        prompt: Any,
+        params: SamplingParams,
+        body: SamplingBody,
+        number: int = 0,
+        **more: Any,
     ) -> AsyncGenerator[RequestOutput, None]:
         """The engine's stream for one prompt; `number` tells several prompts of a request apart."""
         outputs = engine.generate(
@@ -101,7 +111,11 @@ class Call(NamedTuple):
 
 
 def _trace_headers(request: Request) -> dict[str, str] | None:
-    found = {name: request.headers[name] for name in ("traceparent", "tracestate") if name in request.headers}
+    found = {
+        name: request.headers[name]
+        for name in ("traceparent", "tracestate")
+        if name in request.headers
+    }
     return {name: value for name, value in found.items() if _TRACE.fullmatch(value)} or None
 
 
@@ -110,11 +124,15 @@ def _rank(request: Request) -> int | None:
     if text is None:
         return None
     if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise bad_request(f"header X-Data-Parallel-Rank is '{text[:20]}'; it must be a rank, such as 0")
+        raise bad_request(
+            f"header X-Data-Parallel-Rank is '{text[:20]}'; it must be a rank, such as 0"
+        )
     return int(text)
 
 
-def wishes_of(body: CompletionRequest | ChatRequest, *, logprobs: int | None, echo: bool = False) -> Wishes:
+def wishes_of(
+    body: CompletionRequest | ChatRequest, *, logprobs: int | None, echo: bool = False
+) -> Wishes:
     """What the client wants to hear. Raises APIError for options that fit nothing."""
     options = body.stream_options
     if options is not None and not body.stream:
@@ -133,13 +151,17 @@ def wishes_of(body: CompletionRequest | ChatRequest, *, logprobs: int | None, ec
 def check_transfer(engine: AsyncLLM, body: SamplingBody) -> None:
     """KV transfer parameters mean something to a KV connector only."""
     if body.kv_transfer_params and engine.config.kv_connector is None:
-        raise bad_request("kv_transfer_params: this server runs without a KV connector", "kv_transfer_params")
+        raise bad_request(
+            "kv_transfer_params: this server runs without a KV connector", "kv_transfer_params"
+        )
 
 
 def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
     """The IO processor. Raises APIError where the server runs without one."""
     if engine.io_processor is None:
-        raise bad_request(f"{what} needs a tokenizer, and this server runs without one; send token ids", param)
+        raise bad_request(
+            f"{what} needs a tokenizer, and this server runs without one; send token ids", param
+        )
     return engine.io_processor
 
 
@@ -149,7 +171,9 @@ async def respond(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> 
     return Response(body, media_type="application/json")
 
 
-async def truncated(engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None, *, special: bool) -> Any:
+async def truncated(
+    engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None, *, special: bool
+) -> Any:
     """The prompt cut to its last `truncate_prompt_tokens` tokens; -1 keeps what fits beside the answer."""
     keep = body.truncate_prompt_tokens
     if keep is None:

@@ -12,7 +12,12 @@ from starlette.responses import Response
 from tenonry.version import __version__
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.openapi import describe
-from tenonry_openai_server.protocol.responses import ModelCard, ModelList, StateResponse, VersionResponse
+from tenonry_openai_server.protocol.responses import (
+    ModelCard,
+    ModelList,
+    StateResponse,
+    VersionResponse,
+)
 from tenonry_openai_server.routes.generation import server_state
 from tenonry_openai_server.state import Phase
 
@@ -67,7 +72,10 @@ async def metrics(request: Request) -> Response:
 def _card(request: Request, name: str) -> ModelCard:
     state = server_state(request)
     return ModelCard(
-        id=name, created=state.created, root=state.engine.model.name, max_model_len=state.engine.info.max_model_len
+        id=name,
+        created=state.created,
+        root=state.engine.model.name,
+        max_model_len=state.engine.info.max_model_len,
     )
 
 

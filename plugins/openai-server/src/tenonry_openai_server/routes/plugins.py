@@ -47,9 +47,14 @@ def mount_plugins(api: FastAPI, state: ServerState) -> None:
         factory, entry = resolve_owned("route", choice)
         name = mount_name(choice)
         if name in taken:
-            raise PluginError(f"routes '{taken[name]}' and '{choice}' both want /plugins/{name}; choose one of them")
+            raise PluginError(
+                f"routes '{taken[name]}' and '{choice}' both want /plugins/{name}; choose one of them"
+            )
         taken[name] = choice
-        api.mount(f"/plugins/{name}", _build(factory, RouteContext(name, state), choice, entry.distribution))
+        api.mount(
+            f"/plugins/{name}",
+            _build(factory, RouteContext(name, state), choice, entry.distribution),
+        )
 
 
 def mount_name(choice: str) -> str:
@@ -59,20 +64,29 @@ def mount_name(choice: str) -> str:
         path = choice.rpartition(":")[0].removesuffix(".py")
         name = re.split(r"[./\\]", path)[-1].lower()
     if not _NAME.fullmatch(name):
-        raise PluginError(f"route '{choice}': '{name}' is no name for an URL; use a-z, 0-9, - and _")
+        raise PluginError(
+            f"route '{choice}': '{name}' is no name for an URL; use a-z, 0-9, - and _"
+        )
     return name
 
 
 def _build(
-    factory: Callable[[RouteContext], ASGIApp], context: RouteContext, choice: str, distribution: str
+    factory: Callable[[RouteContext], ASGIApp],
+    context: RouteContext,
+    choice: str,
+    distribution: str,
 ) -> ASGIApp:
     origin = f"route '{choice}'" + (f" ({distribution})" if distribution else "")
     if not callable(factory):
-        raise PluginError(f"{origin} is no callable; name a function that takes a RouteContext and returns an app")
+        raise PluginError(
+            f"{origin} is no callable; name a function that takes a RouteContext and returns an app"
+        )
     try:
         app = factory(context)
     except Exception as error:
-        raise PluginError(f"{origin} could not be built: {type(error).__name__}: {error}") from error
+        raise PluginError(
+            f"{origin} could not be built: {type(error).__name__}: {error}"
+        ) from error
     if not callable(app):
         raise PluginError(f"{origin} returned {type(app).__name__}, which is no ASGI application")
     return app

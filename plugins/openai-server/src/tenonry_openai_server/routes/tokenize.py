@@ -18,7 +18,9 @@ from tenonry_openai_server.serving.helper_thread import off_loop
 router = APIRouter()
 
 
-@router.post("/tokenize", **describe("Token ids of a text or a chat", TokenizeRequest, TokenizeResponse))
+@router.post(
+    "/tokenize", **describe("Token ids of a text or a chat", TokenizeRequest, TokenizeResponse)
+)
 async def tokenize(request: Request) -> Response:
     """What a prompt looks like to the model."""
     state = server_state(request)
@@ -28,18 +30,25 @@ async def tokenize(request: Request) -> Response:
     io_processor = need_text(engine, "/tokenize", "prompt")
     if body.messages is None:
         text, special = body.prompt or "", body.add_special_tokens is not False
-        ids = await off_loop(len(text), lambda: io_processor.encode(text, add_special_tokens=special))
+        ids = await off_loop(
+            len(text), lambda: io_processor.encode(text, add_special_tokens=special)
+        )
     else:
         special = bool(body.add_special_tokens)
         prompt = await render(engine, body.messages, body, special=special)
         size = sum(len(message.text) for message in body.messages)
         processed = await off_loop(
-            size, lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special)
+            size,
+            lambda: io_processor.process_prompt(
+                prompt, SamplingParams(), add_special_tokens=special
+            ),
         )
         ids = processed.token_ids.tolist()
     answer = TokenizeResponse(count=len(ids), max_model_len=engine.info.max_model_len, tokens=ids)
     if body.return_token_strs:
-        answer.token_strs = await off_loop(len(ids), lambda: [io_processor.decode([i]) for i in ids])
+        answer.token_strs = await off_loop(
+            len(ids), lambda: [io_processor.decode([i]) for i in ids]
+        )
     return Response(msgspec.json.encode(answer), media_type="application/json")
 
 

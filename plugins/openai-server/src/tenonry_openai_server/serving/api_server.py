@@ -42,7 +42,9 @@ def run_api_server(payload: Mapping[str, str]) -> int:
     try:
         with signals(door, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
             door.start()
-            return run_door(door, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(door))
+            return run_door(
+                door, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(door)
+            )
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
         return 1

@@ -26,7 +26,14 @@ from tenonry.launch.supervise import STOP_SIGNAL, Child, Supervisor, describe_ex
 from tenonry.transport.folder import RunDirectory
 from tenonry_front_ends.hub import Hub
 from tenonry_openai_server.serving.api_server import ROLE
-from tenonry_openai_server.serving.lifecycle import Start, StopStart, announce, set_title, set_up_logging, signals
+from tenonry_openai_server.serving.lifecycle import (
+    Start,
+    StopStart,
+    announce,
+    set_title,
+    set_up_logging,
+    signals,
+)
 from tenonry_openai_server.settings import ServerConfig
 
 logger = logging.getLogger("tenonry.server")
@@ -35,7 +42,9 @@ MAX_RESTARTS = 3  # of one server, within RESTART_WINDOW_S
 RESTART_WINDOW_S = 60.0
 POLL_S = 1.0
 LEAVE_S = 0.5  # a signal that ended a server may be one to all, of which we hear later
-STOP_GRACE_S = 5.0  # after a drain, or instead of it: last responses are written, connections closed
+STOP_GRACE_S = (
+    5.0  # after a drain, or instead of it: last responses are written, connections closed
+)
 
 
 def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket) -> int:
@@ -83,7 +92,9 @@ class TopProcess:
         self._leaving: set[int] = set()
         self._restarts: dict[int, deque[float]] = {}
         self._exits: queue.SimpleQueue[tuple[str, int, int]] = queue.SimpleQueue()
-        self._waiting = set(range(1, settings.api_server_count + 1))  # servers that never served yet
+        self._waiting = set(
+            range(1, settings.api_server_count + 1)
+        )  # servers that never served yet
         self._loop: asyncio.AbstractEventLoop | None = None
         self._status, self._stops = 0, 0
         self._start_error: LaunchError | None = None
@@ -99,7 +110,9 @@ class TopProcess:
     # ------------------------------------------------------------------ start
     def start(self) -> None:
         """Start the servers, then the engines; returns when the engines are ready. Raises TenonryError or StopStart."""
-        tempfile.tempdir = self._folder.path  # all our sockets: a server that finds itself alone removes them
+        tempfile.tempdir = (
+            self._folder.path
+        )  # all our sockets: a server that finds itself alone removes them
         self._hub = Hub(
             self._config,
             self._settings.api_server_count,
@@ -122,7 +135,9 @@ class TopProcess:
         }
         name = f"api-server {index}"
         self._processes.stop_some([name])  # forgets the one before
-        self._children[index] = self._processes.start(name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path)
+        self._children[index] = self._processes.start(
+            name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path
+        )
 
     def interrupt_start(self, start: Start) -> None:
         """A server ended while the engines load: they need not."""
@@ -142,7 +157,9 @@ class TopProcess:
 
     def explain(self, name: str, pid: int, code: int) -> str:
         """An end in words: who, how, and what it said last."""
-        words = self.hub.last_words(_index(name)) if self._loop is None else self.hub.gone(_index(name))
+        words = (
+            self.hub.last_words(_index(name)) if self._loop is None else self.hub.gone(_index(name))
+        )
         return f"{name} (pid {pid}) ended with {describe_exit(code)}" + f": {words}" * bool(words)
 
     # ------------------------------------------------------------------ the loop
@@ -231,7 +248,9 @@ class TopProcess:
         while restarts and restarts[0] < now - RESTART_WINDOW_S:
             restarts.popleft()
         if len(restarts) >= MAX_RESTARTS:
-            self._fail(f"{what}; it was restarted {MAX_RESTARTS} times within {RESTART_WINDOW_S:g} s")
+            self._fail(
+                f"{what}; it was restarted {MAX_RESTARTS} times within {RESTART_WINDOW_S:g} s"
+            )
             return
         restarts.append(now)
         try:
@@ -262,7 +281,9 @@ class TopProcess:
     def _stop(self) -> None:
         self._stops += 1
         drain_s = 0.0 if self._stops > 1 else self._config.shutdown_timeout
-        self._deadline = min(time.monotonic() + drain_s + STOP_GRACE_S, self._deadline or float("inf"))
+        self._deadline = min(
+            time.monotonic() + drain_s + STOP_GRACE_S, self._deadline or float("inf")
+        )
         self._stop_servers(abort=self._stops > 1)
         self._changed.set()
 

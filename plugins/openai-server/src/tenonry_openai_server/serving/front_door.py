@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.server")
 
 HEALTH_POLL_S = 0.2
-DEAD_LINGER_S = 0.5  # new requests and probes learn of a death this long; waiting ones are answered first
+DEAD_LINGER_S = (
+    0.5  # new requests and probes learn of a death this long; waiting ones are answered first
+)
 FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 
 
@@ -30,10 +32,20 @@ class FrontDoor:
     """
 
     def __init__(
-        self, state: ServerState, sock: socket.socket, *, is_shared: bool = False, opens_when_ready: bool = False
+        self,
+        state: ServerState,
+        sock: socket.socket,
+        *,
+        is_shared: bool = False,
+        opens_when_ready: bool = False,
     ) -> None:
         """`is_shared`: others listen on this socket, too. `opens_when_ready`: they answer until this one can."""
-        self.state, self.sock, self._is_shared, self._opens_when_ready = state, sock, is_shared, opens_when_ready
+        self.state, self.sock, self._is_shared, self._opens_when_ready = (
+            state,
+            sock,
+            is_shared,
+            opens_when_ready,
+        )
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -110,7 +122,11 @@ class FrontDoor:
         from tenonry_openai_server.app import create_app
         from tenonry_openai_server.http_server import make_server
 
-        self._stopping, self._aborting, self._opened = asyncio.Event(), asyncio.Event(), asyncio.Event()
+        self._stopping, self._aborting, self._opened = (
+            asyncio.Event(),
+            asyncio.Event(),
+            asyncio.Event(),
+        )
         if not self._opens_when_ready:
             self._opened.set()
         self._server = make_server(create_app(self.state), self.state.settings)
@@ -162,11 +178,17 @@ class FrontDoor:
         """Finish what runs, within the time there is; abort the rest. Refusing new requests has begun already."""
         timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():
-            logger.info("stopping: %d requests may finish within %g s", engine.num_unfinished_requests, timeout_s)
+            logger.info(
+                "stopping: %d requests may finish within %g s",
+                engine.num_unfinished_requests,
+                timeout_s,
+            )
         drain = asyncio.ensure_future(engine.drain(timeout_s))
         abort = asyncio.ensure_future(self._aborting.wait())
         await asyncio.wait({drain, abort}, return_when=asyncio.FIRST_COMPLETED)
-        finished = drain.done() and not drain.cancelled() and drain.exception() is None and drain.result()
+        finished = (
+            drain.done() and not drain.cancelled() and drain.exception() is None and drain.result()
+        )
         if not finished:
             logger.warning("aborting %d requests", engine.num_unfinished_requests)
             await engine.abort_all()

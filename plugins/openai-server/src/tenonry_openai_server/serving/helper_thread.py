@@ -23,7 +23,9 @@ async def off_loop(size: int, function: Callable[[], Result]) -> Result:
 def logprobs_size(outputs: Sequence[RequestOutput]) -> int:
     """The log-probabilities in outputs, in characters that take as long to write."""
     lists = [completion.logprobs for output in outputs for completion in output.outputs]
-    return sum(map(_entries, [*lists, *(output.prompt_logprobs for output in outputs)])) * ENTRY_CHARS
+    return (
+        sum(map(_entries, [*lists, *(output.prompt_logprobs for output in outputs)])) * ENTRY_CHARS
+    )
 
 
 def _entries(positions: Sequence[Mapping[int, Logprob] | None] | None) -> int:

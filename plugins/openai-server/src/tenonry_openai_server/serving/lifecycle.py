@@ -65,7 +65,9 @@ def serve(
     with signals(door) as start:
         door.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
-        return run_door(door, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings))
+        return run_door(
+            door, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings)
+        )
 
 
 def run_door(
@@ -127,10 +129,16 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
             top.request_stop()
             return
         start.is_underway = False  # another one must not interrupt what tidies up after this one
-        top.is_stopping = True  # for the case that the exception meets code that may not raise, and is lost
+        top.is_stopping = (
+            True  # for the case that the exception meets code that may not raise, and is lost
+        )
         raise StopStart
 
-    wanted = [number for number in numbers if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN]
+    wanted = [
+        number
+        for number in numbers
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    ]
     for number in wanted:  # but who said `nohup` has decided about SIGHUP
         signal.signal(number, stop)
     try:
@@ -144,7 +152,9 @@ def announce(info: EngineInfo, settings: ServerConfig) -> None:
     """One line: where, and which plugins are in use."""
     parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in info.plugins]
     plugins = ", ".join(parts) or "none"
-    sys.stdout.write(f"tenonry {__version__} ready at {settings.url} · {info.model} · plugins: {plugins}\n")
+    sys.stdout.write(
+        f"tenonry {__version__} ready at {settings.url} · {info.model} · plugins: {plugins}\n"
+    )
     sys.stdout.flush()
 
 
@@ -161,7 +171,9 @@ def set_up_logging(process: str) -> None:
 
 def _no_probe(record: logging.LogRecord) -> bool:
     """Probes and scrapers that are content come every few seconds; they would drown what matters."""
-    path, status = record.args[2:5:2] if isinstance(record.args, tuple) and len(record.args) == 5 else ("", 0)
+    path, status = (
+        record.args[2:5:2] if isinstance(record.args, tuple) and len(record.args) == 5 else ("", 0)
+    )
     return path not in PROBES or status != 200
 
 

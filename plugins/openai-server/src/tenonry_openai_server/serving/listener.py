@@ -60,7 +60,9 @@ def owner_of(port: int) -> str:
         pids = {
             connection.pid
             for connection in psutil.net_connections("tcp")
-            if connection.status == psutil.CONN_LISTEN and connection.laddr and connection.laddr.port == port
+            if connection.status == psutil.CONN_LISTEN
+            and connection.laddr
+            and connection.laddr.port == port
         }
     except (psutil.Error, OSError):
         return ""
@@ -78,7 +80,9 @@ def _listen_unix(path: str, backlog: int) -> socket.socket:
         sock.listen(backlog)
     except OSError as error:
         sock.close()
-        raise ConfigError(f"cannot listen on the Unix socket {path}: {error.strerror or error}") from None
+        raise ConfigError(
+            f"cannot listen on the Unix socket {path}: {error.strerror or error}"
+        ) from None
     sock.setblocking(False)
     return sock
 

@@ -56,7 +56,9 @@ class LayerCache:
 
     __slots__ = ("both", "key", "value")
 
-    def __init__(self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None) -> None:
+    def __init__(
+        self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
+    ) -> None:
         self.key, self.value, self.both = key, value, both
 
 
@@ -98,7 +100,9 @@ class AttentionBackend(ABC):
     interface_version: ClassVar[int] = 1
 
     @classmethod
-    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:  # noqa: ARG003 - an answer
+    def refusal(
+        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> str | None:  # noqa: ARG003 - an answer
         """Why this backend cannot run these layers on this device, in words; None if it can."""
         return None
 
@@ -107,7 +111,9 @@ class AttentionBackend(ABC):
         """Block sizes it can do, best first; empty for any."""
         return ()
 
-    def __init__(self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> None:
         self.layers, self.dtype, self.device = tuple(layers), dtype, device
 
     @abstractmethod

@@ -37,24 +37,42 @@ class CpuBackend(SdpaBackend):
 
     name: ClassVar[str] = "cpu"
 
-    def __init__(self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(
+        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> None:
         super().__init__(layers, dtype, device)
         self.slabs: Slabs | None = None
         self._planner: SlabPlanner | None = None
         self._number = {layer.name: number for number, layer in enumerate(self.layers)}
 
     @classmethod
-    def refusal(cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device) -> str | None:  # noqa: ARG003 - one reason
-        return None if device.type == "cpu" else f"it runs on the CPU, and the model is on {device}; use 'sdpa'"
+    def refusal(
+        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+    ) -> str | None:  # noqa: ARG003 - one reason
+        return (
+            None
+            if device.type == "cpu"
+            else f"it runs on the CPU, and the model is on {device}; use 'sdpa'"
+        )
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.slabs = self._planner = None
         first = self.layers[0]
         shape = (first.num_kv_heads, first.key_size, first.key_size)
-        if all((layer.num_kv_heads, layer.key_size, layer.value_size) == shape for layer in self.layers):
-            pool_bytes = num_blocks * block_size * sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
+        if all(
+            (layer.num_kv_heads, layer.key_size, layer.value_size) == shape for layer in self.layers
+        ):
+            pool_bytes = (
+                num_blocks
+                * block_size
+                * sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
+            )
             self.slabs = Slabs(
-                len(self.layers), first.num_kv_heads, first.key_size, self.dtype, pool_bytes // SLAB_SHARE
+                len(self.layers),
+                first.num_kv_heads,
+                first.key_size,
+                self.dtype,
+                pool_bytes // SLAB_SHARE,
             )
             self._planner = SlabPlanner(self.slabs, block_size, partial(block_index, spec=first))
         return super().allocate(num_blocks, block_size)
@@ -90,7 +108,9 @@ class CpuBackend(SdpaBackend):
         out = query.new_empty(plan.num_queries, layer.spec.num_heads, layer.spec.value_size)
         for group in plan.slab_groups:
             if group.queries is not None and len(group.queries):
-                out.index_copy_(0, group.queries, self._attend(layer.spec, query[group.queries], group, number))
+                out.index_copy_(
+                    0, group.queries, self._attend(layer.spec, query[group.queries], group, number)
+                )
         self.prefill(layer, query, key, value, plan, out)
         self.decode_gathered(layer, query, plan, out)
         return out
@@ -106,9 +126,13 @@ class CpuBackend(SdpaBackend):
             tensor[:, :, :, :width].index_copy_(1, slots, found[:, :, :, :width])
             tensor[:, :, :, width:].index_fill_(1, slots, 0)  # what others left there may be NaN
         new = both if group.tokens is None else both.index_select(0, group.tokens)
-        tensor.view(-1, tensor.shape[-1]).index_copy_(0, group.append, new.reshape(-1, tensor.shape[-1]))
+        tensor.view(-1, tensor.shape[-1]).index_copy_(
+            0, group.append, new.reshape(-1, tensor.shape[-1])
+        )
 
-    def _attend(self, spec: LayerSpec, query: torch.Tensor, group: SlabGroup, number: int) -> torch.Tensor:
+    def _attend(
+        self, spec: LayerSpec, query: torch.Tensor, group: SlabGroup, number: int
+    ) -> torch.Tensor:
         """`query` [Q, H, D] of the rows of a group → [Q, H, D]."""
         count = group.num_slots
         if group.slots is not None:
@@ -117,16 +141,25 @@ class CpuBackend(SdpaBackend):
         query = query.reshape(count, spec.num_kv_heads, spec.group_size, spec.key_size)
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
             shown = group.longest
-            out = self._fused(spec, query, key.narrow(2, 0, shown), value.narrow(2, 0, shown), group)
+            out = self._fused(
+                spec, query, key.narrow(2, 0, shown), value.narrow(2, 0, shown), group
+            )
         else:
             out = _products(spec, query, key, value, group.mask_for(spec.window))
         out = out.reshape(count, spec.num_heads, spec.value_size)
         return out if group.slots is None else out.index_select(0, group.slots)
 
     def _fused(
-        self, spec: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, group: SlabGroup
+        self,
+        spec: LayerSpec,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        group: SlabGroup,
     ) -> torch.Tensor:
-        if len(query) == 1 and not spec.softcap and not spec.window:  # one row hides nothing of what is shown
+        if (
+            len(query) == 1 and not spec.softcap and not spec.window
+        ):  # one row hides nothing of what is shown
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
         mask = group.mask_for(spec.window)[:, None, :, : group.longest]
         return self.decode_attention(query, key, value, mask, spec)

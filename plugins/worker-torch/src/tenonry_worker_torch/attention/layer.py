@@ -48,7 +48,11 @@ class AttentionLayer:
         self.kv_cache: list[LayerCache] = []
 
     def __call__(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`query` [T, num_heads, size], `key` and `value` [T, num_kv_heads, size] → [T, num_heads, size].
 
@@ -71,7 +75,12 @@ class Probe:
         self.modules: dict[int, torch.nn.Module] = {}
 
     def __call__(
-        self, module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec
+        self,
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        spec: LayerSpec,
     ) -> torch.Tensor:
         from tenonry_worker_torch.attention.math import causal_attention
 
@@ -114,7 +123,9 @@ def paged_attention(
     layer: AttentionLayer | Callable[..., torch.Tensor] = getattr(module, LAYER_ATTRIBUTE)
     q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
     if isinstance(layer, AttentionLayer):
-        return (layer(q, k, v) if layer.share is None else layer.share.attend(layer, q, k, v))[None], None
+        return (layer(q, k, v) if layer.share is None else layer.share.attend(layer, q, k, v))[
+            None
+        ], None
     _refuse_unknown(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
@@ -130,15 +141,21 @@ def paged_attention(
     return layer(module, q, k, v, spec)[None], None
 
 
-def _refuse_unknown(module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]) -> None:
+def _refuse_unknown(
+    module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]
+) -> None:
     """Position biases, attention sinks, bidirectional layers: anything that paged causal attention would get wrong."""
     import torch
 
     kind = type(module).__name__
     if mask is not None:
-        raise ModelError(f"{kind} adds its own bias to the attention scores, which worker 'torch' does not support")
+        raise ModelError(
+            f"{kind} adds its own bias to the attention scores, which worker 'torch' does not support"
+        )
     for name, value in other.items():
         if isinstance(value, torch.Tensor) and name not in HARMLESS_TENSORS:
-            raise ModelError(f"{kind} passes '{name}' to attention, which worker 'torch' does not support")
+            raise ModelError(
+                f"{kind} passes '{name}' to attention, which worker 'torch' does not support"
+            )
     if getattr(module, "is_causal", True) is False or other.get("is_causal") is False:
         raise ModelError(f"{kind} is not causal: worker 'torch' serves causal language models only")

@@ -11,7 +11,9 @@ from torch.nn import functional
 from tenonry_worker_torch.attention.base import LayerSpec
 
 
-def causal_attention(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec) -> torch.Tensor:
+def causal_attention(
+    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec
+) -> torch.Tensor:
     """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
     length = query.shape[0]
     mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device)

@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn import functional
 
-from tenonry_worker_torch.attention.base import AttentionBackend, AttentionBatch, LayerCache, LayerSpec
+from tenonry_worker_torch.attention.base import (
+    AttentionBackend,
+    AttentionBatch,
+    LayerCache,
+    LayerSpec,
+)
 from tenonry_worker_torch.attention.math import causal_mask, masked_attention, softcapped_attention
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
@@ -34,22 +39,46 @@ class SdpaBackend(AttentionBackend):
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks, self.block_size = num_blocks, block_size
-        self._pools: list[torch.Tensor] = []  # [layers, blocks, heads, slots, size], of layers of one shape
+        self._pools: list[
+            torch.Tensor
+        ] = []  # [layers, blocks, heads, slots, size], of layers of one shape
         alike: dict[tuple[int, int, int], list[LayerSpec]] = {}
         for layer in self.layers:
-            alike.setdefault((layer.num_kv_heads, layer.key_size, layer.value_size), []).append(layer)
-        return {name: cache for layers in alike.values() for name, cache in self._allocate_alike(layers).items()}
+            alike.setdefault((layer.num_kv_heads, layer.key_size, layer.value_size), []).append(
+                layer
+            )
+        return {
+            name: cache
+            for layers in alike.values()
+            for name, cache in self._allocate_alike(layers).items()
+        }
 
     def _allocate_alike(self, layers: list[LayerSpec]) -> dict[str, LayerCache]:
-        heads, key_size, value_size = layers[0].num_kv_heads, layers[0].key_size, layers[0].value_size
+        heads, key_size, value_size = (
+            layers[0].num_kv_heads,
+            layers[0].key_size,
+            layers[0].value_size,
+        )
         if key_size == value_size:
             pool = self._pool(len(layers), 2 * heads, key_size)
-            return {layer.name: LayerCache(*both.chunk(2, 1), both) for layer, both in zip(layers, pool, strict=True)}
-        keys, values = self._pool(len(layers), heads, key_size), self._pool(len(layers), heads, value_size)
-        return {layer.name: LayerCache(*pair) for layer, *pair in zip(layers, keys, values, strict=True)}
+            return {
+                layer.name: LayerCache(*both.chunk(2, 1), both)
+                for layer, both in zip(layers, pool, strict=True)
+            }
+        keys, values = (
+            self._pool(len(layers), heads, key_size),
+            self._pool(len(layers), heads, value_size),
+        )
+        return {
+            layer.name: LayerCache(*pair) for layer, *pair in zip(layers, keys, values, strict=True)
+        }
 
     def _pool(self, num_layers: int, heads: int, size: int) -> torch.Tensor:
-        self._pools.append(zeros((num_layers, self.num_blocks, heads, self.block_size, size), self.dtype, self.device))
+        self._pools.append(
+            zeros(
+                (num_layers, self.num_blocks, heads, self.block_size, size), self.dtype, self.device
+            )
+        )
         return self._pools[-1]
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
@@ -85,7 +114,12 @@ class SdpaBackend(AttentionBackend):
         return out
 
     def write(
-        self, cache: LayerCache, key: torch.Tensor, value: torch.Tensor, plan: SdpaPlan, both: torch.Tensor | None
+        self,
+        cache: LayerCache,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: SdpaPlan,
+        both: torch.Tensor | None,
     ) -> torch.Tensor | None:
         """All K/V of the step into their slots; returns them as one tensor [T, 2 × heads, size] where sizes allow."""
         if cache.both is None:
@@ -104,18 +138,26 @@ class SdpaBackend(AttentionBackend):
 
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
-    def decode_gathered(self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor) -> None:
+    def decode_gathered(
+        self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor
+    ) -> None:
         """The decoding rows of a mixed step, into their places in `out`."""
         if plan.decode_tokens is not None and len(plan.decode_order):
-            out.index_copy_(0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan))
+            out.index_copy_(
+                0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan)
+            )
 
     def _decode(self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
         groups = plan.decode_groups(layer.spec, self.dtype)
-        parts = [self._decode_group(layer, query[group.begin : group.end], group) for group in groups]
+        parts = [
+            self._decode_group(layer, query[group.begin : group.end], group) for group in groups
+        ]
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
-    def _decode_group(self, layer: AttentionLayer, query: torch.Tensor, group: DecodeGroup) -> torch.Tensor:
+    def _decode_group(
+        self, layer: AttentionLayer, query: torch.Tensor, group: DecodeGroup
+    ) -> torch.Tensor:
         spec, rows = layer.spec, group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
@@ -124,7 +166,12 @@ class SdpaBackend(AttentionBackend):
         )
 
     def decode_attention(
-        self, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, spec: LayerSpec
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        mask: torch.Tensor,
+        spec: LayerSpec,
     ) -> torch.Tensor:
         """`query` [R, K, group, D], `key`, `value` [R, K, L, D], `mask` [R, 1, 1, L] → [R, K, group, D].
 
@@ -132,7 +179,9 @@ class SdpaBackend(AttentionBackend):
         """
         if spec.softcap:
             return softcapped_attention(query, key, value, mask, spec)
-        return functional.scaled_dot_product_attention(query, key, value, attn_mask=mask, scale=spec.scaling)
+        return functional.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, scale=spec.scaling
+        )
 
     def gather(
         self, cache: LayerCache, index: torch.Tensor, rows: int, spec: LayerSpec
@@ -144,8 +193,12 @@ class SdpaBackend(AttentionBackend):
             key, value = found.view(2, rows, heads, -1, spec.key_size).unbind()
             return key, value
         return (
-            cache.key.view(heads * self.num_blocks, -1).index_select(0, index).view(rows, heads, -1, spec.key_size),
-            cache.value.view(heads * self.num_blocks, -1).index_select(0, index).view(rows, heads, -1, spec.value_size),
+            cache.key.view(heads * self.num_blocks, -1)
+            .index_select(0, index)
+            .view(rows, heads, -1, spec.key_size),
+            cache.value.view(heads * self.num_blocks, -1)
+            .index_select(0, index)
+            .view(rows, heads, -1, spec.value_size),
         )
 
     # ------------------------------------------------------------------ prefill: several queries per row
@@ -162,7 +215,9 @@ class SdpaBackend(AttentionBackend):
         """Every segment of the step, into its place in `out`."""
         for segment in plan.prefill:
             span = slice(segment.token, segment.token + segment.count * segment.length)
-            out[span] = self._prefill(layer.spec, layer.kv_cache[0], segment, plan, query[span], key[span], value[span])
+            out[span] = self._prefill(
+                layer.spec, layer.kv_cache[0], segment, plan, query[span], key[span], value[span]
+            )
 
     def _prefill(
         self,
@@ -178,7 +233,9 @@ class SdpaBackend(AttentionBackend):
             return self._prefill_with_context(spec, cache, segment, plan, query)
         shape = (segment.count, segment.length, -1)
         # The CPU's kernel is a fifth faster on heads that lie one behind the other.
-        q, k, v = (t.reshape(*shape, t.shape[-1]).transpose(1, 2).contiguous() for t in (query, key, value))
+        q, k, v = (
+            t.reshape(*shape, t.shape[-1]).transpose(1, 2).contiguous() for t in (query, key, value)
+        )
         plain = not spec.softcap and not (spec.window and segment.length > spec.window)
         if plain:
             out = functional.scaled_dot_product_attention(
@@ -190,11 +247,18 @@ class SdpaBackend(AttentionBackend):
         return out.transpose(1, 2).flatten(0, 1)
 
     def _prefill_with_context(
-        self, spec: LayerSpec, cache: LayerCache, segment: Segment, plan: SdpaPlan, query: torch.Tensor
+        self,
+        spec: LayerSpec,
+        cache: LayerCache,
+        segment: Segment,
+        plan: SdpaPlan,
+        query: torch.Tensor,
     ) -> torch.Tensor:
         """One chunk of a prompt whose earlier tokens are in the cache; queries go in pieces that bound the mask."""
         end = segment.start + segment.length
-        first_block = max(0, segment.start + 1 - spec.window) // self.block_size if spec.window else 0
+        first_block = (
+            max(0, segment.start + 1 - spec.window) // self.block_size if spec.window else 0
+        )
         index = plan.context_index(segment, spec, first_block, -(-end // self.block_size))
         first_key = first_block * self.block_size
         key, value = (kept[:, :, : end - first_key] for kept in self.gather(cache, index, 1, spec))
@@ -203,6 +267,18 @@ class SdpaBackend(AttentionBackend):
         parts = []
         for begin in range(0, segment.length, piece):
             count = min(piece, segment.length - begin)
-            mask = causal_mask(count, segment.start + begin, end - first_key, spec.window, q.dtype, q.device, first_key)
-            parts.append(masked_attention(q[:, :, begin : begin + count], key, value, mask, spec)[0].transpose(0, 1))
+            mask = causal_mask(
+                count,
+                segment.start + begin,
+                end - first_key,
+                spec.window,
+                q.dtype,
+                q.device,
+                first_key,
+            )
+            parts.append(
+                masked_attention(q[:, :, begin : begin + count], key, value, mask, spec)[
+                    0
+                ].transpose(0, 1)
+            )
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -72,7 +72,9 @@ class SdpaPlan:
         self.batch = batch
         self._lines.clear()
 
-    def context_index(self, segment: Segment, spec: LayerSpec, begin: int, end: int) -> torch.Tensor:
+    def context_index(
+        self, segment: Segment, spec: LayerSpec, begin: int, end: int
+    ) -> torch.Tensor:
         """The block index of a segment's blocks [begin, end)."""
         wanted = (segment.token, begin, spec.num_kv_heads, spec.key_size == spec.value_size)
         if wanted not in self._context:
@@ -85,7 +87,11 @@ class SdpaPlan:
         wanted = (spec.window, spec.num_kv_heads, spec.key_size == spec.value_size)
         if wanted not in self._groups:
             lengths = self.batch.seq_lens[self.decode_order].astype(np.int64)
-            first = np.maximum(lengths - spec.window, 0) // self.block_size if spec.window else np.zeros_like(lengths)
+            first = (
+                np.maximum(lengths - spec.window, 0) // self.block_size
+                if spec.window
+                else np.zeros_like(lengths)
+            )
             budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
             self._groups[wanted] = [
                 self._make_group(spec, dtype, first[begin:end, None], begin, end)
@@ -104,7 +110,9 @@ class SdpaPlan:
         table = batch.block_table[batch.row[places]]
         # Beyond its last block a row reads its own first one again: masked, and never another request's NaN.
         inside = np.minimum(wanted, table.shape[1] - 1)
-        blocks = np.where(wanted * size < lengths, np.take_along_axis(table, inside, 1), table[:, :1])
+        blocks = np.where(
+            wanted * size < lengths, np.take_along_axis(table, inside, 1), table[:, :1]
+        )
         positions = first * size + np.arange(wanted.shape[1] * size)
         hidden = positions >= lengths
         if spec.window:
@@ -119,7 +127,9 @@ def entered_blocks(batch: AttentionBatch, block_size: int) -> NDArray[np.int64]:
     """The last blocks of rows that write their first slots in this step, and not yet their last ones: i64[N]."""
     begun = batch.seq_lens % block_size
     entered = ((begun > 0) & (begun <= batch.num_tokens)).nonzero()[0]
-    return batch.block_table[batch.row[entered], batch.seq_lens[entered] // block_size].astype(np.int64)
+    return batch.block_table[batch.row[entered], batch.seq_lens[entered] // block_size].astype(
+        np.int64
+    )
 
 
 def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:

@@ -29,7 +29,9 @@ class Segment:
         self.token, self.count, self.length, self.row, self.start = token, count, length, row, start
 
 
-def prefill_segments(row: NDArray[np.int32], num_tokens: NDArray[np.int32], start: NDArray[np.int32]) -> list[Segment]:
+def prefill_segments(
+    row: NDArray[np.int32], num_tokens: NDArray[np.int32], start: NDArray[np.int32]
+) -> list[Segment]:
     """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding."""
     first_token = np.cumsum(num_tokens) - num_tokens
     segments: list[Segment] = []

@@ -46,7 +46,11 @@ class HeadShare:
 
 def share_of(attention: nn.Module, spec: LayerSpec) -> HeadShare | None:
     """This rank's heads of a layer; None where the layer has them only, or they cannot be shared out evenly."""
-    outputs = [child for child in attention.children() if isinstance(child, RowLinear) and child.splits_input]
+    outputs = [
+        child
+        for child in attention.children()
+        if isinstance(child, RowLinear) and child.splits_input
+    ]
     if len(outputs) != 1:
         return None
     rank, size = outputs[0].group.rank, outputs[0].group.size

@@ -39,7 +39,9 @@ class SlabGroup:
         "windowed",
     )  # fmt: skip
 
-    def __init__(self, placement: Placement, append: torch.Tensor, mask: torch.Tensor, column: torch.Tensor) -> None:
+    def __init__(
+        self, placement: Placement, append: torch.Tensor, mask: torch.Tensor, column: torch.Tensor
+    ) -> None:
         self.placement, self.append, self.mask, self.column = placement, append, mask, column
         self.longest, self.num_slots = 0, mask.shape[0]
         self.entering: tuple[torch.Tensor, torch.Tensor] | None = None
@@ -54,7 +56,9 @@ class SlabGroup:
             return self.mask
         if window not in self.windowed:
             known = (self.mask == 0).sum(-1, keepdim=True)
-            self.windowed[window] = self.mask.masked_fill(torch.arange(self.mask.shape[-1]) < known - window, HIDDEN)
+            self.windowed[window] = self.mask.masked_fill(
+                torch.arange(self.mask.shape[-1]) < known - window, HIDDEN
+            )
         return self.windowed[window]
 
     def move_on(self) -> None:
@@ -98,7 +102,12 @@ class CpuPlan(SdpaPlan):
 class SlabPlanner:
     """Makes the plans of one model. `block_index` is the backend's, for the layers of this model."""
 
-    def __init__(self, slabs: Slabs, block_size: int, block_index: Callable[[NDArray[Any]], NDArray[np.int64]]) -> None:
+    def __init__(
+        self,
+        slabs: Slabs,
+        block_size: int,
+        block_index: Callable[[NDArray[Any]], NDArray[np.int64]],
+    ) -> None:
         self.slabs, self.block_size, self._block_index = slabs, block_size, block_index
         self._steady: CpuPlan | None = None
 
@@ -117,9 +126,13 @@ class SlabPlanner:
     def _place(self, plan: CpuPlan) -> None:
         batch, order = plan.batch, plan.decode_order
         placed, homeless = self.slabs.place(
-            batch.row[order].astype(np.int64), batch.generation[order], batch.seq_lens[order].astype(np.int64)
+            batch.row[order].astype(np.int64),
+            batch.generation[order],
+            batch.seq_lens[order].astype(np.int64),
         )
-        plan.slab_groups = [self._group(plan, order[which], placement) for which, placement in placed]
+        plan.slab_groups = [
+            self._group(plan, order[which], placement) for which, placement in placed
+        ]
         plan.leave_to_gathering(order[np.sort(homeless)])
         if not plan.prefill and not len(homeless):
             self._steady = plan
@@ -133,7 +146,12 @@ class SlabPlanner:
 
     def _group(self, plan: CpuPlan, places: NDArray[np.int64], placement: Placement) -> SlabGroup:
         """The group of the rows at `places` of the batch."""
-        batch, slab, slots, heads = plan.batch, placement.slab, placement.slots, self.slabs.num_kv_heads
+        batch, slab, slots, heads = (
+            plan.batch,
+            placement.slab,
+            placement.slots,
+            self.slabs.num_kv_heads,
+        )
         lengths = batch.seq_lens[places].astype(np.int64)
         line = slots[:, None, None] * heads + np.arange(heads)  # [row, key or value, head]
         line = line + (np.arange(2) * len(slab.owner) * heads)[:, None]
@@ -142,8 +160,12 @@ class SlabPlanner:
         hidden = torch.from_numpy(np.arange(slab.capacity) >= known[:, None])
         group = SlabGroup(
             placement,
-            append=torch.from_numpy((line * slab.capacity + (lengths - 1)[:, None, None]).reshape(-1)),
-            mask=torch.zeros(hidden.shape, dtype=self.slabs.dtype).masked_fill_(hidden, HIDDEN)[:, None],
+            append=torch.from_numpy(
+                (line * slab.capacity + (lengths - 1)[:, None, None]).reshape(-1)
+            ),
+            mask=torch.zeros(hidden.shape, dtype=self.slabs.dtype).masked_fill_(hidden, HIDDEN)[
+                :, None
+            ],
             column=torch.from_numpy(slots * slab.capacity + lengths - 1),
         )
         group.longest = int(lengths.max())
@@ -153,7 +175,9 @@ class SlabPlanner:
         if group.tokens is not None or not is_range(slots, group.num_slots):
             group.queries, group.slots = tokens, torch.from_numpy(slots)
         if placement.entering.any():
-            group.entering = self._entering(batch, places[placement.entering], slots[placement.entering])
+            group.entering = self._entering(
+                batch, places[placement.entering], slots[placement.entering]
+            )
         return group
 
     def _entering(

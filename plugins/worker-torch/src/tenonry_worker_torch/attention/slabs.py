@@ -46,7 +46,11 @@ class Placement:
     __slots__ = ("entering", "rows", "slab", "slots")
 
     def __init__(
-        self, slab: Slab, rows: NDArray[np.int64], slots: NDArray[np.int64], entering: NDArray[np.bool_]
+        self,
+        slab: Slab,
+        rows: NDArray[np.int64],
+        slots: NDArray[np.int64],
+        entering: NDArray[np.bool_],
     ) -> None:
         self.slab, self.rows, self.slots, self.entering = slab, rows, slots, entering
 
@@ -54,8 +58,15 @@ class Placement:
 class Slabs:
     """The slabs of a backend. Columns by row: slab number, slot, generation, and tokens held (`length`)."""
 
-    def __init__(self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int) -> None:
-        self.num_layers, self.num_kv_heads, self.size, self.dtype = num_layers, num_kv_heads, size, dtype
+    def __init__(
+        self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int
+    ) -> None:
+        self.num_layers, self.num_kv_heads, self.size, self.dtype = (
+            num_layers,
+            num_kv_heads,
+            size,
+            dtype,
+        )
         self.budget_bytes, self.used_bytes = budget_bytes, 0
         self._capacities = capacities(64)
         self._slabs: dict[int, Slab] = {}
@@ -74,7 +85,9 @@ class Slabs:
             self._capacities = capacities(int(lengths.max()))
         wanted = np.searchsorted(self._capacities, lengths)
         resident = (
-            (self._slab[rows] == wanted) & (self._generation[rows] == generation) & (self._length[rows] == lengths - 1)
+            (self._slab[rows] == wanted)
+            & (self._generation[rows] == generation)
+            & (self._length[rows] == lengths - 1)
         )
         self.release(rows[~resident])
         placed, homeless = [], [np.empty(0, np.int64)]
@@ -103,7 +116,9 @@ class Slabs:
                 self._slabs[int(number)].owner[self._slot[mine]] = NOWHERE
         self._slab[rows] = NOWHERE
 
-    def _place_in(self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]) -> Placement | None:
+    def _place_in(
+        self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]
+    ) -> Placement | None:
         """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
         slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))
         taken = self._slot[rows[resident]]
@@ -155,7 +170,15 @@ class Slabs:
                 slab.tensors, slab.owner = [], np.empty(0, np.int64)
 
     def _bytes(self, capacity: int, num_slots: int) -> int:
-        return 2 * num_slots * self.num_kv_heads * capacity * self.size * self.dtype.itemsize * self.num_layers
+        return (
+            2
+            * num_slots
+            * self.num_kv_heads
+            * capacity
+            * self.size
+            * self.dtype.itemsize
+            * self.num_layers
+        )
 
     def _make_columns(self, count: int) -> None:
         more = count - len(self._slab)

@@ -43,7 +43,10 @@ def fast_forward(
     specs = sorted((layer.spec for layer in layers.values()), key=lambda spec: spec.index)
     is_same = all_agree(layers_agree(model, specs))
     if not is_same or not all_agree(is_right(lean)):
-        logger.info("%s looks like a known layout but computes otherwise; it runs its own code", type(model).__name__)
+        logger.info(
+            "%s looks like a known layout but computes otherwise; it runs its own code",
+            type(model).__name__,
+        )
         pack_linears(model)
         return None
     if can_pack(model.dtype, model.device):

@@ -42,17 +42,23 @@ class HeadNorm:
 class FusedAttention:
     """One projection for query, key and value, rotation of all heads at once, and the output projection."""
 
-    def __init__(self, qkv: Linear, out: Linear, spec: LayerSpec, head_norm: HeadNorm | None, attend: Attend) -> None:
+    def __init__(
+        self, qkv: Linear, out: Linear, spec: LayerSpec, head_norm: HeadNorm | None, attend: Attend
+    ) -> None:
         self.qkv, self.out, self.spec = qkv, out, spec
         self.head_norm, self.attend = head_norm, attend
 
-    def heads(self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None) -> torch.Tensor:
+    def heads(
+        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None
+    ) -> torch.Tensor:
         """`x` [T, hidden] → attention output [Q, heads · size], not yet projected; `keep` i64[Q] picks the queries."""
         spec = self.spec
         num_heads, num_kv_heads = spec.num_heads, spec.num_kv_heads
         every = self.qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, spec.key_size)
         query_key = every.narrow(1, 0, num_heads + num_kv_heads)
-        rotate(query_key if self.head_norm is None else self.head_norm(query_key), cos, sin, query_key)
+        rotate(
+            query_key if self.head_norm is None else self.head_norm(query_key), cos, sin, query_key
+        )
         query, both = every.narrow(1, 0, num_heads), every.narrow(1, num_heads, 2 * num_kv_heads)
         if keep is not None:
             query = query.index_select(0, keep)
@@ -67,7 +73,9 @@ class FusedAttention:
 class FusedMLP:
     """Gated feed-forward with one projection for gate and up."""
 
-    def __init__(self, gate_up: Linear, down: Linear, activation: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    def __init__(
+        self, gate_up: Linear, down: Linear, activation: Callable[[torch.Tensor], torch.Tensor]
+    ) -> None:
         self.gate_up, self.down, self.activation = gate_up, down, activation
 
     def inner(self, x: torch.Tensor) -> torch.Tensor:

@@ -43,7 +43,11 @@ class LeanForward:
         self.can_prune = end is not None
 
     def __call__(
-        self, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None, plans: ForwardPlans
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None,
+        plans: ForwardPlans,
     ) -> torch.Tensor:
         hidden = inputs if self.embed is None else self.embed(inputs)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
@@ -86,7 +90,9 @@ class LeanHead:
 def layer_types_of(model: PreTrainedModel) -> list[str]:
     """The type of each layer of the model as its config names it, those of other stages included."""
     config = model.config.get_text_config()
-    return list(getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers)
+    return list(
+        getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
+    )
 
 
 def lean_forward(
@@ -107,7 +113,10 @@ def lean_forward(
         for block, attention, kind in zip(blocks, ordered, types, strict=True)
     ]
     positions = max(max_model_len, *PROMPT_LENGTHS)  # the self check needs its prompts to fit
-    ropes = {kind: rope_table(inner.rotary_emb, kind, positions, model.dtype) for kind in sorted(set(types))}
+    ropes = {
+        kind: rope_table(inner.rotary_emb, kind, positions, model.dtype)
+        for kind in sorted(set(types))
+    }
     if any(layer is None for layer in lean) or any(table is None for table in ropes.values()):
         return None
     return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)

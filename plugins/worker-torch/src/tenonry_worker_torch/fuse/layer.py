@@ -21,7 +21,12 @@ if TYPE_CHECKING:
 
 # (before attention, after attention, before feed-forward, after feed-forward) by the names of the norms.
 NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] = (
-    ("input_layernorm", "post_attention_layernorm", "pre_feedforward_layernorm", "post_feedforward_layernorm"),
+    (
+        "input_layernorm",
+        "post_attention_layernorm",
+        "pre_feedforward_layernorm",
+        "post_feedforward_layernorm",
+    ),
     (None, "post_attention_layernorm", None, "post_feedforward_layernorm"),
     ("input_layernorm", None, "post_attention_layernorm", None),
 )
@@ -31,13 +36,21 @@ class LeanLayer:
     """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on; all K/V are written anyway."""
 
     def __init__(
-        self, attention: FusedAttention, mlp: FusedMLP | nn.Module, norms: list[RMSNorm | None], layer_type: str
+        self,
+        attention: FusedAttention,
+        mlp: FusedMLP | nn.Module,
+        norms: list[RMSNorm | None],
+        layer_type: str,
     ) -> None:
         self.attention, self.mlp, self.layer_type = attention, mlp, layer_type
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
 
     def __call__(
-        self, hidden: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None = None
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         x = hidden if self.before_attention is None else self.before_attention(hidden)
         heads = self.attention.heads(x, cos, sin, keep)
@@ -73,13 +86,19 @@ class LeanLayer:
             pack_linears(self.mlp)
 
 
-def lean_layer(module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str) -> LeanLayer | None:
+def lean_layer(
+    module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str
+) -> LeanLayer | None:
     """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
     attention = getattr(module, "self_attn", None)
     mlp = getattr(module, "mlp", None)
     norms = _norms(module)
     known = {"self_attn", "mlp", *(name for layout in NORM_LAYOUTS for name in layout if name)}
-    others = {name for name, part in module.named_children() if not isinstance(part, nn.Dropout | nn.Identity)} - known
+    others = {
+        name
+        for name, part in module.named_children()
+        if not isinstance(part, nn.Dropout | nn.Identity)
+    } - known
     if attention is None or mlp is None or norms is None or others:
         return None
     fused = fused_attention(attention, spec, attend)

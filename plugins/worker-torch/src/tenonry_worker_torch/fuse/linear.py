@@ -40,7 +40,9 @@ class DenseLinear:
 
     __slots__ = ("bias", "sources", "weight")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[nn.Linear] = ()) -> None:
+    def __init__(
+        self, weight: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[nn.Linear] = ()
+    ) -> None:
         self.weight, self.bias, self.sources = weight, bias, sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -120,7 +122,9 @@ class PackedModule(nn.Module):
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
         self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._packed = pack(linear.weight.detach(), None if linear.bias is None else linear.bias.detach())
+        self._packed = pack(
+            linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
+        )
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._packed(x)
@@ -147,7 +151,9 @@ def output_of(module: nn.Linear) -> Linear:
     """A layer that ends an attention or feed-forward part, cut along its inputs or whole."""
     if isinstance(module, RowLinear):
         bias = None if module.bias is None else module.bias.detach()
-        return SummedLinear(DenseLinear(module.weight.detach(), None, (module,)), bias, module.group)
+        return SummedLinear(
+            DenseLinear(module.weight.detach(), None, (module,)), bias, module.group
+        )
     return merge([module])
 
 
@@ -158,11 +164,15 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
     """
     if len(modules) == 1:
         bias = modules[0].bias
-        return DenseLinear(modules[0].weight.detach(), None if bias is None else bias.detach(), modules)
+        return DenseLinear(
+            modules[0].weight.detach(), None if bias is None else bias.detach(), modules
+        )
     weight = torch.cat([module.weight.detach() for module in modules])
     begin = 0
     for module in modules:
-        module.weight = nn.Parameter(weight[begin : begin + module.out_features], requires_grad=False)
+        module.weight = nn.Parameter(
+            weight[begin : begin + module.out_features], requires_grad=False
+        )
         begin += module.out_features
     return DenseLinear(weight, _merged_bias(weight, modules), modules)
 
@@ -171,5 +181,8 @@ def _merged_bias(weight: torch.Tensor, modules: Sequence[nn.Linear]) -> torch.Te
     if all(module.bias is None for module in modules):
         return None
     return torch.cat(
-        [weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach() for module in modules]
+        [
+            weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach()
+            for module in modules
+        ]
     )

@@ -26,10 +26,14 @@ class RMSNorm:
 
     __slots__ = ("_doubled", "_size", "eps", "is_offset", "weight")
 
-    def __init__(self, weight: torch.Tensor | None, size: int, eps: float, *, is_offset: bool = False) -> None:
+    def __init__(
+        self, weight: torch.Tensor | None, size: int, eps: float, *, is_offset: bool = False
+    ) -> None:
         self._size, self.eps, self.is_offset = size, eps, is_offset
         self.weight = 1.0 + weight.float() if weight is not None and is_offset else weight
-        self._doubled = None if self.weight is None else torch.cat([self.weight, torch.zeros_like(self.weight)])
+        self._doubled = (
+            None if self.weight is None else torch.cat([self.weight, torch.zeros_like(self.weight)])
+        )
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.device.type != "cpu":
@@ -49,7 +53,9 @@ class RMSNorm:
         both = torch.cat((x, x.neg()), -1)
         if self.is_offset and x.dtype != torch.float32:
             both = both.float()
-        normed = torch.layer_norm(both, (2 * self._size,), self._doubled, None, self.eps).narrow(-1, 0, self._size)
+        normed = torch.layer_norm(both, (2 * self._size,), self._doubled, None, self.eps).narrow(
+            -1, 0, self._size
+        )
         return normed if normed.dtype == x.dtype else normed.to(x.dtype)
 
     def _weighted(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -72,7 +78,12 @@ def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | Non
     """
     eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
     weight = getattr(module, "weight", None)
-    if eps is None or not isinstance(weight, torch.Tensor) or weight.dim() != 1 or _bias_of(module) is not None:
+    if (
+        eps is None
+        or not isinstance(weight, torch.Tensor)
+        or weight.dim() != 1
+        or _bias_of(module) is not None
+    ):
         return None
     size = weight.shape[0]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
@@ -87,7 +98,9 @@ def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | Non
     for is_offset in (False, True):
         got = RMSNorm(other, size, float(eps), is_offset=is_offset)(sample)
         if got.shape == wanted.shape and torch.allclose(got, wanted, rtol=1e-4, atol=1e-5):
-            return RMSNorm(weight.detach() if with_weight else None, size, float(eps), is_offset=is_offset)
+            return RMSNorm(
+                weight.detach() if with_weight else None, size, float(eps), is_offset=is_offset
+            )
     return None
 
 

@@ -32,7 +32,9 @@ class RopeTable:
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cos and sin [T, 1, size] of `positions` i64[T]."""
-        return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[:, None]
+        return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[
+            :, None
+        ]
 
 
 def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
@@ -48,20 +50,27 @@ def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Ten
     torch.addcmul(x * cos, x.roll(size // 2, -1), sin, out=out)
 
 
-def rope_table(rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype) -> RopeTable | None:
+def rope_table(
+    rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype
+) -> RopeTable | None:
     """The table for positions 0 … num_positions − 1; None if it would be too long or is not plain (cos, sin)."""
     if num_positions > MAX_TABLE_POSITIONS:
         return None
     device = next((buffer.device for buffer in rotary.buffers()), torch.device("cpu"))
     positions = torch.arange(num_positions, device=device)[None]
     with torch.no_grad():
-        made = call_rotary(rotary, torch.zeros(1, 1, 1, dtype=dtype, device=device), positions, layer_type)
+        made = call_rotary(
+            rotary, torch.zeros(1, 1, 1, dtype=dtype, device=device), positions, layer_type
+        )
     if not (isinstance(made, tuple) and len(made) == 2):
         return None
     cos, sin = made
     if cos.dim() != 3 or cos.shape != sin.shape or cos.shape[:2] != (1, num_positions):
         return None
     half = cos.shape[-1] // 2
-    if not (torch.equal(cos[..., :half], cos[..., half:]) and torch.equal(sin[..., :half], sin[..., half:])):
+    if not (
+        torch.equal(cos[..., :half], cos[..., half:])
+        and torch.equal(sin[..., :half], sin[..., half:])
+    ):
         return None
     return RopeTable(cos[0], sin[0])

@@ -38,8 +38,14 @@ def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
     seen, agreed = set(), True
     stage, rotary = stage_of(model), model.base_model.rotary_emb
     blocks = stage.own(model.base_model.layers)
-    for block, spec, layer_type in zip(blocks, specs, stage.own(layer_types_of(model)), strict=True):
-        kind = (layer_type, spec.window > 0, *(f"{name}:{type(part).__name__}" for name, part in block.named_modules()))
+    for block, spec, layer_type in zip(
+        blocks, specs, stage.own(layer_types_of(model)), strict=True
+    ):
+        kind = (
+            layer_type,
+            spec.window > 0,
+            *(f"{name}:{type(part).__name__}" for name, part in block.named_modules()),
+        )
         if kind in seen:
             continue
         seen.add(kind)
@@ -52,7 +58,10 @@ def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.
     """Compare a random float32 copy of `block` with the lean layer made from it."""
 
     def attend(
-        query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _both: torch.Tensor | None = None
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        _both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         return causal_attention(query, key, value, spec)
 
@@ -64,13 +73,21 @@ def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.
         _randomise(twin)
         for module in twin.modules():
             if hasattr(module, LAYER_ATTRIBUTE):
-                setattr(module, LAYER_ATTRIBUTE, lambda _, query, key, value, __: attend(query, key, value))
+                setattr(
+                    module,
+                    LAYER_ATTRIBUTE,
+                    lambda _, query, key, value, __: attend(query, key, value),
+                )
         turning = copy.deepcopy(rotary).to(device)
         hidden = torch.randn(LENGTH, _hidden_size(twin), device=device)
         positions = torch.arange(LENGTH, device=device)[None]
         turns = call_rotary(turning, hidden[None], positions, layer_type)
         wanted = twin(
-            hidden[None], attention_mask=None, position_ids=positions, past_key_values=None, position_embeddings=turns
+            hidden[None],
+            attention_mask=None,
+            position_ids=positions,
+            past_key_values=None,
+            position_embeddings=turns,
         )
         wanted = (wanted[0] if isinstance(wanted, tuple) else wanted).view(LENGTH, -1)
         lean = lean_layer(twin, spec, attend, layer_type)

@@ -35,7 +35,9 @@ class RandomSlice:
         owner, _, part = self.name.rpartition(".")
         with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(self.name.encode()) ^ self.seed)
-            twin = copy.deepcopy(self.whole.get_submodule(owner)).to_empty(device="cpu", recurse=False)
+            twin = copy.deepcopy(self.whole.get_submodule(owner)).to_empty(
+                device="cpu", recurse=False
+            )
             for weight in twin.parameters(recurse=False):  # whatever the architecture leaves alone
                 weight.normal_(0.0, 0.02)
             self.whole._init_weights(twin)  # noqa: SLF001 - transformers has no public name for it

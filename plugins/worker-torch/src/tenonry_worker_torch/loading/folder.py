@@ -18,11 +18,17 @@ def check_folder(path: str, *, needs_weights: bool) -> dict[str, Any]:
     """
     folder = Path(path)
     if not folder.is_dir():
-        raise ModelError(f"model folder {path} does not exist; give a folder with config.json and *.safetensors")
+        raise ModelError(
+            f"model folder {path} does not exist; give a folder with config.json and *.safetensors"
+        )
     config = read_config(folder / "config.json")
     if quantised := config.get("quantization_config"):
-        method = quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
-        raise ModelError(f"{path} is quantised ({method}); worker 'torch' runs float32, bfloat16 and float16 weights")
+        method = (
+            quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
+        )
+        raise ModelError(
+            f"{path} is quantised ({method}); worker 'torch' runs float32, bfloat16 and float16 weights"
+        )
     if needs_weights and not any(folder.glob("*.safetensors")):
         raise ModelError(_no_weights(folder))
     return config

@@ -34,11 +34,17 @@ SHARDS = "tenonry_shards"
 class Parts:
     """The model class of one rank, and what its parameters are cut from. `whole` is the model without storage."""
 
-    def __init__(self, whole: PreTrainedModel, config: PretrainedConfig, parallel: Parallel) -> None:
+    def __init__(
+        self, whole: PreTrainedModel, config: PretrainedConfig, parallel: Parallel
+    ) -> None:
         self.whole, self.config = whole, copy.deepcopy(config)
-        self.tied: dict[str, str] = dict(whole.all_tied_weights_keys)  # parameter → the one whose weight it shares
+        self.tied: dict[str, str] = dict(
+            whole.all_tied_weights_keys
+        )  # parameter → the one whose weight it shares
         if parallel.link.num_stages > 1:
-            self.config.tie_word_embeddings = False  # the first stage has the embedding, the last one the head
+            self.config.tie_word_embeddings = (
+                False  # the first stage has the embedding, the last one the head
+            )
         self.model_class = part_class(type(whole), parallel)
         with torch.device("meta"):
             part = self.model_class(self.config)
@@ -65,7 +71,9 @@ class Parts:
     def random(self, seed: int) -> dict[str, RandomSlice]:
         """As the architecture initialises them: the same whatever the number of ranks."""
         found = {}
-        for source in sorted({name for name, _ in self.whole.named_parameters()} - self.tied.keys()):
+        for source in sorted(
+            {name for name, _ in self.whole.named_parameters()} - self.tied.keys()
+        ):
             for name in ([source] if source in self.names else []) + self._aliases(source):
                 found[name] = RandomSlice(self.whole, source, seed, self.shards.get(name))
         return found
@@ -84,7 +92,9 @@ def part_class(model_class: type[PreTrainedModel], parallel: Parallel) -> type[P
         model_class.__init__(self, config, *arguments, **options)
         if parallel.link.num_stages > 1:
             keep_stage(self, parallel.link)
-        setattr(self, SHARDS, shard_layers(self, parallel.tensor) if parallel.tensor.size > 1 else {})
+        setattr(
+            self, SHARDS, shard_layers(self, parallel.tensor) if parallel.tensor.size > 1 else {}
+        )
 
     body = {"__init__": build, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
     return type(model_class.__name__, (model_class,), body)
@@ -100,14 +110,18 @@ class Renaming:
         steps = get_model_conversion_mapping(model)
         self._renamings = [step for step in steps if isinstance(step, WeightRenaming)]
         self._converters = [step for step in steps if isinstance(step, WeightConverter)]
-        self._converter_of = {pattern: step for step in self._converters for pattern in step.source_patterns}
+        self._converter_of = {
+            pattern: step for step in self._converters for pattern in step.source_patterns
+        }
         self._prefix, self._names = model.base_model_prefix, model.state_dict()
 
     def target(self, key: str, shards: dict[str, Shard]) -> tuple[str, int | None]:
         """The parameter's name, and in how many parts the tensor `key` is cut if that is not as the shard says."""
         from transformers.core_model_loading import rename_source_key
 
-        name, pattern = rename_source_key(key, self._renamings, self._converters, self._prefix, self._names)
+        name, pattern = rename_source_key(
+            key, self._renamings, self._converters, self._prefix, self._names
+        )
         if name not in self._names and key in self._names:
             name, pattern = rename_source_key(key, [], [], self._prefix, self._names)
         if pattern is None or not shards:
@@ -118,7 +132,9 @@ class Renaming:
         steps = {type(step).__name__ for step in converter.operations}
         is_joined = len(converter.source_patterns) > 1
         sources = len(converter.source_patterns)
-        if not steps <= HARMLESS_STEPS or (shard is not None and is_joined and shard.parts != sources):
+        if not steps <= HARMLESS_STEPS or (
+            shard is not None and is_joined and shard.parts != sources
+        ):
             raise ModelError(
                 f"checkpoint tensor {key} is rearranged on loading ({', '.join(sorted(steps))}), so a rank cannot read "
                 "its piece alone; use tensor_parallel_size=1"
@@ -132,8 +148,12 @@ def weight_files(folder: Path) -> list[Path]:
         try:
             names = set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise ModelError(f"{folder / INDEX} is no index of safetensors files: {error!r}") from None
+            raise ModelError(
+                f"{folder / INDEX} is no index of safetensors files: {error!r}"
+            ) from None
         return [folder / name for name in sorted(names)]
     if (folder / SINGLE).is_file():
         return [folder / SINGLE]
-    raise ModelError(f"{folder} has neither {INDEX} nor {SINGLE}; ranks read their pieces from those")
+    raise ModelError(
+        f"{folder} has neither {INDEX} nor {SINGLE}; ranks read their pieces from those"
+    )

@@ -11,7 +11,12 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.attention.layer import INTERFACE_NAME, LAYER_ATTRIBUTE, Probe, register_interface
+from tenonry_worker_torch.attention.layer import (
+    INTERFACE_NAME,
+    LAYER_ATTRIBUTE,
+    Probe,
+    register_interface,
+)
 from tenonry_worker_torch.attention.share import share_of
 from tenonry_worker_torch.parallel.stage import stage_of
 
@@ -36,7 +41,10 @@ class ProbeResult:
     def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
         self.modules = modules
         self.shares = [share_of(module, spec) for module, spec in zip(modules, specs, strict=True)]
-        self.specs = [spec if share is None else share.of(spec) for spec, share in zip(specs, self.shares, strict=True)]
+        self.specs = [
+            spec if share is None else share.of(spec)
+            for spec, share in zip(specs, self.shares, strict=True)
+        ]
         self.prompts: list[torch.Tensor] = []
         self.logits: list[torch.Tensor] = []
 

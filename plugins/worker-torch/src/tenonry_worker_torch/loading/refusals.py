@@ -28,7 +28,9 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
     """Look at a model without weights. Raises ModelError with the architecture and the offending layer."""
     config = model.config
     if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models")
+        raise ModelError(
+            f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
+        )
     for reason in _layer_type_reasons(config):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
     for reason in _module_reasons(model):
@@ -41,7 +43,9 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
 
 
 def _layer_type_reasons(config: Any) -> Iterator[str]:
-    unknown = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - LAYER_TYPES)
+    unknown = sorted(
+        {str(kind) for kind in getattr(config, "layer_types", None) or ()} - LAYER_TYPES
+    )
     if unknown:
         yield f"layers of type {', '.join(unknown)} have no KV group (it can do {', '.join(sorted(LAYER_TYPES))})"
 

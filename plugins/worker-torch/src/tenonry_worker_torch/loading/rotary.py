@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 FIXED = "fixed"
 
 
-def call_rotary(rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str) -> tuple[Any, Any]:
+def call_rotary(
+    rotary: nn.Module, x: torch.Tensor, positions: torch.Tensor, layer_type: str
+) -> tuple[Any, Any]:
     """The model's module for `positions` [1, T], whether or not it tells layer types apart."""
     if "layer_type" in inspect.signature(rotary.forward).parameters:
         return rotary(x, positions, layer_type)
@@ -41,7 +43,9 @@ def fix_frequencies(model: nn.Module, max_model_len: int) -> int:
                 call_rotary(module, torch.zeros(1, 1, 1, device=device), last, layer_type)
             found += 1
         if adapting:
-            fixed = {layer: FIXED if layer in adapting else kind for layer, kind in by_layer.items()}
+            fixed = {
+                layer: FIXED if layer in adapting else kind for layer, kind in by_layer.items()
+            }
             module.rope_type = fixed if isinstance(kinds, dict) else FIXED
     return found
 

@@ -31,7 +31,9 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
     """Median over positions of ‖got − wanted‖ / ‖wanted‖, for [length, vocabulary]; NaN counts as infinite."""
-    difference = (got.float() - wanted.float()).norm(dim=-1) / wanted.float().norm(dim=-1).clamp_min(1e-6)
+    difference = (got.float() - wanted.float()).norm(dim=-1) / wanted.float().norm(
+        dim=-1
+    ).clamp_min(1e-6)
     return float(torch.nan_to_num(difference, nan=float("inf")).median())
 
 
@@ -45,7 +47,12 @@ class PackedRun:
         buffers: StepBuffers,
         block_size: int = BLOCK_SIZE,
     ) -> None:
-        self.backend, self.layers, self.buffers, self.block_size = backend, layers, buffers, block_size
+        self.backend, self.layers, self.buffers, self.block_size = (
+            backend,
+            layers,
+            buffers,
+            block_size,
+        )
 
     def logits(self, forward: Forward, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
         """Logits of every position, one tensor [length, vocabulary] per prompt."""
@@ -63,7 +70,9 @@ class PackedRun:
             layer.kv_cache = []
         self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
 
-    def _run(self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None) -> torch.Tensor:
+    def _run(
+        self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None
+    ) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
         bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])
         state = BatchState(len(prompts), max(map(len, prompts)), self.block_size)

@@ -33,11 +33,15 @@ def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torc
     if not wanted.startswith("cuda"):
         return torch.device(wanted)
     if not torch.cuda.is_available():
-        raise ConfigError(f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu")
+        raise ConfigError(
+            f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu"
+        )
     if ":" not in wanted:
         wanted = f"cuda:{local_rank}"
     elif world_size > 1:
-        raise ConfigError(f"device={wanted} is one device, but the engine has {world_size} ranks; use device=cuda")
+        raise ConfigError(
+            f"device={wanted} is one device, but the engine has {world_size} ranks; use device=cuda"
+        )
     count = torch.cuda.device_count()
     if torch.device(wanted).index >= count:
         raise ConfigError(
@@ -53,13 +57,23 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
         return DTYPES[wanted]
     stored = getattr(config, "dtype", None) or torch.float32
     dtype = DTYPES.get(str(stored).removeprefix("torch."), torch.float32)
-    if dtype == torch.float16 and device.type == "cpu" and not torch.ops.mkldnn._is_mkldnn_fp16_supported():  # noqa: SLF001 - no public one
+    if (
+        dtype == torch.float16
+        and device.type == "cpu"
+        and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
+    ):  # noqa: SLF001 - no public one
         return torch.bfloat16
     return dtype
 
 
 def load_model(
-    path: str, *, load_format: str, dtype: str, device: torch.device, seed: int, parallel: Parallel | None = None
+    path: str,
+    *,
+    load_format: str,
+    dtype: str,
+    device: torch.device,
+    seed: int,
+    parallel: Parallel | None = None,
 ) -> PreTrainedModel:
     """This rank's part of the model on `device`, in evaluation mode.
 
@@ -97,7 +111,9 @@ def _read_config(path: str, architecture: str) -> PretrainedConfig:
 
 def _bad_config(path: str, error: Exception) -> ModelError:
     said = " ".join(str(error).split())[:300]
-    return ModelError(f"{path}/config.json does not describe a model: {type(error).__name__}: {said}")
+    return ModelError(
+        f"{path}/config.json does not describe a model: {type(error).__name__}: {said}"
+    )
 
 
 def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrainedModel:
@@ -108,12 +124,16 @@ def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrai
         with torch.device("meta"):
             return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
     except (ValueError, ImportError) as error:
-        raise ModelError(f"{architecture} is no causal language model of transformers: {_first_line(error)}") from error
+        raise ModelError(
+            f"{architecture} is no causal language model of transformers: {_first_line(error)}"
+        ) from error
     except Exception as error:
         raise _bad_config(path, error) from error
 
 
-def _stored(path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str) -> PreTrainedModel:
+def _stored(
+    path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str
+) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
     with _weights_of(architecture, path):
@@ -161,7 +181,9 @@ def _weights_of(architecture: str, path: str) -> Iterator[None]:
     except ModelError:
         raise
     except Exception as error:
-        raise ModelError(f"the weights of {architecture} in {path} cannot be loaded: {_first_line(error)}") from error
+        raise ModelError(
+            f"the weights of {architecture} in {path} cannot be loaded: {_first_line(error)}"
+        ) from error
 
 
 def _check_complete(info: Any, path: str, architecture: str) -> None:

@@ -51,7 +51,9 @@ class TensorGroup:
         all_gather = (
             getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         )  # its name before torch 2.13
-        all_gather(every.view(-1, x.shape[-1]), x.contiguous().view(-1, x.shape[-1]), group=self._group)
+        all_gather(
+            every.view(-1, x.shape[-1]), x.contiguous().view(-1, x.shape[-1]), group=self._group
+        )
         return every.movedim(0, -2).reshape(*x.shape[:-1], -1)
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
@@ -64,7 +66,9 @@ class TensorGroup:
         """Whether it is true on every rank."""
         if self.size == 1:
             return is_true
-        device = torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
+        device = (
+            torch.device("cuda") if dist.get_backend(self._group) == "nccl" else torch.device("cpu")
+        )
         votes = torch.tensor([int(is_true)], device=device)
         dist.all_reduce(votes, group=self._group)
         return int(votes.item()) == self.size
@@ -104,11 +108,17 @@ class Link:
 
     def inputs(self, token_ids: torch.Tensor) -> torch.Tensor:
         """What this stage reads for the tokens i64[T]: their ids, or what the stage before made of them."""
-        return token_ids if self.is_first else self.receive(self._like.new_empty(len(token_ids), len(self._like)))
+        return (
+            token_ids
+            if self.is_first
+            else self.receive(self._like.new_empty(len(token_ids), len(self._like)))
+        )
 
     def send(self, hidden: torch.Tensor) -> None:
         """To the next stage."""
-        while self._under_way and (len(self._under_way) > self.num_stages or self._under_way[0][0].is_completed()):
+        while self._under_way and (
+            len(self._under_way) > self.num_stages or self._under_way[0][0].is_completed()
+        ):
             self._under_way.popleft()[0].wait()
         hidden = hidden.contiguous()
         work = dist.isend(hidden, group=self._group, group_dst=self.stage + 1)
@@ -164,7 +174,9 @@ def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
         return dist.FileStore(unquote(url.path), world_size)
     if url.scheme == "tcp" and url.hostname and url.port:
         return dist.TCPStore(url.hostname, url.port, world_size, is_master=False, timeout=timeout)
-    raise ConfigError(f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT")
+    raise ConfigError(
+        f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT"
+    )
 
 
 def interface_towards(host: str) -> str | None:
@@ -177,7 +189,14 @@ def interface_towards(host: str) -> str | None:
     except OSError:
         return None
     found = psutil.net_if_addrs().items()
-    return next((name for name, entries in found if any(entry.address.split("%")[0] == own for entry in entries)), None)
+    return next(
+        (
+            name
+            for name, entries in found
+            if any(entry.address.split("%")[0] == own for entry in entries)
+        ),
+        None,
+    )
 
 
 class Meeting:
@@ -185,9 +204,16 @@ class Meeting:
 
     def __init__(self, context: WorkerContext, opened: tuple[Any, str] | None = None) -> None:
         config = context.config
-        self.rank, self.world_size, self._timeout_s = context.rank, config.world_size, config.start_timeout
+        self.rank, self.world_size, self._timeout_s = (
+            context.rank,
+            config.world_size,
+            config.start_timeout,
+        )
         if opened is None:
-            opened = find_store(context.rendezvous, self.world_size, config.start_timeout), context.rendezvous
+            opened = (
+                find_store(context.rendezvous, self.world_size, config.start_timeout),
+                context.rendezvous,
+            )
         self.store, self._url = opened
 
     def wait_for_all(self, where: str) -> None:
@@ -200,7 +226,9 @@ class Meeting:
         """Make the groups of all ranks, in one order everywhere; this rank's place among them."""
         config, timeout = context.config, timedelta(seconds=context.config.step_timeout)
         interface = interface_towards(urlsplit(self._url).hostname or LOOPBACK)
-        if interface is not None:  # else gloo asks for the host's name, which may well mean another one
+        if (
+            interface is not None
+        ):  # else gloo asks for the host's name, which may well mean another one
             os.environ.setdefault(INTERFACE_VARIABLE, interface)
         self.wait_for_all("here")
         is_cuda, hook = device.type == "cuda", sys.excepthook
@@ -212,8 +240,16 @@ class Meeting:
         tp_size, pp_size = config.tensor_parallel_size, config.pipeline_parallel_size
         rows = [list(range(stage * tp_size, (stage + 1) * tp_size)) for stage in range(pp_size)]
         columns = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]
-        tensor = [dist.new_group(ranks, timeout=timeout) for ranks in rows] if tp_size > 1 else [None] * pp_size
-        link = [dist.new_group(ranks, timeout=timeout) for ranks in columns] if pp_size > 1 else [None] * tp_size
+        tensor = (
+            [dist.new_group(ranks, timeout=timeout) for ranks in rows]
+            if tp_size > 1
+            else [None] * pp_size
+        )
+        link = (
+            [dist.new_group(ranks, timeout=timeout) for ranks in columns]
+            if pp_size > 1
+            else [None] * tp_size
+        )
         return Parallel(
             TensorGroup(context.tp_rank, tp_size, tensor[context.pp_rank]),
             Link(context.pp_rank, pp_size, link[context.tp_rank]),

@@ -47,7 +47,9 @@ class GatherLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         # The last rank's piece may be filled up with zeros.
-        return self.group.gather(functional.linear(x, self.weight, self.bias)).narrow(-1, 0, self.out_features)
+        return self.group.gather(functional.linear(x, self.weight, self.bias)).narrow(
+            -1, 0, self.out_features
+        )
 
 
 class VocabularyLookup:

@@ -23,9 +23,13 @@ def tensor_plan(model: PreTrainedModel, size: int) -> tuple[dict[str, str], dict
     """Name pattern → style: of the layers, and of the head. Raises ModelError for a family without a plan."""
     plan = getattr(_base_config(model), "base_model_tp_plan", None)
     if not plan:
-        raise ModelError(_no_plan(model, "tensor", f"tensor_parallel_size={size}", "tensor_parallel_size=1"))
+        raise ModelError(
+            _no_plan(model, "tensor", f"tensor_parallel_size={size}", "tensor_parallel_size=1")
+        )
     prefix = model.base_model_prefix
-    return {f"{prefix}.{name}": style for name, style in plan.items()}, dict(type(model)._tp_plan or {})  # noqa: SLF001
+    return {f"{prefix}.{name}": style for name, style in plan.items()}, dict(
+        type(model)._tp_plan or {}
+    )  # noqa: SLF001
 
 
 def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, list[str]]:
@@ -35,11 +39,17 @@ def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, li
     """
     plan: dict[str, Any] | None = getattr(_base_config(model), "base_model_pp_plan", None)
     if not plan:
-        raise ModelError(_no_plan(model, "pipeline", f"pipeline_parallel_size={size}", "pipeline_parallel_size=1"))
+        raise ModelError(
+            _no_plan(
+                model, "pipeline", f"pipeline_parallel_size={size}", "pipeline_parallel_size=1"
+            )
+        )
     names = list(plan)
     layers = [name for name in names if _is_list(getattr(model.base_model, name, None))]
     if len(layers) != 1:
-        raise ModelError(f"the pipeline plan of {_family(model)} names {len(layers)} stacks of layers; it must be one")
+        raise ModelError(
+            f"the pipeline plan of {_family(model)} names {len(layers)} stacks of layers; it must be one"
+        )
     inputs, outputs = plan[layers[0]]
     if not set(inputs) <= LAYER_INPUTS or list(outputs) != LAYER_OUTPUTS:
         odd = sorted({*inputs, *outputs} - LAYER_INPUTS)

@@ -50,7 +50,10 @@ class Shard:
         piece = -(-whole // self.count)
         begin, end = min(self.index * piece, whole), min((self.index + 1) * piece, whole)
         before = (slice(None),) * dim
-        found = [source[(*before, slice(part * whole + begin, part * whole + end))] for part in range(parts)]
+        found = [
+            source[(*before, slice(part * whole + begin, part * whole + end))]
+            for part in range(parts)
+        ]
         tensor = found[0] if parts == 1 else torch.cat(found, dim)
         if end - begin < piece:
             shape[dim] = piece - (end - begin)

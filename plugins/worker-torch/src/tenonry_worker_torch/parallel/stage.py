@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 
 STAGE_ATTRIBUTE = "tenonry_stage"
 # What models hand to every layer, and every stage can make itself.
-EVERY_STAGE_HAS = frozenset({"position_embeddings", "position_ids", "attention_mask", "cache_position"})
+EVERY_STAGE_HAS = frozenset(
+    {"position_embeddings", "position_ids", "attention_mask", "cache_position"}
+)
 
 
 def share_of(count: int, stage: int, num_stages: int) -> range:
@@ -51,8 +53,14 @@ class Skipped(nn.Module):
 
     def _check(self, others: tuple[Any, ...], named: dict[str, Any]) -> None:
         """Raises ModelError when layers are given something that only the first stage could make."""
-        odd = [name for name, value in named.items() if name not in EVERY_STAGE_HAS and _holds_tensor(value)]
-        odd += [f"argument {place + 2}" for place, value in enumerate(others) if _holds_tensor(value)]
+        odd = [
+            name
+            for name, value in named.items()
+            if name not in EVERY_STAGE_HAS and _holds_tensor(value)
+        ]
+        odd += [
+            f"argument {place + 2}" for place, value in enumerate(others) if _holds_tensor(value)
+        ]
         if odd:
             raise ModelError(
                 f"{self.family} hands {', '.join(odd)} to its layers besides hidden states, which stages of worker "
@@ -73,13 +81,19 @@ class Entry(Skipped):
 class Stage:
     """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them."""
 
-    def __init__(self, link: Link | None = None, layers: range | None = None, entry: Entry | None = None) -> None:
+    def __init__(
+        self, link: Link | None = None, layers: range | None = None, entry: Entry | None = None
+    ) -> None:
         self.is_first = link is None or link.is_first
         self.is_last = link is None or link.is_last
         self.layers, self.entry = layers, entry
 
     def __call__(
-        self, model: PreTrainedModel, inputs: torch.Tensor, positions: torch.Tensor, keep: torch.Tensor | None = None
+        self,
+        model: PreTrainedModel,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others. Returns logits
         [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
@@ -96,7 +110,11 @@ class Stage:
 
     def own(self, all_layers: Any) -> list[Any]:
         """Of things there is one of per layer: those of this stage."""
-        return list(all_layers) if self.layers is None else [all_layers[number] for number in self.layers]
+        return (
+            list(all_layers)
+            if self.layers is None
+            else [all_layers[number] for number in self.layers]
+        )
 
 
 def stage_of(model: nn.Module) -> Stage:

@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING
 from torch import nn
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.parallel.layers import GatherLinear, RowLinear, SumOutput, VocabularyLookup, resized
+from tenonry_worker_torch.parallel.layers import (
+    GatherLinear,
+    RowLinear,
+    SumOutput,
+    VocabularyLookup,
+    resized,
+)
 from tenonry_worker_torch.parallel.plan import matching, tensor_plan
 from tenonry_worker_torch.parallel.shard import Shard
 
@@ -56,7 +62,9 @@ def check_heads(model: PreTrainedModel, plan: dict[str, str], size: int) -> None
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     if cut & QUERY and heads % size:
-        raise ModelError(f"{family} has {heads} attention heads, which tensor_parallel_size={size} does not divide")
+        raise ModelError(
+            f"{family} has {heads} attention heads, which tensor_parallel_size={size} does not divide"
+        )
     if cut & KEY_VALUE and kv_heads % size and size % kv_heads:
         raise ModelError(
             f"{family} has {kv_heads} KV heads: tensor_parallel_size={size} must divide them, or be a multiple of them"
@@ -110,7 +118,9 @@ class Cutter:
         elif type(module) is nn.Linear:
             self._cut_linear(name, module, style)
         elif not isinstance(module, nn.Identity):  # what another stage holds
-            raise ModelError(f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}')")
+            raise ModelError(
+                f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}')"
+            )
 
     def _cut_linear(self, name: str, module: nn.Linear, style: str) -> None:
         size = self.group.size
@@ -141,14 +151,20 @@ class Cutter:
     def _kv_heads(self, name: str, module: nn.Linear) -> int:
         attention = self.model.get_submodule(name.rpartition(".")[0])
         config = self.model.config.get_text_config()
-        head_dim = int(getattr(attention, "head_dim", 0) or config.hidden_size // config.num_attention_heads)
+        head_dim = int(
+            getattr(attention, "head_dim", 0) or config.hidden_size // config.num_attention_heads
+        )
         heads = module.out_features // head_dim
         if heads % self.group.size and self.group.size % heads:
-            raise ModelError(f"{name} has {heads} KV heads, which {self.group.size} ranks cannot share evenly")
+            raise ModelError(
+                f"{name} has {heads} KV heads, which {self.group.size} ranks cannot share evenly"
+            )
         return heads
 
     def _cut_embedding(self, name: str, module: nn.Embedding) -> None:
-        self._cut(name, module, "weight", Shard(-2, self.group.rank, self.group.size, is_padded=True))
+        self._cut(
+            name, module, "weight", Shard(-2, self.group.rank, self.group.size, is_padded=True)
+        )
         module.padding_idx = None  # an index into the whole vocabulary
         module.forward = VocabularyLookup(module, self.group)  # type: ignore[method-assign]
 
@@ -156,7 +172,9 @@ class Cutter:
         """An embedding that shares the head's weight shares its piece: each rank looks up its own tokens."""
         name = self._tied.get(head, "").rpartition(".")[0]
         embedding = self.model.get_submodule(name) if name in self._names else None
-        if isinstance(embedding, nn.Embedding) and not isinstance(embedding.forward, VocabularyLookup):
+        if isinstance(embedding, nn.Embedding) and not isinstance(
+            embedding.forward, VocabularyLookup
+        ):
             self._cut_embedding(name, embedding)
 
     # ------------------------------------------------------------------ parameters
@@ -168,13 +186,19 @@ class Cutter:
         parts = 2 if style.startswith("packed") else 1
         module = self.model.get_submodule(owner)
         if style not in STACKED or getattr(module, part).dim() != 3:
-            raise ModelError(f"parameter {name} cannot be cut in the style '{style}'; use tensor_parallel_size=1")
-        self._cut(owner, module, part, Shard(-1 if style.endswith("rowwise") else -2, rank, size, parts))
+            raise ModelError(
+                f"parameter {name} cannot be cut in the style '{style}'; use tensor_parallel_size=1"
+            )
+        self._cut(
+            owner, module, part, Shard(-1 if style.endswith("rowwise") else -2, rank, size, parts)
+        )
 
     def _cut(self, name: str, module: nn.Module, part: str, shard: Shard) -> None:
         old, key = getattr(module, part), f"{name}.{part}"
         if key in self.shards:
-            raise ModelError(f"{key} is cut twice by the tensor parallel plan; use tensor_parallel_size=1")
+            raise ModelError(
+                f"{key} is cut twice by the tensor parallel plan; use tensor_parallel_size=1"
+            )
         setattr(module, part, resized(old, shard.shape(old.shape, key)))
         self.shards[key] = shard
 

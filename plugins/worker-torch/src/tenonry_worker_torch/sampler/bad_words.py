@@ -48,7 +48,9 @@ class BadWords(LogitsProcessor):
         self._size = np.array([len(word) - 1 for _, word in words], np.int64)
         prefix = np.zeros((len(words), longest), np.int64)
         for i, (_, word) in enumerate(words):
-            prefix[i, longest - len(word) + 1 :] = word[:-1]  # right-aligned: the last column is the newest token
+            prefix[i, longest - len(word) + 1 :] = word[
+                :-1
+            ]  # right-aligned: the last column is the newest token
         self._prefix = torch.as_tensor(prefix, device=self.context.device)
 
     def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
@@ -58,7 +60,9 @@ class BadWords(LogitsProcessor):
         place[step.row] = np.arange(len(step.row))
         lines = place[self._row]
         # Only output tokens count: a sequence longer than the output so far cannot be completed now.
-        which = np.flatnonzero((lines >= 0) & (self._size <= np.where(lines >= 0, step.num_output[lines], -1)))
+        which = np.flatnonzero(
+            (lines >= 0) & (self._size <= np.where(lines >= 0, step.num_output[lines], -1))
+        )
         if not len(which):
             return
         put = lambda array: torch.as_tensor(array, device=logits.device)  # noqa: E731 - three uses on the next lines

@@ -44,7 +44,9 @@ class SamplingColumns:
         self.top_p[row], self.min_p[row] = wants.top_p, wants.min_p
         self.top_k[row] = 0 if wants.top_k <= 0 or wants.top_k >= self.vocab_size else wants.top_k
         self.seed[row] = self._seed(new)
-        self.logprobs[row] = NONE if wants.logprobs is None else min(wants.logprobs, self.vocab_size)
+        self.logprobs[row] = (
+            NONE if wants.logprobs is None else min(wants.logprobs, self.vocab_size)
+        )
         self.prompt_logprobs[row] = (
             NONE if wants.prompt_logprobs is None else min(wants.prompt_logprobs, self.vocab_size)
         )

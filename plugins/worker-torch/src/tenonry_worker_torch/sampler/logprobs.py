@@ -22,7 +22,8 @@ class Logprobs:
     def start_copy(self) -> None:
         """Begin moving the tensors to the host; `numpy` may be called once the device has come so far."""
         self.token_ids, self.logprobs, self.rank = (
-            tensor.to("cpu", non_blocking=True) for tensor in (self.token_ids, self.logprobs, self.rank)
+            tensor.to("cpu", non_blocking=True)
+            for tensor in (self.token_ids, self.logprobs, self.rank)
         )
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -53,7 +54,10 @@ def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -
     """As `logprobs_of`, in pieces: a prompt has many positions."""
     piece = max(1, PIECE_ELEMENTS // logits.shape[1])
     return concatenated(
-        [logprobs_of(logits[i : i + piece], chosen[i : i + piece], count) for i in range(0, logits.shape[0], piece)]
+        [
+            logprobs_of(logits[i : i + piece], chosen[i : i + piece], count)
+            for i in range(0, logits.shape[0], piece)
+        ]
     )
 
 

@@ -60,7 +60,9 @@ class Penalties(LogitsProcessor):
         super().__init__(context)
         self._tables = RowTables(context.max_num_seqs)
         self._counts = torch.zeros(0, context.vocab_size, dtype=torch.int32, device=context.device)
-        self._amounts = np.zeros((context.max_num_seqs, 3), np.float32)  # presence, frequency, repetition
+        self._amounts = np.zeros(
+            (context.max_num_seqs, 3), np.float32
+        )  # presence, frequency, repetition
 
     def enter(self, new: NewRow) -> bool:
         wants = new.sampling
@@ -83,7 +85,9 @@ class Penalties(LogitsProcessor):
             return torch.as_tensor(array, device=logits.device)
 
         length = step.length.astype(np.int64)
-        places = np.repeat(np.arange(len(length)), length)  # one entry per token of each row, repeats included
+        places = np.repeat(
+            np.arange(len(length)), length
+        )  # one entry per token of each row, repeats included
         columns = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
         tokens = self.context.history[put(step.row[places].astype(np.int64)), put(columns)].long()
         counts = self._counts[put(self._tables.line[step.row[places]]), tokens]

@@ -23,7 +23,9 @@ class ProcessorContext:
 
     __slots__ = ("device", "history", "max_num_seqs", "vocab_size")
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, device: torch.device, history: torch.Tensor) -> None:
+    def __init__(
+        self, max_num_seqs: int, vocab_size: int, device: torch.device, history: torch.Tensor
+    ) -> None:
         self.max_num_seqs, self.vocab_size = max_num_seqs, vocab_size
         self.device, self.history = device, history
 
@@ -35,7 +37,9 @@ class SampleStep:
 
     __slots__ = ("length", "num_output", "row")
 
-    def __init__(self, row: NDArray[np.int32], num_output: NDArray[np.int32], length: NDArray[np.int32]) -> None:
+    def __init__(
+        self, row: NDArray[np.int32], num_output: NDArray[np.int32], length: NDArray[np.int32]
+    ) -> None:
         self.row, self.num_output, self.length = row, num_output, length
 
     def select(self, wanted: NDArray[np.bool_]) -> SampleStep:

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 TILE_ELEMENTS = 1 << 19  # logits worked on at once on the CPU: 2 MiB in float32
 # In the order in which they change the logits.
-BUILT_IN: tuple[type[LogitsProcessor], ...] = (AllowedTokens, BadWords, MinTokens, LogitBias, Penalties)
+BUILT_IN: tuple[type[LogitsProcessor], ...] = (
+    AllowedTokens,
+    BadWords,
+    MinTokens,
+    LogitBias,
+    Penalties,
+)
 
 
 class Sampled:
@@ -48,7 +54,10 @@ class Sampler:
     """Order of calls: `enter` and `leave` as rows come and go, `sample` once per step that samples."""
 
     def __init__(
-        self, context: ProcessorContext, engine_seed: int = 0, extra: Sequence[type[LogitsProcessor]] = ()
+        self,
+        context: ProcessorContext,
+        engine_seed: int = 0,
+        extra: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.context = context
         self.columns = SamplingColumns(context.max_num_seqs, context.vocab_size, engine_seed)
@@ -90,14 +99,19 @@ class Sampler:
         first = _greedy(logits[torch.as_tensor(easy, device=logits.device)])
         places = torch.as_tensor(hard, device=logits.device)
         second = self._in_tiles(logits[places], step.select(~plain), hard)
-        order = torch.as_tensor(np.argsort(np.concatenate([easy, hard]), kind="stable"), device=logits.device)
+        order = torch.as_tensor(
+            np.argsort(np.concatenate([easy, hard]), kind="stable"), device=logits.device
+        )
         sampled = Sampled(
-            torch.cat([first.token_ids, second.token_ids])[order], torch.cat([first.failure, second.failure])[order]
+            torch.cat([first.token_ids, second.token_ids])[order],
+            torch.cat([first.failure, second.failure])[order],
         )
         sampled.logprobs, sampled.logprob_lines = second.logprobs, second.logprob_lines
         return sampled
 
-    def _in_tiles(self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]) -> Sampled:
+    def _in_tiles(
+        self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
+    ) -> Sampled:
         """Rows that are not plain; `lines` are their places in the step. On the CPU a few at a time: a tile of float32
         logits stays in the cache, and all of them at once would not.
         """
@@ -151,7 +165,9 @@ class Sampler:
         ids, _ = greedy(values)
         best = values.gather(1, ids[:, None])[:, 0]
         failure = torch.where(torch.isneginf(best), RowFailure.SAMPLING, 0)
-        failure = torch.where(is_nan | torch.isposinf(best), RowFailure.NUMERICAL, failure).to(torch.int32)
+        failure = torch.where(is_nan | torch.isposinf(best), RowFailure.NUMERICAL, failure).to(
+            torch.int32
+        )
         random = ~self.columns.is_greedy[step.row]
         if random.any():
             places = torch.as_tensor(np.flatnonzero(random), device=values.device)
@@ -168,7 +184,10 @@ class Sampler:
 
         scaled = values / put(columns.temperature[rows])[:, None]
         weights = truncated_weights(
-            scaled, put(columns.top_k[rows].astype(np.int64)), put(columns.top_p[rows]), put(columns.min_p[rows])
+            scaled,
+            put(columns.top_k[rows].astype(np.int64)),
+            put(columns.top_p[rows]),
+            put(columns.min_p[rows]),
         )
         return draw(weights, put(uniforms(columns.seed[rows], step.num_output)))
 
@@ -180,7 +199,9 @@ def _greedy(logits: torch.Tensor) -> Sampled:
 
 def joined(parts: list[Sampled]) -> Sampled:
     """Several samplings, one after another, as one."""
-    whole = Sampled(torch.cat([part.token_ids for part in parts]), torch.cat([part.failure for part in parts]))
+    whole = Sampled(
+        torch.cat([part.token_ids for part in parts]), torch.cat([part.failure for part in parts])
+    )
     asked = [part for part in parts if part.logprobs is not None and part.logprob_lines is not None]
     if asked:
         whole.logprob_lines = np.concatenate([part.logprob_lines for part in asked])
@@ -188,7 +209,9 @@ def joined(parts: list[Sampled]) -> Sampled:
     return whole
 
 
-def shared(sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device) -> Sampled:
+def shared(
+    sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device
+) -> Sampled:
     """What the first rank of the group sampled, on every rank: they can never take different tokens."""
     both = torch.empty(2, count, dtype=torch.long, device=device)
     if sampled is not None:

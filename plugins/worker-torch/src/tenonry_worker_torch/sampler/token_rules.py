@@ -27,7 +27,9 @@ class AllowedTokens(LogitsProcessor):
     def __init__(self, context: ProcessorContext) -> None:
         super().__init__(context)
         self._tables = RowTables(context.max_num_seqs)
-        self._forbidden = torch.zeros(0, context.vocab_size, dtype=torch.bool, device=context.device)
+        self._forbidden = torch.zeros(
+            0, context.vocab_size, dtype=torch.bool, device=context.device
+        )
 
     def enter(self, new: NewRow) -> bool:
         allowed = new.sampling.allowed_token_ids
@@ -58,7 +60,11 @@ class PairRules(LogitsProcessor):
 
     def add(self, row: int, tokens: list[int], values: list[float]) -> bool:
         """Keep the rules of a row; ids beyond the vocabulary have no logit. Whether any is left."""
-        kept = [(token, value) for token, value in zip(tokens, values, strict=True) if token < self.context.vocab_size]
+        kept = [
+            (token, value)
+            for token, value in zip(tokens, values, strict=True)
+            if token < self.context.vocab_size
+        ]
         if not kept:
             return False
         ids, amounts = zip(*kept, strict=True)
@@ -73,10 +79,17 @@ class PairRules(LogitsProcessor):
     def _rebuild(self) -> None:
         rules, self._is_stale = self._of_row, False
         self._row = np.repeat(
-            np.array(list(rules), np.int64), np.array([len(ids) for ids, _ in rules.values()], np.int64)
+            np.array(list(rules), np.int64),
+            np.array([len(ids) for ids, _ in rules.values()], np.int64),
         )
-        self._token = np.concatenate([ids for ids, _ in rules.values()]) if rules else np.empty(0, np.int64)
-        self._value = np.concatenate([amounts for _, amounts in rules.values()]) if rules else np.empty(0, np.float32)
+        self._token = (
+            np.concatenate([ids for ids, _ in rules.values()]) if rules else np.empty(0, np.int64)
+        )
+        self._value = (
+            np.concatenate([amounts for _, amounts in rules.values()])
+            if rules
+            else np.empty(0, np.float32)
+        )
 
     def pairs(self, step: SampleStep) -> tuple[np.ndarray, np.ndarray]:
         """(place in the step or −1, index of the pair) for every pair: which lines of the logits the rules touch."""
@@ -95,12 +108,19 @@ class LogitBias(PairRules):
 
     def enter(self, new: NewRow) -> bool:
         bias = new.sampling.logit_bias
-        return bool(bias) and self.add(new.row, list(bias), [float(value) for value in bias.values()])
+        return bool(bias) and self.add(
+            new.row, list(bias), [float(value) for value in bias.values()]
+        )
 
     def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         lines, which = self.pairs(step)
-        where = (torch.as_tensor(lines[which]).to(logits.device), torch.as_tensor(self._token[which]).to(logits.device))
-        logits.index_put_(where, torch.as_tensor(self._value[which]).to(logits.device), accumulate=True)
+        where = (
+            torch.as_tensor(lines[which]).to(logits.device),
+            torch.as_tensor(self._token[which]).to(logits.device),
+        )
+        logits.index_put_(
+            where, torch.as_tensor(self._value[which]).to(logits.device), accumulate=True
+        )
 
 
 class MinTokens(PairRules):
@@ -117,5 +137,8 @@ class MinTokens(PairRules):
     def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
         lines, which = self.pairs(step)
         which = which[step.num_output[lines[which]] < self._value[which]]
-        where = (torch.as_tensor(lines[which]).to(logits.device), torch.as_tensor(self._token[which]).to(logits.device))
+        where = (
+            torch.as_tensor(lines[which]).to(logits.device),
+            torch.as_tensor(self._token[which]).to(logits.device),
+        )
         logits[where] = FORBIDDEN

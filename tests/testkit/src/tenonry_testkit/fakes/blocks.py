@@ -43,14 +43,20 @@ class SimpleBlocks(BlockManager):
         for group, free in enumerate(self._free):
             if sum(max(0, count) for _, of, count in wanted if of == group) > len(free):
                 return None
-        added = [(row, group, self._take(row, group)) for row, group, count in wanted for _ in range(count)]
+        added = [
+            (row, group, self._take(row, group))
+            for row, group, count in wanted
+            for _ in range(count)
+        ]
         columns = np.array(added, np.int32).reshape(-1, 3).T
         return NewBlocks(columns[0], columns[1], columns[2])
 
     def register(self, rows: Index, num_known: I32) -> None:
         """Nothing is cached."""
 
-    def free(self, request: Request, row: int, *, num_known: int, drop: bool = False) -> dict[str, Any] | None:
+    def free(
+        self, request: Request, row: int, *, num_known: int, drop: bool = False
+    ) -> dict[str, Any] | None:
         for group, ids in enumerate(self._tables.pop(row, [])):
             self._free[group] = sorted(self._free[group] + ids)
         return None

@@ -13,7 +13,9 @@ from tenonry.interfaces.kv_connector import BlockStore, KVConnector, KVConnector
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.request import Request
 
-Job = list[Any]  # [handle, [[block hash as hex, block id], …]]: plain values, as metadata crosses processes
+Job = list[
+    Any
+]  # [handle, [[block hash as hex, block id], …]]: plain values, as metadata crosses processes
 
 
 class MemoryOptions(PluginOptions):
@@ -73,7 +75,9 @@ class MemoryConnector(KVConnector):
         extra = (last - first) * self._block_size
         return extra, bool(extra) and self.options.asynchronous
 
-    def allocated(self, request: Request, block_ids: Sequence[int], num_external_tokens: int) -> None:
+    def allocated(
+        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
+    ) -> None:
         first = self._matched.pop(request.handle, 0)
         count = num_external_tokens // self._block_size
         if count:
@@ -88,7 +92,9 @@ class MemoryConnector(KVConnector):
         self._loads, self._saves = [], []
         return metadata
 
-    def finished(self, request: Request, block_ids: Sequence[int]) -> tuple[bool, dict[str, Any] | None]:
+    def finished(
+        self, request: Request, block_ids: Sequence[int]
+    ) -> tuple[bool, dict[str, Any] | None]:
         full = request.num_prompt_tokens // self._block_size
         pairs = zip(self._hashes(request)[:full], list(block_ids), strict=False)
         missing = [[name, int(block)] for name, block in pairs if name not in self.store.blocks]
@@ -107,7 +113,9 @@ class MemoryConnector(KVConnector):
 
     def load(self, metadata: Any) -> None:
         for job in (metadata or {}).get("load", []):
-            fails = self._failures_left > 0 or any(name not in self.store.blocks for name, _ in job[1])
+            fails = self._failures_left > 0 or any(
+                name not in self.store.blocks for name, _ in job[1]
+            )
             self._failures_left -= self._failures_left > 0
             if self.options.asynchronous:
                 self._transfers.append((self.options.delay_polls, job, fails))
@@ -116,7 +124,9 @@ class MemoryConnector(KVConnector):
 
     def save(self, metadata: Any) -> None:
         for handle, pairs in (metadata or {}).get("save", []):
-            for (name, _), data in zip(pairs, self._blocks.read([block for _, block in pairs]), strict=True):
+            for (name, _), data in zip(
+                pairs, self._blocks.read([block for _, block in pairs]), strict=True
+            ):
                 self.store.blocks[name] = data
             self.store.num_saved += len(pairs)
             self._done.append(handle)

@@ -77,7 +77,9 @@ class InstantExecutor(Executor):
     @property
     def worker(self) -> Worker:
         if self._worker is None:
-            raise RuntimeError("the executor has no worker: start() was not called, or shutdown() was")
+            raise RuntimeError(
+                "the executor has no worker: start() was not called, or shutdown() was"
+            )
         return self._worker
 
     def start(self) -> None:
@@ -111,11 +113,15 @@ class InstantExecutor(Executor):
             self._run_until(future)
         return future
 
-    def call(self, method: str, args: Sequence[Any] = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+    ) -> list[Any]:
         if self._queue:
             self._run_until(self._queue[-1])
         if method not in self.worker.rpc_methods:
-            raise Unsupported(f"worker method '{method}' is not allowed; {sorted(self.worker.rpc_methods)} are")
+            raise Unsupported(
+                f"worker method '{method}' is not allowed; {sorted(self.worker.rpc_methods)} are"
+            )
         return [self.worker.call(method, args)]
 
     def on_failure(self, callback: Callable[[str], None]) -> None:

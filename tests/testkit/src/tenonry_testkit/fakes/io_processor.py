@@ -41,7 +41,11 @@ class ByteDetokenizer:
         return emitted
 
     def finish(self) -> str:
-        rest = self._held if self.stop_reason is not None else self._held + self._decoder.decode(b"", final=True)
+        rest = (
+            self._held
+            if self.stop_reason is not None
+            else self._held + self._decoder.decode(b"", final=True)
+        )
         self._held = ""
         return rest
 
@@ -60,13 +64,18 @@ class ByteDetokenizer:
                 text, self._held = self._held[: at + len(stop) * self._include], ""
                 return text
         keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        text, self._held = self._held[: len(self._held) - keep], self._held[len(self._held) - keep :]
+        text, self._held = (
+            self._held[: len(self._held) - keep],
+            self._held[len(self._held) - keep :],
+        )
         return text
 
 
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that may be the beginning of `stop`."""
-    return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
+    return next(
+        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
+    )
 
 
 class ByteIOProcessor(IOProcessor):
@@ -85,12 +94,16 @@ class ByteIOProcessor(IOProcessor):
                 "prompt",
             )
         return ProcessedPrompt(
-            token_ids=np.array(self.encode(prompt), np.int32), text=prompt, bad_words=self._bad_words(params)
+            token_ids=np.array(self.encode(prompt), np.int32),
+            text=prompt,
+            bad_words=self._bad_words(params),
         )
 
     def _from_ids(self, ids: Any, params: SamplingParams) -> ProcessedPrompt:
         if not isinstance(ids, list | tuple | np.ndarray) or len(ids) == 0:
-            raise RequestError(f"prompt_token_ids must be a list of at least one id, not {ids!r}", "prompt")
+            raise RequestError(
+                f"prompt_token_ids must be a list of at least one id, not {ids!r}", "prompt"
+            )
         if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
             raise RequestError("prompt_token_ids must hold integers only", "prompt")
         return ProcessedPrompt(token_ids=np.array(ids, np.int32), bad_words=self._bad_words(params))
@@ -98,7 +111,9 @@ class ByteIOProcessor(IOProcessor):
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
         return tuple(tuple(self.encode(word)) for word in params.bad_words or ())
 
-    def make_detokenizer(self, prompt_token_ids: Sequence[int], params: SamplingParams) -> ByteDetokenizer | None:
+    def make_detokenizer(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> ByteDetokenizer | None:
         return ByteDetokenizer(params) if params.detokenize else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
@@ -110,5 +125,7 @@ class ByteIOProcessor(IOProcessor):
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> str:
         """`role: content` lines, and an open line for the answer."""
-        lines = [f"{message.get('role', 'user')}: {message.get('content', '')}" for message in messages]
+        lines = [
+            f"{message.get('role', 'user')}: {message.get('content', '')}" for message in messages
+        ]
         return "\n".join([*lines, "assistant:"])

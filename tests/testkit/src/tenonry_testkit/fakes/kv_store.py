@@ -55,7 +55,8 @@ class FakeKVStore:
         self.owner = np.full(shape, NOBODY, np.uint64)
         self.position = np.full(shape, -1, np.int32)
         self.tensors: Mapping[str, Any] = {
-            f"group.{group}": self.content[group].reshape(-1, self.block_size) for group in range(self.num_groups)
+            f"group.{group}": self.content[group].reshape(-1, self.block_size)
+            for group in range(self.num_groups)
         }
 
     # ------------------------------------------------------------------ for KV connectors
@@ -65,18 +66,24 @@ class FakeKVStore:
 
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
         for some, part in zip(self._slots_of_blocks(block_ids), data, strict=True):
-            self.content[:, some] = np.frombuffer(part, np.uint64).reshape(self.num_groups, self.block_size)
+            self.content[:, some] = np.frombuffer(part, np.uint64).reshape(
+                self.num_groups, self.block_size
+            )
             self.owner[:, some] = TRANSFERRED
 
     def _slots_of_blocks(self, block_ids: Sequence[int]) -> list[NDArray[np.int64]]:
-        return [np.arange(block * self.block_size, (block + 1) * self.block_size) for block in block_ids]
+        return [
+            np.arange(block * self.block_size, (block + 1) * self.block_size) for block in block_ids
+        ]
 
     # ------------------------------------------------------------------ for the worker
     def slots(self, state: BatchState, inputs: StepInputs, group: int) -> NDArray[np.int64]:
         """Slot of each position of each scheduled row, [R, longest]; rubbish beyond a row's own length."""
         longest = int(inputs.seq_lens.max())
         position = np.arange(longest)
-        blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(np.int64)
+        blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(
+            np.int64
+        )
         return blocks * self.block_size + position % self.block_size
 
     def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
@@ -92,7 +99,14 @@ class FakeKVStore:
         for group in range(self.num_groups):
             slots = self.slots(state, inputs, group)
             expected = group_kv(kv, group)
-            self._write(state, inputs, group, slots, np.where(bad[:, None] > 0, bad[:, None], expected), written)
+            self._write(
+                state,
+                inputs,
+                group,
+                slots,
+                np.where(bad[:, None] > 0, bad[:, None], expected),
+                written,
+            )
             read = inside & (bad == 0)[:, None]
             if self.windows[group]:
                 read &= position >= (inputs.seq_lens - self.windows[group])[:, None]
@@ -119,7 +133,9 @@ class FakeKVStore:
             ids, counts = np.unique(target, return_counts=True)
             slot = int(ids[counts > 1][0])
             rows = inputs.row[which[target == slot]].tolist()
-            raise FakeKVError(f"rows {rows} write slot {slot} (block {slot // self.block_size}) in one step")
+            raise FakeKVError(
+                f"rows {rows} write slot {slot} (block {slot // self.block_size}) in one step"
+            )
         self.content[group, target] = values[written]
         self.owner[group, target] = state.handle[inputs.row[which]]
         self.position[group, target] = where
@@ -137,7 +153,11 @@ class FakeKVStore:
         i, position = (int(axis[0]) for axis in np.nonzero(wrong))
         slot, row = int(slots[i, position]), int(inputs.row[i])
         owner = self.owner[group, slot]
-        held = "nothing" if owner == NOBODY else f"position {self.position[group, slot]} of handle {owner}"
+        held = (
+            "nothing"
+            if owner == NOBODY
+            else f"position {self.position[group, slot]} of handle {owner}"
+        )
         raise FakeKVError(
             f"row {row} (handle {state.handle[row]}) reads position {position} from slot {slot} (block "
             f"{slot // self.block_size}, group {group}), which does not hold its prefix but {held}"

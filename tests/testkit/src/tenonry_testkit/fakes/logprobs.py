@@ -13,7 +13,9 @@ from numpy.typing import NDArray
 from tenonry.step import I32, BatchState, NewRow, PromptLogprobs, StepInputs, TokenLogprobs
 
 
-def _table(token_ids: I32, num_logprobs: int, vocab_size: int) -> tuple[I32, NDArray[np.float32], I32]:
+def _table(
+    token_ids: I32, num_logprobs: int, vocab_size: int
+) -> tuple[I32, NDArray[np.float32], I32]:
     """token ids [L, K+1], log-probabilities [L, K+1] and ranks [L] for tokens [L]."""
     steps = np.arange(num_logprobs + 1, dtype=np.int32)
     ids = ((token_ids[:, None] + steps) % vocab_size).astype(np.int32)
@@ -51,8 +53,13 @@ def prompt_logprobs(
         new = new_rows[row]
         if new is None or new.sampling.prompt_logprobs is None:
             continue
-        start, end = int(inputs.start[i]) + 1, min(int(inputs.seq_lens[i]) + 1, int(state.num_prompt[row]))
+        start, end = (
+            int(inputs.start[i]) + 1,
+            min(int(inputs.seq_lens[i]) + 1, int(state.num_prompt[row])),
+        )
         if start < end:
-            table = _table(state.token_ids[row, start:end].copy(), new.sampling.prompt_logprobs, vocab_size)
+            table = _table(
+                state.token_ids[row, start:end].copy(), new.sampling.prompt_logprobs, vocab_size
+            )
             found.append(PromptLogprobs(row, start, *table))
     return found

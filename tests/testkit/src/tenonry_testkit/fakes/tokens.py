@@ -81,12 +81,16 @@ class TokenModel:
         keyed = mix_int(mix_int(context) + output_index + 1)
         return mix_int(keyed ^ mix_int(self.seed * 31 + (seed or 0))) % self.vocab_size
 
-    def allowed(self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int) -> int | None:
+    def allowed(
+        self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int
+    ) -> int | None:
         """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""
         banned = stop_ids if output_index < params.min_tokens else ()
         if not banned and params.allowed_token_ids is None:
             return token_id
-        choices = range(self.vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
+        choices = (
+            range(self.vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
+        )
         left = sorted(set(choices).difference(banned))
         return left[bisect.bisect_left(left, token_id) % len(left)] if left else None
 
@@ -99,8 +103,12 @@ class TokenModel:
         adapter: str | None = None,
     ) -> int | None:
         """What a request with these tokens samples next, computed from nothing else."""
-        kv = self.kv(np.asarray([token_ids], np.int32), np.array([text_salt(adapter)], np.uint64))[0]
-        context = sum(int(group_kv(kv, group)[-window:].sum()) for group, window in enumerate(self.windows))
+        kv = self.kv(np.asarray([token_ids], np.int32), np.array([text_salt(adapter)], np.uint64))[
+            0
+        ]
+        context = sum(
+            int(group_kv(kv, group)[-window:].sum()) for group, window in enumerate(self.windows)
+        )
         index = len(token_ids) - num_prompt
         return self.allowed(self.pick(context & MASK, index, params.seed), params, stop_ids, index)
 
@@ -117,11 +125,17 @@ class TokenModel:
         """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
         context, tokens = _Context(self, text_salt(adapter)), [*prompt, *delivered]
         context.read(tokens)
-        limit = max_model_len if params.max_tokens is None else min(max_model_len, len(prompt) + params.max_tokens)
+        limit = (
+            max_model_len
+            if params.max_tokens is None
+            else min(max_model_len, len(prompt) + params.max_tokens)
+        )
         output: list[int] = []
         while len(tokens) < limit:
             index = len(tokens) - len(prompt)
-            token = self.allowed(self.pick(context.total(), index, params.seed), params, stop_ids, index)
+            token = self.allowed(
+                self.pick(context.total(), index, params.seed), params, stop_ids, index
+            )
             if token is None:
                 return Completion(output, FinishReason.ERROR, None)
             tokens.append(token)

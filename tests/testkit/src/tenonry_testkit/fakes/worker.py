@@ -103,7 +103,10 @@ class FakeWorker(Worker):
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         config = self.context.config
         self.state = BatchState(
-            config.max_num_seqs, self.context.max_model_len, kv_cache.block_size, len(kv_cache.groups)
+            config.max_num_seqs,
+            self.context.max_model_len,
+            kv_cache.block_size,
+            len(kv_cache.groups),
         )
         self.store = FakeKVStore(kv_cache)
         if self.context.kv_connector is not None:
@@ -115,7 +118,9 @@ class FakeWorker(Worker):
         if isinstance(chosen, KVConnector):
             return chosen
         if not isinstance(chosen, PlanEntry):
-            raise TypeError(f"kv_connector must be a PlanEntry or a KVConnector, not {type(chosen).__name__}")
+            raise TypeError(
+                f"kv_connector must be a PlanEntry or a KVConnector, not {type(chosen).__name__}"
+            )
         cls: Any = chosen.load()
         context = KVConnectorContext(
             self.context.config,
@@ -141,8 +146,14 @@ class FakeWorker(Worker):
             self._rubbish[new.row] = False
             self._entered[new.row] = self.steps
         inputs = self.state.apply(output)
-        self._rubbish[inputs.row] |= np.isin(self.state.handle[inputs.row], np.array(failed, np.uint64))
-        result = self._compute(output, inputs) if len(output.row) else ModelRunnerOutput(step_id=output.step_id)
+        self._rubbish[inputs.row] |= np.isin(
+            self.state.handle[inputs.row], np.array(failed, np.uint64)
+        )
+        result = (
+            self._compute(output, inputs)
+            if len(output.row)
+            else ModelRunnerOutput(step_id=output.step_id)
+        )
         if self._connector is not None:
             self._connector.save(output.connector_metadata)
         result.transfers_done, result.transfers_failed = done, failed
@@ -236,7 +247,9 @@ class FakeWorker(Worker):
     def _remember(self, rows: I32, tokens: I32) -> None:
         """Without feedback the worker forgets what it sampled, as the first stage of a pipeline never knew it."""
         if len(rows):
-            self.state.record_sampled(rows, tokens if self.options.feeds_back else np.full(len(rows), -1, np.int32))
+            self.state.record_sampled(
+                rows, tokens if self.options.feeds_back else np.full(len(rows), -1, np.int32)
+            )
 
     # ------------------------------------------------------------------ checks
     def _check_next_tokens(self, output: SchedulerOutput) -> None:
@@ -244,8 +257,15 @@ class FakeWorker(Worker):
         entered = {new.row for new in output.new}
         for row, token in zip(output.row.tolist(), output.next_token.tolist(), strict=True):
             mine = int(self.state.token_ids[row, self.state.num_computed[row]])
-            if row not in entered and not self._failure[row] and token >= 0 and mine not in {-1, token}:
-                raise FakeKVError(f"row {row}: next_token is {token}, but the token at that position is {mine}")
+            if (
+                row not in entered
+                and not self._failure[row]
+                and token >= 0
+                and mine not in {-1, token}
+            ):
+                raise FakeKVError(
+                    f"row {row}: next_token is {token}, but the token at that position is {mine}"
+                )
 
     def _check_known(self, inputs: StepInputs, token_ids: I32) -> None:
         inside = np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]
@@ -273,7 +293,9 @@ class FakeWorker(Worker):
             if code is not None:
                 self._failure[row] = code
         if options.fail_row_token is not None:
-            self._failure[inputs.token_row[inputs.token_ids == options.fail_row_token]] = RowFailure.NUMERICAL
+            self._failure[inputs.token_row[inputs.token_ids == options.fail_row_token]] = (
+                RowFailure.NUMERICAL
+            )
         options.misbehave(inputs.token_ids)
 
     # ------------------------------------------------------------------ calls
