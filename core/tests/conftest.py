@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parent / "support"))
-
-from kernel_site import Site, forget_modules
+from tenonry_testkit.kernel.site import Site, forget_modules
 
 
 @pytest.fixture(autouse=True)

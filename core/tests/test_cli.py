@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from kernel_site import Site
 
 import tenonry
 from tenonry.cli import VerbParser, main, make_parser
 from tenonry.errors import PluginIncompatible
 from tenonry.interfaces.command import Command
+from tenonry_testkit.kernel.site import Site
 
 COMMANDS = '''
 import argparse, sys, time

@@ -10,8 +10,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_engine import fake_config
-from kernel_engine import request as make_request
 from pydantic import ValidationError
 
 from tenonry.errors import RequestError, Unsupported
@@ -28,6 +26,8 @@ from tenonry.plugin.kinds import GROUPS, KINDS, OWNED_GROUPS
 from tenonry.request import Request
 from tenonry.stats import StatRecord
 from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.kernel.engine import fake_config
+from tenonry_testkit.kernel.engine import request as make_request
 
 CONFIG, MODEL = fake_config(tensor_parallel_size=2, pipeline_parallel_size=2), fake_model()
 MOST_METHODS = 10

@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kernel_served import Served
 
+from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.plugins import TmpPlugins, fake_model_installed
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_served import Served
 
 from tenonry.client import async_llm, front_end, input_processor
 from tenonry.client.gate import Gate
@@ -26,6 +25,7 @@ from tenonry.errors import (
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind
+from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.served import LENGTH, collect, params, tokens
 
 LONG = params(max_tokens=LENGTH - 20)

@@ -20,9 +20,6 @@ from typing import Any
 import psutil
 import pytest
 import zmq
-from kernel_plugins import raising_hooks
-from kernel_roles import is_gone
-from kernel_served import QUICK, Served, served_config
 
 from tenonry.client import engines
 from tenonry.client.async_llm import AsyncLLM
@@ -44,11 +41,14 @@ from tenonry.messages import RequestType
 from tenonry.sampling_params import OutputKind
 from tenonry.transport.folder import RunDirectory
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.kernel.plugins import raising_hooks
+from tenonry_testkit.kernel.roles import is_gone
+from tenonry_testkit.kernel.served import QUICK, Served, served_config
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
 Serve = Callable[..., Served]
-SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}
+SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 LONG = params(max_tokens=480)
 WITHIN_S = 2.0  # of the engine's death
 
@@ -171,15 +171,24 @@ class TestDeath:
 
     def test_a_fault_in_a_step_names_the_plugin(self, serve):
         served = serve(
-            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}}
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"fail_step_token": 7},
+            }
         )
         with pytest.raises(
-            EngineDeadError, match=r"plugin kernel_parts:MoodyWorker .* told to fail on token 7"
+            EngineDeadError,
+            match=r"plugin tenonry_testkit.kernel.faulty:FaultyWorker .* told to fail on token 7",
         ):
             served.run(collect(served.engine, [7], params(), "r"))
 
     def test_a_worker_that_ends_the_process(self, serve):
-        served = serve(worker={"name": "kernel_parts:MoodyWorker", "options": {"exit_token": 7}})
+        served = serve(
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"exit_token": 7},
+            }
+        )
         with pytest.raises(EngineDeadError, match="ended with exit code 77"):
             served.run(collect(served.engine, [7], params(), "r"))
 
@@ -325,7 +334,12 @@ class TestShutdown:
         assert served.engine.errored
 
     def test_an_engine_that_hangs_is_killed(self, serve, caplog):
-        served = serve(worker={"name": "kernel_parts:MoodyWorker", "options": {"hang_token": 7}})
+        served = serve(
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"hang_token": 7},
+            }
+        )
 
         async def main() -> None:
             task = asyncio.ensure_future(collect(served.engine, [7], params(), "r"))
@@ -357,7 +371,7 @@ class TestCollection:
     SCRIPT = """
 import asyncio, sys
 sys.path[:0] = sys.argv[1].split(":")
-from kernel_served import served_config
+from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.served import collect, params
 from tenonry import AsyncLLM
 
@@ -428,17 +442,17 @@ class TestStart:
     @pytest.mark.parametrize(
         ("values", "error", "text"),
         [
-            ({"worker": {"name": "kernel_parts:MoodyWorker", "options": {"fail_load": "no weights"}}}, LaunchError,
+            ({"worker": {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"fail_load": "no weights"}}}, LaunchError,  # noqa: E501
              "engine 0 could not start: no weights"),
-            ({"scheduler": {"name": "kernel_parts:MoodyScheduler", "options": {"fail": "constructor"}}}, LaunchError,
-             "plugin kernel_parts:MoodyScheduler .* constructor failed on purpose"),
+            ({"scheduler": {"name": "tenonry_testkit.kernel.faulty:FaultyScheduler", "options": {"fail": "constructor"}}}, LaunchError,  # noqa: E501
+             "plugin tenonry_testkit.kernel.faulty:FaultyScheduler .* constructor failed on purpose"),
             ({"scheduler": "nobody"}, PluginNotFound, "no scheduler is called 'nobody'"),
             ({"launcher": "rays"}, PluginNotFound, "no launcher is called 'rays'"),
             ({"model": "unknown"}, ModelError, "model 'unknown' was found by no plugin"),
             ({"max_model_len": 5000}, ConfigError, "max_model_len=5000 is above the 2048 tokens"),
             ({"data_parallel_size": 2, "data_parallel_size_local": 1}, ConfigError, "tenonry keys FILE"),
             ({"num_gpu_blocks_override": 1, "block_size": 4}, LaunchError, "max_model_len=512 does not fit"),
-            ({"stat_loggers": ["kernel_parts:Nothing"]}, TenonryError, "has no 'Nothing'"),
+            ({"stat_loggers": ["tenonry_testkit.kernel.faulty:Nothing"]}, TenonryError, "has no 'Nothing'"),
         ],
     )  # fmt: skip
     def test_a_start_that_fails_says_why_and_leaves_nothing(
@@ -456,7 +470,7 @@ class TestStart:
             (
                 {
                     "scheduler": {
-                        "name": "kernel_parts:MoodyScheduler",
+                        "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
                         "options": {"fail": "constructor"},
                     }
                 },
@@ -479,7 +493,7 @@ class TestStart:
             (
                 {
                     "worker": {
-                        "name": "kernel_parts:MoodyWorker",
+                        "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
                         "options": {"fail_load": "no weights"},
                     }
                 },

@@ -10,7 +10,6 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_served import Served, served_config
 
 from tenonry.errors import (
     ConfigError,
@@ -24,6 +23,7 @@ from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import RequestType
 from tenonry.stats import SchedulerStats
 from tenonry_testkit.fakes import RecordingStatLogger
+from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
@@ -179,7 +179,7 @@ class TestScale:
 
     def test_engines_that_cannot_start_change_nothing(self, serve):
         """PM-7."""
-        served = serve(worker="kernel_parts:FirstEngineWorker")
+        served = serve(worker="tenonry_testkit.kernel.faulty:FirstEngineWorker")
         before = served.engine.engine_pids
         with pytest.raises(
             LaunchError, match=r"engine [12] could not start: no weights for this one"
@@ -343,7 +343,7 @@ class TestLockstep:
         """And one with work does in a turn that only collects a result, or takes leave of rows."""
         served = serve(
             model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4,
-            worker={"name": "kernel_parts:CountingWorker", "options": {"delay_s": 0.002}},
+            worker={"name": "tenonry_testkit.kernel.faulty:CountingWorker", "options": {"delay_s": 0.002}},
             executor={"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": depth, "late": depth > 1}},
         )  # fmt: skip
         assert "coordinator" in served.engine._engines.fleet.pids()
@@ -375,7 +375,7 @@ class TestLockstep:
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(
             model="fake-lockstep", data_parallel_size=2, observers={"rec": logger},
-            worker={"name": "kernel_parts:CountingWorker", "options": {"delay_s": 0.02}},
+            worker={"name": "tenonry_testkit.kernel.faulty:CountingWorker", "options": {"delay_s": 0.02}},
         )  # fmt: skip
 
         def is_over(index: int) -> bool:

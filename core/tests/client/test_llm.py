@@ -12,15 +12,15 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_engine import fake_config
-from kernel_parts import CALLS
-from kernel_plugins import raising_hooks
-from kernel_served import served_config
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError, EngineDeadError, ModelError, PluginFault, RequestError
 from tenonry.outputs import RequestOutput
 from tenonry_testkit.fakes import ByteIOProcessor, RecordingStatLogger
+from tenonry_testkit.kernel.engine import fake_config
+from tenonry_testkit.kernel.faulty import CALLS
+from tenonry_testkit.kernel.plugins import raising_hooks
+from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.plugins import fake_model_installed
 from tenonry_testkit.served import tokens
 
@@ -172,7 +172,12 @@ class TestFaults:
         assert (good.error, good.outputs[0].token_ids) == (None, tokens([8], GREEDY))
 
     def test_one_that_the_engine_refuses_is_an_error_output(self, make):
-        llm = make(scheduler={"name": "kernel_parts:MoodyScheduler", "options": {"refuse": "1"}})
+        llm = make(
+            scheduler={
+                "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
+                "options": {"refuse": "1"},
+            }
+        )
         good, bad = llm.generate([[1], [2]], GREEDY)
         assert good.error is None
         assert "this one never" in str(bad.error)
@@ -191,14 +196,14 @@ class TestFaults:
 
     def test_a_dead_engine_is_still_shut_down(self, make):
         llm = make(
-            executor="kernel_parts:MoodyExecutor", stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"],
+            executor="tenonry_testkit.kernel.faulty:FaultyExecutor", stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"],  # noqa: E501
             worker={"name": "tenonry_testkit.fakes:FakeWorker", "options": {"fail_step_token": 7}},
         )  # fmt: skip
         with pytest.raises(PluginFault):
             llm.generate([[7]], GREEDY)
         CALLS.clear()
         llm.shutdown()
-        assert CALLS == ["MoodyExecutor.shutdown"]
+        assert CALLS == ["FaultyExecutor.shutdown"]
         assert not [thread for thread in threading.enumerate() if thread.name == "tenonry-stats"]
 
     def test_an_interrupt_leaves_an_engine_that_works(self, make, monkeypatch):
@@ -246,10 +251,10 @@ class TestLife:
 
     def test_it_is_a_context_manager_and_shuts_down_once(self, make):
         CALLS.clear()
-        with make(executor="kernel_parts:MoodyExecutor") as llm:
+        with make(executor="tenonry_testkit.kernel.faulty:FaultyExecutor") as llm:
             llm.generate([[1]], GREEDY)
         llm.shutdown()
-        assert CALLS.count("MoodyExecutor.shutdown") == 1
+        assert CALLS.count("FaultyExecutor.shutdown") == 1
         with pytest.raises(EngineDeadError, match="it was shut down"):
             llm.generate([[1]], GREEDY)
 
@@ -311,10 +316,10 @@ class TestLife:
                 LLM(
                     config=served_config(
                         plugins={"allow": ["fake-model", "late"]},
-                        executor="kernel_parts:MoodyExecutor",
+                        executor="tenonry_testkit.kernel.faulty:FaultyExecutor",
                     )
                 )
-        assert "MoodyExecutor.shutdown" in CALLS
+        assert "FaultyExecutor.shutdown" in CALLS
 
 
 class TestTheRest:

@@ -9,12 +9,12 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kernel_served import served_config
 
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.errors import EngineDeadError, Unsupported
 from tenonry.stats import IterationStats
+from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 

@@ -7,8 +7,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from kernel_engine import FAKES, fake_config, make_core
-from kernel_parts import CALLS, MoodyConnector
 
 from tenonry.engine import build
 from tenonry.engine.build import longest_sequence
@@ -16,12 +14,17 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
 from tenonry.version import __version__
 from tenonry_testkit.fakes.model import fake_model
+from tenonry_testkit.kernel.engine import FAKES, fake_config, make_core
+from tenonry_testkit.kernel.faulty import CALLS, FaultyConnector
 
 
-def moody(**parts: Any) -> dict[str, Any]:
+def faulty(**parts: Any) -> dict[str, Any]:
     fields = {"connector": "kv_connector"}
     return {
-        fields.get(kind, kind): {"name": f"kernel_parts:Moody{kind.title()}", "options": options}
+        fields.get(kind, kind): {
+            "name": f"tenonry_testkit.kernel.faulty:Faulty{kind.title()}",
+            "options": options,
+        }
         for kind, options in parts.items()
     }
 
@@ -29,7 +32,7 @@ def moody(**parts: Any) -> dict[str, Any]:
 @pytest.fixture(autouse=True)
 def _fresh_calls() -> None:
     CALLS.clear()
-    MoodyConnector.contexts.clear()
+    FaultyConnector.contexts.clear()
 
 
 def test_version_and_configuration_are_logged(caplog):
@@ -53,10 +56,10 @@ def test_version_and_configuration_are_logged(caplog):
 
 def test_parts_are_built_in_order():
     """EC-2: executor, its failure callback, model, KV cache, scheduler."""
-    make_core(**moody(executor={}, worker={}), num_gpu_blocks_override=40)
+    make_core(**faulty(executor={}, worker={}), num_gpu_blocks_override=40)
     assert CALLS == [
-        "MoodyExecutor.on_failure", "MoodyExecutor.start", "MoodyWorker.load", "MoodyExecutor.kv_cache_groups",
-        "MoodyExecutor.available_memory", "MoodyExecutor.initialize", "num_blocks=40", "MoodyWorker.initialize_cache",
+        "FaultyExecutor.on_failure", "FaultyExecutor.start", "FaultyWorker.load", "FaultyExecutor.kv_cache_groups",
+        "FaultyExecutor.available_memory", "FaultyExecutor.initialize", "num_blocks=40", "FaultyWorker.initialize_cache",  # noqa: E501
     ]  # fmt: skip
 
 
@@ -78,7 +81,7 @@ class TestCache:
 
     def test_ranks_must_report_groups_and_memory(self):
         with pytest.raises(ConfigError, match="1 ranks reported KV groups, 2 reported memory"):
-            make_core(**moody(executor={"ranks": 2}))
+            make_core(**faulty(executor={"ranks": 2}))
 
     def test_the_decided_cache_reaches_scheduler_limits_and_log(self, caplog, monkeypatch):
         """EC-10, too: how many steps may be in flight."""
@@ -117,7 +120,7 @@ class TestScheduler:
         core = make_core(
             index=5,
             executor={"name": "tenonry_testkit.fakes:NoFeedbackExecutor", "options": {"depth": 2}},
-            **moody(scheduler={"refuse": "x"}),
+            **faulty(scheduler={"refuse": "x"}),
         )
         context = core.scheduler.context
         assert (context.engine_index, context.max_concurrent_steps, context.feeds_back_tokens) == (
@@ -125,14 +128,14 @@ class TestScheduler:
             2,
             False,
         )
-        assert context.plugin_name == "kernel_parts:MoodyScheduler"
+        assert context.plugin_name == "tenonry_testkit.kernel.faulty:FaultyScheduler"
         assert context.options.refuse == "x"
         assert context.clock is core.clock
         assert context.kv_connector is None
 
     def test_no_scheduler_is_a_second_class_one(self, caplog):
         """EC-3: the interface is public, so another scheduler is no reason for a warning."""
-        make_core(**moody(scheduler={}))
+        make_core(**faulty(scheduler={}))
         assert [record for record in caplog.records if record.levelno >= logging.WARNING] == []
 
     def test_it_can_resolve_points_of_its_own(self, tmp_path):
@@ -151,9 +154,9 @@ class TestConnector:
 
     @pytest.mark.parametrize("index", [0, 3])
     def test_the_scheduler_half_is_known_to_engine_and_scheduler(self, index):
-        core = make_core(index=index, **moody(connector={}))
+        core = make_core(index=index, **faulty(connector={}))
         scheduler_half, worker_half = sorted(
-            MoodyConnector.contexts, key=lambda context: context.role.value
+            FaultyConnector.contexts, key=lambda context: context.role.value
         )
         assert core.scheduler.context.kv_connector is core.kv_connector
         assert core.kv_connector is not None
@@ -166,8 +169,8 @@ class TestConnector:
 
     def test_its_engine_id_is_one_per_engine_and_equal_in_both_halves(self):
         for index in (0, 1):
-            make_core(index=index, **moody(connector={}))
-        ids = [context.engine_id for context in MoodyConnector.contexts]
+            make_core(index=index, **faulty(connector={}))
+        ids = [context.engine_id for context in FaultyConnector.contexts]
         assert len(ids) == 4
         assert [name.rpartition("_")[2] for name in ids] == ["dp0", "dp0", "dp1", "dp1"]
         assert len(set(ids)) == 2
@@ -180,16 +183,16 @@ class TestFaults:
         """Else promised blocks would never come, and kept ones would never be given back."""
         with pytest.raises(
             ConfigError,
-            match=r"kv connector 'kernel_parts:.* worker 'kernel_parts:Still.* lacks it",
+            match=r"kv connector 'tenonry_testkit.kernel.faulty:.* worker 'tenonry_testkit.kernel.faulty:Still.* lacks it",  # noqa: E501
         ):
-            make_core(**moody(connector={}), worker="kernel_parts:StillWorker")
+            make_core(**faulty(connector={}), worker="tenonry_testkit.kernel.faulty:StillWorker")
         assert CALLS == [], "nothing was started"
 
     @pytest.mark.parametrize("kind", ["executor", "scheduler", "connector"])
     def test_a_constructor_that_raises_names_its_plugin(self, kind):
         with pytest.raises(PluginFault, match="constructor failed on purpose") as caught:
-            make_core(**moody(**{kind: {"fail": "constructor"}}))
-        assert caught.value.plugin == f"kernel_parts:Moody{kind.title()}"
+            make_core(**faulty(**{kind: {"fail": "constructor"}}))
+        assert caught.value.plugin == f"tenonry_testkit.kernel.faulty:Faulty{kind.title()}"
         assert caught.value.call == "its constructor"
 
     @pytest.mark.parametrize(
@@ -197,33 +200,34 @@ class TestFaults:
     )
     def test_an_executor_that_raises_is_shut_down(self, method):
         with pytest.raises(PluginFault, match=f"RuntimeError: {method} failed on purpose"):
-            make_core(**moody(executor={"fail": method}))
-        assert CALLS[-1] == "MoodyExecutor.shutdown"
+            make_core(**faulty(executor={"fail": method}))
+        assert CALLS[-1] == "FaultyExecutor.shutdown"
 
     @pytest.mark.parametrize("method", ["load", "initialize_cache"])
     def test_a_worker_that_raises_is_named_and_shut_down(self, method):
         with pytest.raises(
-            PluginFault, match=f"plugin kernel_parts:MoodyWorker .*: {method} failed on purpose"
+            PluginFault,
+            match=f"plugin tenonry_testkit.kernel.faulty:FaultyWorker .*: {method} failed on purpose",
         ):
-            make_core(**moody(executor={}, worker={"fail": method}))
-        assert CALLS[-2:] == ["MoodyExecutor.shutdown", "MoodyWorker.shutdown"]
+            make_core(**faulty(executor={}, worker={"fail": method}))
+        assert CALLS[-2:] == ["FaultyExecutor.shutdown", "FaultyWorker.shutdown"]
 
     @pytest.mark.parametrize("kind", ["scheduler", "connector"])
     def test_a_later_part_that_fails_stops_the_executor(self, kind):
         with pytest.raises(PluginFault):
-            make_core(**moody(executor={}, **{kind: {"fail": "constructor"}}))
-        assert "MoodyExecutor.shutdown" in CALLS
+            make_core(**faulty(executor={}, **{kind: {"fail": "constructor"}}))
+        assert "FaultyExecutor.shutdown" in CALLS
 
     def test_a_scheduler_that_fails_stops_the_connector_too(self):
         with pytest.raises(PluginFault):
-            make_core(**moody(executor={}, connector={}, scheduler={"fail": "constructor"}))
+            make_core(**faulty(executor={}, connector={}, scheduler={"fail": "constructor"}))
         halves = 2
-        assert CALLS.count("MoodyConnector.shutdown") == halves
+        assert CALLS.count("FaultyConnector.shutdown") == halves
 
     def test_a_fault_while_stopping_does_not_hide_the_first(self, caplog):
         with pytest.raises(PluginFault, match="start failed on purpose"):
-            make_core(**moody(executor={"fail": "start shutdown"}))
-        assert "an error while shutting down MoodyExecutor" in caplog.text
+            make_core(**faulty(executor={"fail": "start shutdown"}))
+        assert "an error while shutting down FaultyExecutor" in caplog.text
 
     def test_an_error_of_ours_says_enough_already(self):
         with pytest.raises(ModelError, match=r"^no weights$"):
@@ -236,7 +240,7 @@ class TestFaults:
 
     def test_bad_options_are_refused_before_anything_starts(self):
         with pytest.raises(PluginError, match=r"options of scheduler .*unknown setting 'refusee'"):
-            make_core(**moody(executor={}, scheduler={"refusee": "x"}))
+            make_core(**faulty(executor={}, scheduler={"refusee": "x"}))
         assert CALLS == []
 
 

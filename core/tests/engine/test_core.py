@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from kernel_engine import Inbox, expected, make_core, request
-from kernel_parts import CALLS, SCHEDULER_METHODS
 
 from tenonry.engine.core import STALL_S, STATS_INTERVAL_S, EngineCore
 from tenonry.errors import ContractViolation, PluginFault
@@ -17,6 +15,8 @@ from tenonry.handle import make_handle
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes import VirtualClock
+from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
+from tenonry_testkit.kernel.faulty import CALLS, SCHEDULER_METHODS
 
 FAKES = "tenonry_testkit.fakes"
 
@@ -27,10 +27,10 @@ def deep(depth: int, *, late: bool = True) -> dict[str, Any]:
     }
 
 
-def moody(**parts: Any) -> dict[str, Any]:
-    """Parts of `kernel_parts`, by kind, with their options."""
+def faulty(**parts: Any) -> dict[str, Any]:
+    """Parts of `tenonry_testkit.kernel.faulty`, by kind, with their options."""
     return {
-        kind: {"name": f"kernel_parts:Moody{kind.title()}", "options": options}
+        kind: {"name": f"tenonry_testkit.kernel.faulty:Faulty{kind.title()}", "options": options}
         for kind, options in parts.items()
     }
 
@@ -160,7 +160,7 @@ class TestAddRequest:
         assert "8 tokens" in str(refused.error)
 
     def test_the_scheduler_may_refuse_one(self):
-        core = make_core(**moody(scheduler={"refuse": "never"}))
+        core = make_core(**faulty(scheduler={"refuse": "never"}))
         refused = core.add_request(request(1, request_id="never"))
         assert refused is not None
         assert refused.error == "this one never"
@@ -255,7 +255,7 @@ class TestWorkerFaults:
             if where == "at launch"
             else {"worker": {"fail": "execute_model"}}
         )
-        core = make_core(**moody(**parts))
+        core = make_core(**faulty(**parts))
         core.add_request(request(1))
         with pytest.raises(
             PluginFault,
@@ -268,18 +268,18 @@ class TestWorkerFaults:
         )
 
     def test_the_culprit_and_the_cause_are_named(self):
-        core = make_core(**moody(worker={"fail": "execute_model"}))
+        core = make_core(**faulty(worker={"fail": "execute_model"}))
         core.add_request(request(1))
         with pytest.raises(PluginFault) as caught:
             core.step()
-        assert caught.value.plugin == "kernel_parts:MoodyWorker"
+        assert caught.value.plugin == "tenonry_testkit.kernel.faulty:FaultyWorker"
         assert caught.value.call == "execute_model"
         assert isinstance(caught.value.__cause__, RuntimeError)
 
     @pytest.mark.parametrize("also", ["make_stats", "get_request_counts"])
     def test_a_scheduler_that_fails_too_does_not_hide_the_cause(self, also):
         """EC-8: the dump is a help, never a second fault."""
-        core = make_core(**moody(worker={"fail": "execute_model"}))
+        core = make_core(**faulty(worker={"fail": "execute_model"}))
         core.add_request(request(1))
         core.scheduler.fail = also  # type: ignore[attr-defined]
         setattr(core.scheduler, also, lambda: 1 / 0)
@@ -308,28 +308,37 @@ class TestSchedulerFaults:
         [name for name in SCHEDULER_METHODS if name not in {"reset_prefix_cache", "shutdown"}],
     )
     def test_an_exception_names_plugin_and_call(self, call):
-        core = make_core(**moody(scheduler={"fail": call}))
+        core = make_core(**faulty(scheduler={"fail": call}))
         with pytest.raises(
             PluginFault,
-            match=rf"plugin kernel_parts:MoodyScheduler \(.*\) failed in {call}: RuntimeError",
+            match=rf"plugin tenonry_testkit.kernel.faulty:FaultyScheduler \(.*\) failed in {call}: RuntimeError",
         ) as caught:
             drive(core)
-        assert (caught.value.plugin, caught.value.call) == ("kernel_parts:MoodyScheduler", call)
+        assert (caught.value.plugin, caught.value.call) == (
+            "tenonry_testkit.kernel.faulty:FaultyScheduler",
+            call,
+        )
 
     def test_a_broken_contract_names_plugin_step_and_rule(self):
-        core = make_core(**moody(scheduler={"rows": 3}))
+        core = make_core(**faulty(scheduler={"rows": 3}))
         core.add_request(request(1))
         with pytest.raises(ContractViolation) as caught:
             core.step()
-        assert (caught.value.plugin, caught.value.step_id) == ("kernel_parts:MoodyScheduler", 0)
+        assert (caught.value.plugin, caught.value.step_id) == (
+            "tenonry_testkit.kernel.faulty:FaultyScheduler",
+            0,
+        )
         assert caught.value.rule
 
     def test_the_validator_goes_by_what_the_scheduler_was_told(self):
         """Not by what the scheduler made of it."""
-        part = {"name": "kernel_parts:RenamedScheduler", "options": {"rows": 3}}
+        part = {"name": "tenonry_testkit.kernel.faulty:RenamedScheduler", "options": {"rows": 3}}
         core = make_core(scheduler=part)
         core.add_request(request(1))
-        with pytest.raises(ContractViolation, match="kernel_parts:RenamedScheduler"):
+        with pytest.raises(
+            ContractViolation,
+            match="tenonry_testkit.kernel.faulty:RenamedScheduler",  # noqa: RUF043
+        ):
             core.step()
 
     @pytest.mark.parametrize(
@@ -356,12 +365,15 @@ class TestSchedulerFaults:
     @pytest.mark.parametrize("refuses", [False, True])
     def test_the_scheduler_is_to_blame_for_what_runs_elsewhere(self, monkeypatch, refuses):
         """No result of such a step counts, and a worker that stumbles over it is not the cause."""
-        core = make_core(**moody(scheduler={"rows": 3}))
+        core = make_core(**faulty(scheduler={"rows": 3}))
         core.add_request(request(1))
         monkeypatch.setattr(core.executor, "runs_elsewhere", True, raising=False)
         if refuses:
             monkeypatch.setattr(core.executor, "execute_model", lambda output: output.no_such_thing)
-        with pytest.raises(ContractViolation, match="kernel_parts:MoodyScheduler"):
+        with pytest.raises(
+            ContractViolation,
+            match="tenonry_testkit.kernel.faulty:FaultyScheduler",  # noqa: RUF043
+        ):
             core.step()
         assert not core._in_flight
 
@@ -400,18 +412,18 @@ class TestStall:
     """A scheduler that runs nothing must not look like a hang of the engine, nor keep a core busy with empty steps."""
 
     def stalled(self, clock: VirtualClock, seconds: float, connector: str | None = None) -> Any:
-        core = make_core(clock=clock, kv_connector=connector, **moody(scheduler={"idle": True}))
+        core = make_core(clock=clock, kv_connector=connector, **faulty(scheduler={"idle": True}))
         core.add_request(request(1))
         for _ in range(5):
             assert core.step() == ({}, False)
             clock.advance(seconds / 4)
         return core
 
-    @pytest.mark.parametrize("connector", [None, "kernel_parts:MoodyConnector"])
+    @pytest.mark.parametrize("connector", [None, "tenonry_testkit.kernel.faulty:FaultyConnector"])
     def test_it_is_said_once(self, caplog, connector):
         """With a KV connector empty steps go to the workers, for a transfer may be on the way."""
         core = self.stalled(VirtualClock(), STALL_S * 3, connector)
-        text = "scheduler 'kernel_parts:MoodyScheduler' has scheduled nothing for 10 s; 0 requests run, 1 wait"
+        text = "scheduler 'tenonry_testkit.kernel.faulty:FaultyScheduler' has scheduled nothing for 10 s; 0 requests run, 1 wait"  # noqa: E501
         assert caplog.text.count(text) == 1
         core.step()
         assert caplog.text.count(text) == 1
@@ -421,7 +433,7 @@ class TestStall:
         clock = VirtualClock()
         core = make_core(
             clock=clock,
-            kv_connector="kernel_parts:MoodyConnector",
+            kv_connector="tenonry_testkit.kernel.faulty:FaultyConnector",
             scheduler="tenonry_testkit.worker:CachingScheduler",
         )
         core.kv_connector.finished = lambda *_: (True, None)  # type: ignore[union-attr,method-assign]
@@ -461,7 +473,7 @@ class TestHeldNews:
 
     def test_a_fault_while_draining_is_not_forgotten(self):
         """The step is lost, so the engine cannot go on: the next step says so."""
-        core = make_core(**deep(2), **moody(worker={"fail": "execute_model"}))
+        core = make_core(**deep(2), **faulty(worker={"fail": "execute_model"}))
         core.add_request(request(1))
         core.step()
         with pytest.raises(PluginFault, match="on purpose"):
@@ -523,23 +535,24 @@ class TestShutdown:
     def test_executor_then_scheduler_then_connector(self):
         """EC-12."""
         core = make_core(
-            **moody(executor={}, scheduler={}), kv_connector="kernel_parts:MoodyConnector"
+            **faulty(executor={}, scheduler={}),
+            kv_connector="tenonry_testkit.kernel.faulty:FaultyConnector",
         )
         CALLS.clear()
         core.shutdown()
-        worker_half = "MoodyConnector.shutdown"
+        worker_half = "FaultyConnector.shutdown"
         assert [
-            "MoodyExecutor.shutdown",
+            "FaultyExecutor.shutdown",
             worker_half,
-            "MoodyScheduler.shutdown",
-            "MoodyConnector.shutdown",
+            "FaultyScheduler.shutdown",
+            "FaultyConnector.shutdown",
         ] == CALLS
 
     def test_one_that_fails_keeps_nobody_from_ending(self, caplog):
-        core = make_core(**moody(executor={"fail": "shutdown"}, scheduler={"fail": "shutdown"}))
+        core = make_core(**faulty(executor={"fail": "shutdown"}, scheduler={"fail": "shutdown"}))
         CALLS.clear()
         core.shutdown()
-        assert CALLS == ["MoodyExecutor.shutdown", "MoodyScheduler.shutdown"]
+        assert CALLS == ["FaultyExecutor.shutdown", "FaultyScheduler.shutdown"]
         assert caplog.text.count("an error while shutting down") == 2
 
 

@@ -14,18 +14,18 @@ import psutil
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from kernel_engine import request
-from kernel_peer import EPOCH, IDENTITY, Peer
 
 from tenonry.handle import make_handle
 from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL
 from tenonry.messages import EngineCoreRequest, RequestType
 from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes import TokenModel
+from tenonry_testkit.kernel.engine import request
+from tenonry_testkit.kernel.peer import EPOCH, IDENTITY, Peer
 from tenonry_testkit.roles import eventually
 
 Start = Callable[..., Peer]
-SLOW = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.02}}
+SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 ADD, ABORT, UTILITY = RequestType.ADD.value, RequestType.ABORT.value, RequestType.UTILITY.value
 
 
@@ -46,7 +46,7 @@ def start() -> Iterator[Start]:
 @pytest.fixture(scope="module")
 def shared() -> Iterator[Peer]:
     """One engine for tests after which it must be as good as new."""
-    peer = Peer(clients=2, worker="kernel_parts:MoodyWorker")
+    peer = Peer(clients=2, worker="tenonry_testkit.kernel.faulty:FaultyWorker")
     yield peer.start()
     peer.close()
 
@@ -141,7 +141,12 @@ def test_an_engine_without_work_sleeps(start):
 
 def test_an_engine_whose_requests_all_wait_does_not_spin(start):
     """It may be for KV that a transfer brings; a look now and then is enough."""
-    peer = start(scheduler={"name": "kernel_parts:MoodyScheduler", "options": {"idle": True}})
+    peer = start(
+        scheduler={
+            "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
+            "options": {"idle": True},
+        }
+    )
     peer.add(request(1))
     assert peer.call("request_counts") == [0, 1]
     process = psutil.Process(peer.child.pid)
@@ -155,7 +160,7 @@ def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
     """IO-13: orderly, or by a fault."""
     farewell = tmp_path / "farewell"
     options = {"fail_step_token": 7, "farewell": str(farewell)}
-    peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": options})
+    peer = start(worker={"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": options})
     assert not farewell.exists()
     peer.add(request(1, [token], max_tokens=1))
     if token == 6:
@@ -340,7 +345,12 @@ class TestSignals:
         assert finished[1].reason is FinishReason.LENGTH
 
     def test_what_comes_during_the_last_step_is_answered_too(self, start):
-        peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 1.0}})
+        peer = start(
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"delay_s": 1.0},
+            }
+        )
         peer.add(request(1, max_tokens=2))
         peer.receive()  # the second step runs from now on
         peer.child.process.send_signal(STOP_SIGNAL)
@@ -397,23 +407,28 @@ class TestDeath:
     def test_of_an_exception_in_a_step(self, start, capfd):
         peer = start(
             clients=2,
-            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}},
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"fail_step_token": 7},
+            },
         )
         peer.add(request(1, [7]))
         for client in (0, 1):
-            assert "plugin kernel_parts:MoodyWorker" in peer.until_dead(client=client)
+            assert "plugin tenonry_testkit.kernel.faulty:FaultyWorker" in peer.until_dead(
+                client=client
+            )
         eventually(lambda: peer.child.exit_code == 1)
         assert "engine 3 died" in capfd.readouterr().err
 
     def test_of_an_executor_that_lost_a_rank_while_the_engine_was_idle(self, start):
-        peer = start(clients=2, executor="kernel_parts:LosingExecutor")
+        peer = start(clients=2, executor="tenonry_testkit.kernel.faulty:LosingExecutor")
         peer.call("collective_rpc", "lose_rank")
         for client in (0, 1):
             assert peer.until_dead(client=client) == "rank 1 died"
         eventually(lambda: peer.child.exit_code == 1)
 
     def test_of_an_executor_that_lost_a_rank_while_the_engine_was_busy(self, start):
-        peer = start(executor="kernel_parts:LosingExecutor", worker=SLOW)
+        peer = start(executor="tenonry_testkit.kernel.faulty:LosingExecutor", worker=SLOW)
         peer.add(request(1, max_tokens=60))
         peer.call("collective_rpc", "lose_rank")
         assert peer.until_dead() == "rank 1 died"
@@ -421,15 +436,14 @@ class TestDeath:
     def test_of_a_broken_scheduler(self, start):
         peer = start(
             scheduler={
-                "name": "kernel_parts:MoodyScheduler",
+                "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
                 "options": {"fail": "update_from_output"},
             }
         )
         peer.add(request(1))
-        assert (
-            "plugin kernel_parts:MoodyScheduler (no distribution) failed in update_from_output"
-            in peer.until_dead()
-        )
+        reason = peer.until_dead()
+        assert "plugin tenonry_testkit.kernel.faulty:FaultyScheduler (tenonry-testkit " in reason
+        assert ") failed in update_from_output" in reason
 
     def test_of_a_fault_during_a_call(self, start):
         """The call is answered, and then the engine goes: the step that it waited for is lost."""
@@ -439,7 +453,10 @@ class TestDeath:
         }
         peer = start(
             executor=deep,
-            worker={"name": "kernel_parts:MoodyWorker", "options": {"fail_step_token": 7}},
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"fail_step_token": 7},
+            },
         )
         peer.add(request(1, [7]))
         peer.send(UTILITY, msgspec.msgpack.encode([1, "reset_prefix_cache"]))
@@ -447,7 +464,12 @@ class TestDeath:
         eventually(lambda: peer.child.exit_code == 1)
 
     def test_a_worker_that_ends_the_process_leaves_its_status(self, start):
-        peer = start(worker={"name": "kernel_parts:MoodyWorker", "options": {"exit_token": 7}})
+        peer = start(
+            worker={
+                "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                "options": {"exit_token": 7},
+            }
+        )
         peer.add(request(1, [7]))
         eventually(lambda: peer.child.exit_code == 77)
 

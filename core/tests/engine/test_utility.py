@@ -7,14 +7,14 @@ from typing import Any
 
 import msgspec
 import pytest
-from kernel_engine import Inbox, expected, make_core, request
-from kernel_parts import CALLS
 
 from tenonry.engine.core import EngineCore
 from tenonry.engine.utility import METHODS, EngineUtilities, answer
 from tenonry.messages import UtilityCall, UtilityResult
+from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
+from tenonry_testkit.kernel.faulty import CALLS
 
-WORKER = {"name": "kernel_parts:MoodyWorker", "options": {}}
+WORKER = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {}}
 DEEP = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
 
 
@@ -148,7 +148,7 @@ class TestMethods:
         assert result(core, "reset_prefix_cache") is True
 
     def test_the_connector_is_reset_on_demand(self):
-        core = make_core(kv_connector="kernel_parts:MoodyConnector")
+        core = make_core(kv_connector="tenonry_testkit.kernel.faulty:FaultyConnector")
         asked = []
         core.kv_connector.reset = lambda: bool(asked.append(1))  # type: ignore[union-attr,method-assign]
         assert result(core, "reset_prefix_cache") is True
@@ -163,7 +163,10 @@ class TestMethods:
 
     def test_ill_health_is_a_failure(self):
         core = make_core(
-            executor={"name": "kernel_parts:MoodyExecutor", "options": {"fail": "check_health"}}
+            executor={
+                "name": "tenonry_testkit.kernel.faulty:FaultyExecutor",
+                "options": {"fail": "check_health"},
+            }
         )
         assert call(core, "check_health").failure == "RuntimeError: check_health failed on purpose"
 

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from kernel_engine import fake_config
 
 from tenonry.engine import loop, waves
 from tenonry.engine.proc import make_loop
@@ -16,6 +15,7 @@ from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
+from tenonry_testkit.kernel.engine import fake_config
 
 
 @pytest.mark.parametrize(
@@ -23,9 +23,9 @@ from tenonry_testkit.fakes.model import FakeModelHooks
     [
         ("tenonry_testkit.fakes:FakeWorker", LaunchError, "the coordinator cannot be reached"),
         (
-            "kernel_parts:SoloWorker",
+            "tenonry_testkit.kernel.faulty:SoloWorker",
             ConfigError,
-            "the engines of this model step together, and worker 'kernel_parts:SoloWorker' has no dummy steps",
+            "the engines of this model step together, and worker 'tenonry_testkit.kernel.faulty:SoloWorker' has no dummy steps",  # noqa: E501
         ),
     ],
 )

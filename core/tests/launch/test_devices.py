@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from kernel_served import served_config
 
 from tenonry.errors import LaunchError
 from tenonry.launch import devices
 from tenonry.launch.devices import VARIABLE, device_environment
+from tenonry_testkit.kernel.served import served_config
 
 
 @pytest.fixture

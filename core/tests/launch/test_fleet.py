@@ -11,13 +11,13 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from kernel_engine import fake_config
 
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.launch.fleet import EngineFleet, check_alike
 from tenonry.messages import EngineFacts, EngineZmqAddresses
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
+from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.roles import eventually
 
 FleetOf = Callable[..., EngineFleet]
@@ -54,7 +54,7 @@ def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
 
 def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
     """PM-7."""
-    made = fleet(data_parallel_size=2, worker="kernel_parts:FirstEngineWorker")
+    made = fleet(data_parallel_size=2, worker="tenonry_testkit.kernel.faulty:FirstEngineWorker")
     with pytest.raises(LaunchError, match=r"engine 1 could not start: no weights for this one"):
         made.start([0, 1], EngineZmqAddresses(inputs=[], outputs=[]))
     assert made.pids() == {}
@@ -76,7 +76,9 @@ def facts(index: int, **values: int) -> EngineFacts:
 
 def test_engines_that_differ_are_stopped_again(fleet):
     """EC-5: see `check_alike`."""
-    made = fleet(data_parallel_size=2, worker="kernel_parts:UnlikeWorker", max_model_len=32)
+    made = fleet(
+        data_parallel_size=2, worker="tenonry_testkit.kernel.faulty:UnlikeWorker", max_model_len=32
+    )
     with pytest.raises(
         ConfigError,
         match="engine 0 has block_size 16, engine 1 has 32; give --block-size 16 to all",

@@ -10,7 +10,6 @@ from typing import Any
 import msgspec
 import pytest
 import zmq
-from kernel_peer import Peer
 
 from tenonry.engine import proc
 from tenonry.engine.proc import EngineHandshake
@@ -32,6 +31,7 @@ from tenonry.messages import (
 from tenonry.plugin.plan import PlanEntry, PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, engine_identity, make_socket
+from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 
 PLAN = PluginPlan(

@@ -8,7 +8,6 @@ from collections.abc import Iterator
 
 import psutil
 import pytest
-from kernel_roles import is_gone
 
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError
@@ -16,6 +15,7 @@ from tenonry.interfaces.launcher import EngineSpec, LauncherContext
 from tenonry.launch import process, supervise
 from tenonry.launch.process import ENGINE_ROLE, ProcessLauncher
 from tenonry.launch.supervise import STOP_SIGNAL
+from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually
 
 CONTEXT = LauncherContext(EngineConfig(model="m"))
@@ -31,7 +31,7 @@ def spec(index: int, file: str = "") -> EngineSpec:
 @pytest.fixture
 def launcher(monkeypatch: pytest.MonkeyPatch) -> Iterator[ProcessLauncher]:
     """Its children sleep instead of being engines."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "kernel_launch_roles:sleep")
+    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
     made = ProcessLauncher(CONTEXT)
     yield made
     made.shutdown(0.2)
@@ -98,7 +98,7 @@ def test_shutdown_may_be_called_again(launcher):
 
 def test_a_collected_launcher_takes_its_engines_along(monkeypatch):
     """PM-4."""
-    monkeypatch.setattr(process, "ENGINE_ROLE", "kernel_launch_roles:sleep")
+    monkeypatch.setattr(process, "ENGINE_ROLE", "tenonry_testkit.kernel.launch_roles:sleep")
     launcher = ProcessLauncher(CONTEXT)
     launcher.start([spec(0)])
     pid = launcher.pids()["engine 0"]

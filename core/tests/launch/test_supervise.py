@@ -15,7 +15,6 @@ from typing import Any
 
 import psutil
 import pytest
-from kernel_roles import is_gone
 
 from tenonry.errors import LaunchError
 from tenonry.launch import supervise
@@ -29,6 +28,7 @@ from tenonry.launch.supervise import (
     start_child,
     stop_children,
 )
+from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually, said
 
 
@@ -63,7 +63,9 @@ class TestStart:
         monkeypatch.setenv("FROM_PARENT", "yes")
         monkeypatch.syspath_prepend(str(file.parent))
         payload = {"file": str(file), "text": "ä\n" * 50_000}
-        supervisor.start("some thing", "kernel_roles:report", payload, environment={"EXTRA": "1"})
+        supervisor.start(
+            "some thing", "tenonry_testkit.kernel.roles:report", payload, environment={"EXTRA": "1"}
+        )
         facts = said(file)
         assert facts["payload"] == payload
         assert facts["title"].startswith("tenonry: some thing")
@@ -81,7 +83,7 @@ class TestStart:
         self, supervisor, file, number
     ):
         held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
-        child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+        child = supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
         assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == held
         while child.exit_code is None:
             child.process.send_signal(number)
@@ -99,7 +101,7 @@ class TestStart:
         """A file in the user's folder must not shadow a module of the child."""
         (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", "utf-8")
         monkeypatch.chdir(tmp_path)
-        child = supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+        child = supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
         said(file)
         eventually(lambda: child.exit_code == 0)
 
@@ -108,7 +110,7 @@ class TestStart:
         reading, writing = os.pipe()
         os.set_inheritable(writing, True)
         try:
-            supervisor.start("x", "kernel_roles:report", {"file": str(file)})
+            supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
             descriptors = said(file)["descriptors"]
         finally:
             os.close(reading)
@@ -117,7 +119,9 @@ class TestStart:
 
     def test_a_descriptor_can_be_passed(self, file):
         reading, writing = os.pipe()
-        child = start_child("x", "kernel_roles:report", {"file": str(file)}, pass_fds=[writing])
+        child = start_child(
+            "x", "tenonry_testkit.kernel.roles:report", {"file": str(file)}, pass_fds=[writing]
+        )
         assert writing in said(file)["descriptors"]
         os.close(writing)
         stop_children([child])
@@ -134,7 +138,7 @@ class TestStart:
         assert _open_files() == before
 
     def test_a_role_that_does_not_exist_ends_the_child_with_a_traceback(self, supervisor, capfd):
-        child = supervisor.start("x", "kernel_roles:no_such_role", {})
+        child = supervisor.start("x", "tenonry_testkit.kernel.roles:no_such_role", {})
         eventually(lambda: child.exit_code is not None)
         assert child.exit_code == 1
         assert "no_such_role" in capfd.readouterr().err
@@ -159,7 +163,7 @@ class TestExit:
     def test_callbacks_hear_name_pid_and_code(self, supervisor):
         exits = Exits()
         supervisor.on_exit(exits)
-        child = supervisor.start("one", "kernel_roles:leave", {"status": "3"})
+        child = supervisor.start("one", "tenonry_testkit.kernel.roles:leave", {"status": "3"})
         assert exits.event.wait(8)
         assert exits.seen == [("one", child.pid, 3)]
         assert supervisor.finished() == {"one": 3}
@@ -168,13 +172,15 @@ class TestExit:
     def test_a_signal_is_a_negative_code(self, supervisor):
         exits = Exits()
         supervisor.on_exit(exits)
-        supervisor.start("one", "kernel_roles:kill_itself", {"signal": str(int(signal.SIGKILL))})
+        supervisor.start(
+            "one", "tenonry_testkit.kernel.roles:kill_itself", {"signal": str(int(signal.SIGKILL))}
+        )
         assert exits.event.wait(8)
         assert exits.seen[0][2] == -signal.SIGKILL
 
     def test_only_those_that_ended_are_finished(self, supervisor, file):
         running = supervisor.start("running", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        supervisor.start("ended", "kernel_roles:leave", {"status": "0"})
+        supervisor.start("ended", "tenonry_testkit.kernel.roles:leave", {"status": "0"})
         said(file)
         eventually(lambda: supervisor.finished() == {"ended": 0})
         assert supervisor.pids() == {"running": running.pid}
@@ -210,7 +216,10 @@ class TestSilence:
         supervisor.on_exit(exits)
         for signs in ("+", "+-+", "", "+-", "-"):
             supervisor.start(
-                f"signs {signs}", "kernel_roles:give_signs", {"signs": signs}, silence_s=2
+                f"signs {signs}",
+                "tenonry_testkit.kernel.roles:give_signs",
+                {"signs": signs},
+                silence_s=2,
             )
         eventually(lambda: len(exits.seen) == 2)
         time.sleep(1.5)
@@ -231,7 +240,9 @@ class TestStop:
         assert child.exit_code == -STOP_SIGNAL
 
     def test_one_that_does_not_is_killed_with_its_descendants(self, supervisor, file, caplog):
-        child = supervisor.start("engine 3", "kernel_roles:stubborn", {"file": str(file)})
+        child = supervisor.start(
+            "engine 3", "tenonry_testkit.kernel.roles:stubborn", {"file": str(file)}
+        )
         grandchild = said(file)["grandchild"]
         supervisor.stop(0.2)
         assert child.exit_code == -signal.SIGKILL
@@ -239,7 +250,7 @@ class TestStop:
         assert f"engine 3 (pid {child.pid}) did not stop within 0.2 s; killing it" in caplog.text
 
     def test_what_a_polite_child_leaves_behind_is_killed_too(self, supervisor, file):
-        child = supervisor.start("one", "kernel_roles:polite", {"file": str(file)})
+        child = supervisor.start("one", "tenonry_testkit.kernel.roles:polite", {"file": str(file)})
         grandchild = said(file)["grandchild"]
         supervisor.stop()
         assert child.exit_code == 0
@@ -269,7 +280,7 @@ class TestStop:
         assert [wait for wait in waits if wait is not None] == [5.0, 2.0, 0.0, 0.0]
 
     def test_it_may_be_called_again_and_after_everybody_ended(self, supervisor):
-        child = supervisor.start("one", "kernel_roles:leave", {"status": "0"})
+        child = supervisor.start("one", "tenonry_testkit.kernel.roles:leave", {"status": "0"})
         eventually(lambda: child.exit_code == 0)
         supervisor.stop()
         supervisor.stop()
@@ -402,7 +413,9 @@ else:
         eventually(lambda: is_gone(pid), seconds=5)
 
     def test_a_child_that_ignores_sigterm_ends_with_a_parent_that_is_killed(self, file):
-        with self.parent(file, "time.sleep(600)", role="kernel_roles:stubborn") as parent:
+        with self.parent(
+            file, "time.sleep(600)", role="tenonry_testkit.kernel.roles:stubborn"
+        ) as parent:
             facts = said(file)
             parent.kill()
         eventually(lambda: is_gone(facts["pid"]), seconds=5)

@@ -7,7 +7,6 @@ import shutil
 import sys
 
 import pytest
-from kernel_site import Site
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.plugin import discovery
@@ -20,6 +19,7 @@ from tenonry.plugin.discovery import (
 )
 from tenonry.plugin.kinds import FIRST_PARTY, GROUPS
 from tenonry.version import __version__
+from tenonry_testkit.kernel.site import Site
 
 GROUP = "tenonry.stat_loggers"
 

@@ -8,8 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from kernel_plugins import HOOKS, STAT_LOGGER, raising_hooks
-from kernel_site import Site
 
 from tenonry import hookimpl
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
@@ -26,6 +24,8 @@ from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.plugin.kinds import FIRST_PARTY, HOOK_MODULES, KINDS
 from tenonry.plugin.manager import PluginManager, resolve_owned
 from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry_testkit.kernel.plugins import HOOKS, STAT_LOGGER, raising_hooks
+from tenonry_testkit.kernel.site import Site
 
 CONFIG = EngineConfig(model="m")
 LOGGERS = "tenonry.stat_loggers"

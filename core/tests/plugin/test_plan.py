@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from kernel_plugins import STAT_LOGGER
 
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
 from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry_testkit.kernel.plugins import STAT_LOGGER
 
 SCHEDULER = PlanEntry(
     kind="scheduler", name="s", target="a:B", distribution="tenonry", version="0.1.0"

@@ -79,7 +79,7 @@ def test_failures_are_reported_and_the_status_says_so(serve, answers, tmp_path, 
         return answers.completion(body)
 
     server = serve(reply)
-    words = f"serve --base-url {server.url} --model m --requests 8 --concurrency 1 --runs 1 --prompt-len 4 --output-len 2"
+    words = f"serve --base-url {server.url} --model m --requests 8 --concurrency 1 --runs 1 --prompt-len 4 --output-len 2"  # noqa: E501
     assert main([*words.split(), "--json", str(tmp_path / "r.json")]) == 1
     result = json.loads((tmp_path / "r.json").read_text())["results"][0]
     assert (result["completed"]["median"], result["failed"]["median"]) == (4, 4)

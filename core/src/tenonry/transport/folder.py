@@ -18,9 +18,9 @@ class RunDirectory:
     """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
 
     def __init__(self) -> None:
-        self.path = os.path.join(
+        self.path = os.path.join(  # noqa: PTH118
             tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}"
-        )  # noqa: PTH118
+        )
         self._maker = os.getpid()
         self._finalizer = weakref.finalize(
             self, _remove, self.path, self._maker

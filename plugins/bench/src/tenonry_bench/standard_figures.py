@@ -93,7 +93,8 @@ def scheduler_rows(report: dict[str, Any]) -> list[Figure]:
     rows = []
     for case in report["results"]:
         running, validator = case["running"], case["validator"]
-        label = f"scheduler, {running} running, {case['waiting']:,} waiting, validator {'on' if validator else 'off'}, ms"
+        switch = "on" if validator else "off"
+        label = f"scheduler, {running} running, {case['waiting']:,} waiting, validator {switch}, ms"
         bound = SCHEDULER_MS.get((running, validator))
         key = f"scheduler/{running}"
         rows.append(

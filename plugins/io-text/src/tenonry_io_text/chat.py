@@ -162,7 +162,7 @@ def compile_template(source: str) -> tuple[ChatTemplate, ContentForm]:
 
 def _no_template(names: list[str]) -> str:
     if names:
-        return f"the model has chat templates named {', '.join(names)}, but no default one; give one with --chat-template"
+        return f"the model has chat templates named {', '.join(names)}, but no default one; give one with --chat-template"  # noqa: E501
     return (
         "the model has no chat template; use a plain prompt (/v1/completions), or the operator can give a template "
         "with --chat-template FILE"

@@ -101,8 +101,11 @@ class AttentionBackend(ABC):
 
     @classmethod
     def refusal(
-        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
-    ) -> str | None:  # noqa: ARG003 - an answer
+        cls,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,  # noqa: ARG003
+    ) -> str | None:
         """Why this backend cannot run these layers on this device, in words; None if it can."""
         return None
 

@@ -47,8 +47,11 @@ class CpuBackend(SdpaBackend):
 
     @classmethod
     def refusal(
-        cls, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
-    ) -> str | None:  # noqa: ARG003 - one reason
+        cls,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> str | None:
         return (
             None
             if device.type == "cpu"

@@ -60,8 +60,8 @@ def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
     if (
         dtype == torch.float16
         and device.type == "cpu"
-        and not torch.ops.mkldnn._is_mkldnn_fp16_supported()
-    ):  # noqa: SLF001 - no public one
+        and not torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001
+    ):
         return torch.bfloat16
     return dtype
 

@@ -28,8 +28,8 @@ def tensor_plan(model: PreTrainedModel, size: int) -> tuple[dict[str, str], dict
         )
     prefix = model.base_model_prefix
     return {f"{prefix}.{name}": style for name, style in plan.items()}, dict(
-        type(model)._tp_plan or {}
-    )  # noqa: SLF001
+        type(model)._tp_plan or {}  # noqa: SLF001
+    )
 
 
 def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, list[str]]:

@@ -63,7 +63,7 @@ SCHEDULER_METHODS = (
 
 
 @moody(SCHEDULER_METHODS)
-class MoodyScheduler(ReferenceScheduler):
+class FaultyScheduler(ReferenceScheduler):
     Options = SchedulerOptions
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -96,7 +96,7 @@ class MoodyScheduler(ReferenceScheduler):
         return output
 
 
-class RenamedScheduler(MoodyScheduler):
+class RenamedScheduler(FaultyScheduler):
     """Breaks the contract, and would have somebody else named for it."""
 
     def __init__(self, context: SchedulerContext) -> None:
@@ -118,7 +118,7 @@ EXECUTOR_METHODS = (
 
 
 @moody(EXECUTOR_METHODS)
-class MoodyExecutor(InstantExecutor):
+class FaultyExecutor(InstantExecutor):
     Options = ExecutorOptions
 
     def __init__(self, context: ExecutorContext) -> None:
@@ -161,7 +161,7 @@ class StillWorker(FakeWorker):
 
 
 @moody(("load", "initialize_cache", "execute_model", "shutdown"))
-class MoodyWorker(FakeWorker):
+class FaultyWorker(FakeWorker):
     """Also answers calls that a wire has trouble with."""
 
     Options = WorkerOptions
@@ -302,7 +302,7 @@ class ConnectorOptions(PluginOptions):
 
 
 @moody(("shutdown",))
-class MoodyConnector(MemoryConnector):
+class FaultyConnector(MemoryConnector):
     Options = ConnectorOptions
     contexts: ClassVar[list[KVConnectorContext]] = []
 

@@ -16,7 +16,7 @@ import psutil
 from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
 from tenonry_testkit.roles import say
 
-IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"
+IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"  # noqa: E501
 
 
 def give_signs(payload: Mapping[str, str]) -> int:

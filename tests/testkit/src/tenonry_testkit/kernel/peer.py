@@ -7,7 +7,6 @@ from typing import Any
 
 import msgspec
 import zmq
-from kernel_engine import Inbox, fake_config
 
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.process import ENGINE_ROLE
@@ -26,6 +25,7 @@ from tenonry.transport.folder import RunDirectory
 from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import engine_identity, make_socket
 from tenonry_testkit.fakes.model import FakeModelHooks
+from tenonry_testkit.kernel.engine import Inbox, fake_config
 
 EPOCH = 5
 IDENTITY = engine_identity(3)

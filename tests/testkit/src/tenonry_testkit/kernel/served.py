@@ -12,7 +12,7 @@ from tenonry.interfaces.stat_logger import StatLogger
 from tenonry_testkit import served
 
 T = TypeVar("T")
-QUICK = {"name": "kernel_parts:MoodyWorker", "options": {"delay_s": 0.002}}
+QUICK = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.002}}
 
 
 def served_config(**values: Any) -> EngineConfig:

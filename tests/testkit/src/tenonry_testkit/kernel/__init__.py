@@ -1,0 +1,1 @@
+"""What the kernel's own tests stand on: engines out of fakes, plugins that fail on request, roles of children."""
