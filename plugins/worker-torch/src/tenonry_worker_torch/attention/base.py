@@ -104,7 +104,7 @@ class AttentionBackend(ABC):
         cls,
         layers: Sequence[LayerSpec],
         dtype: torch.dtype,
-        device: torch.device,  # noqa: ARG003
+        device: torch.device,
     ) -> str | None:
         """Why this backend cannot run these layers on this device, in words; None if it can."""
         return None
