@@ -13,6 +13,7 @@ or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name; wit
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -22,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -29,20 +31,24 @@ ROOT = Path(__file__).resolve().parent
 VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 STAMP = VENV / "tenonry-installed"
-BACKEND = (
-    "hatchling",
-    "editables",
-)  # in the environment first, so that no sibling needs a build of its own
-ALONE = (
-    "executors/ray/tests",
-    "tests/integration/test_ray.py",
-)  # Ray may end a process whose cluster is lost
+PIP_LOG = VENV / "pip.log"
+# In the environment first, so that no sibling needs a build of its own.
+BACKEND = ("hatchling", "editables")
+# In a process of their own: Ray may end a process whose cluster is lost.
+ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
+# Lines of pip that report progress; an error is among the others.
+PROGRESS = re.compile(
+    r"\s*(Requirement already|Looking in|Obtaining|Collecting|Using cached|Downloading|Preparing|Getting"
+    r"|Checking|Building|Created|Stored|Installing|Attempting|Found existing|Uninstalling|Processing"
+    r"|Link requires|\[notice\]|$)"
+)
+SHOWN_LINES = 12
 
 
-def say(text: str) -> None:
-    """Tell the person at the terminal; standard output belongs to the program that is run."""
-    print(f"dev.py: {text}", file=sys.stderr, flush=True)
+def say(text: str, end: str = "\n") -> None:
+    """Print for the person at the terminal; standard output belongs to the program that is run."""
+    print(f"dev.py: {text}", end=end, file=sys.stderr, flush=True)
 
 
 def stop(text: str) -> NoReturn:
@@ -50,19 +56,28 @@ def stop(text: str) -> NoReturn:
     sys.exit(f"dev.py: {text}")
 
 
+@contextlib.contextmanager
+def phase(text: str) -> Iterator[None]:
+    """Print one line: what is being done, and, once it is done, how long it took."""
+    say(f"{text} … ", end="")
+    start = time.monotonic()
+    result = "failed after "
+    try:
+        yield
+        result = ""
+    finally:
+        print(f"{result}{time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+
+
 def need_python() -> None:
-    """Go on under a Python that tenonry supports, or say which one is missing."""
+    """Continue under a Python that tenonry supports, or say which one is missing."""
     if sys.version_info[:2] in SUPPORTED:
         return
     others = [shutil.which(f"python{major}.{minor}") for major, minor in reversed(SUPPORTED)]
     for other in filter(None, others):
-        if (
-            subprocess.run([other, "-c", ""], stderr=subprocess.DEVNULL, check=False).returncode
-            == 0
-        ):
-            os.execv(
-                other, [other, str(ROOT / "dev.py"), *sys.argv[1:]]
-            )  # not a launcher without its Python
+        probe = subprocess.run([other, "-c", ""], stderr=subprocess.DEVNULL, check=False)
+        if probe.returncode == 0:  # else a launcher without its Python, as pyenv has them
+            os.execv(other, [other, str(ROOT / "dev.py"), *sys.argv[1:]])
     stop(
         f"needs Python 3.11, 3.12 or 3.13; this is {sys.version_info[0]}.{sys.version_info[1]} "
         f"({sys.executable}) and none of them is on the PATH. Install one and run: python3.13 dev.py"
@@ -97,7 +112,7 @@ def choose(words: list[str]) -> list[str]:
 
 
 def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Add to distributions of this tree, name to extras, those that they declare, and theirs."""
+    """Return the distributions of this tree that `wanted` (name to extras) needs, themselves included."""
     known = distributions()
     found: dict[str, set[str]] = {}
     pending = list(wanted.items())
@@ -109,10 +124,8 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
         optional = project.get("optional-dependencies", {})
         extras = extras.intersection(optional)
         found.setdefault(name, set()).update(extras)
-        for line in [
-            *project["dependencies"],
-            *(line for key in extras for line in optional.get(key, [])),
-        ]:
+        asked = [line for key in extras for line in optional.get(key, [])]
+        for line in [*project["dependencies"], *asked]:
             requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
             pending.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
     return found
@@ -125,12 +138,8 @@ def fingerprint() -> str:
     """Hash all that an installation follows from, the place of the tree included (installs are editable)."""
     digest = hashlib.sha256(str(ROOT).encode())
     pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
-    for file in [
-        ROOT / "requirements.txt",
-        ROOT / "constraints.txt",
-        ROOT / "pyproject.toml",
-        *pyprojects,
-    ]:
+    names = ("requirements.txt", "constraints.txt", "pyproject.toml")
+    for file in [*(ROOT / name for name in names), *pyprojects]:
         digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 
@@ -155,33 +164,56 @@ def ensure_environment() -> None:
         if installed() == wanted:
             return
         first = not STAMP.exists()
-        say("setting up .venv, which takes some minutes" if first else "bringing .venv up to date")
         STAMP.unlink(missing_ok=True)
-        make_venv(VENV)
-        pip(PYTHON, *BACKEND, quiet=True)
-        pip(PYTHON, "-r", "requirements.txt", "--no-build-isolation", quiet=not first)
+        PIP_LOG.unlink(missing_ok=True)
+        if not PYTHON.exists():
+            with phase("making .venv"):
+                make_venv(VENV)
+        with phase("installing the build backend"):
+            pip(PYTHON, *BACKEND, log=PIP_LOG)
+        pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").count("==")
+        what = f"installing torch and {pinned - 1} packages, which may take minutes"
+        with phase(what if first else "bringing .venv up to date"):
+            pip(PYTHON, "-r", "requirements.txt", "--no-build-isolation", log=PIP_LOG)
         STAMP.write_text(wanted, encoding="utf-8")
 
 
 def make_venv(folder: Path) -> None:
-    """Make a virtual environment in `folder` unless a working one is there."""
-    if (folder / "bin" / "python").exists():
-        return
-    done = subprocess.run([sys.executable, "-m", "venv", str(folder)], check=False)
+    """Make a virtual environment in `folder`."""
+    command = [sys.executable, "-m", "venv", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         stop(
-            f"{sys.executable} cannot make a virtual environment in {folder}. On Debian and Ubuntu the "
-            f"module is a package: apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv"
+            f"{sys.executable} cannot make a virtual environment in {folder}. On Debian and Ubuntu the module is a "
+            f"package: apt install python{sys.version_info[0]}.{sys.version_info[1]}-venv\n"
+            + relevant(done.stdout + done.stderr)
         )
 
 
-def pip(python: Path, *words: str, quiet: bool) -> None:
-    """Run `pip install WORDS` under the constraints, in the root: paths in requirements.txt start there."""
-    options = ["--disable-pip-version-check", "-c", "constraints.txt", *["--quiet"] * quiet]
+def pip(python: Path, *words: str, log: Path) -> None:
+    """Run `pip install WORDS` under the constraints, in the root: paths in requirements.txt start there.
+
+    What pip prints is appended to `log`; if it fails, its last lines that matter are shown.
+    """
+    options = ["--disable-pip-version-check", "--progress-bar=off", "-c", "constraints.txt"]
     command = [str(python), "-m", "pip", "install", *options, *words]
-    done = subprocess.run(command, cwd=ROOT, stdout=sys.stderr, check=False)
+    log.parent.mkdir(parents=True, exist_ok=True)
+    with log.open("a+", encoding="utf-8") as file:
+        start = file.tell()
+        done = subprocess.run(command, cwd=ROOT, stdout=file, stderr=file, check=False)
+        file.seek(start)
+        printed = file.read()
     if done.returncode:
-        stop(f"pip ended with status {done.returncode}; its lines above say why")
+        stop(
+            f"pip ended with status {done.returncode}; {log} has all that it printed, of which this matters:\n"
+            + relevant(printed)
+        )
+
+
+def relevant(printed: str) -> str:
+    """Return the last lines of an installer that report more than progress, indented."""
+    lines = [line for line in printed.splitlines() if not PROGRESS.match(line)]
+    return "\n".join(f"  {line}" for line in lines[-SHOWN_LINES:])
 
 
 def test_env() -> dict[str, str]:
@@ -221,16 +253,16 @@ def test(words: list[str]) -> int:
     if words:
         become(PYTHON, "-m", "pytest", *words, env=test_env())
     command = [str(PYTHON), "-m", "pytest", "-q"]
-    with tempfile.TemporaryFile() as words_of_ray:
+    with tempfile.TemporaryFile() as output_of_ray:
         # Ray's tests wait more than they compute, so they share the time of the others.
         ray = subprocess.Popen(
-            [*command, *ALONE], env=test_env(), stdout=words_of_ray, stderr=subprocess.STDOUT
+            [*command, *ALONE], env=test_env(), stdout=output_of_ray, stderr=subprocess.STDOUT
         )
         others = ["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]]
         status = subprocess.run([*command, *others], env=test_env(), check=False).returncode
         results = {"all but Ray": status, "Ray": ray.wait()}
-        words_of_ray.seek(0)
-        sys.stdout.write(words_of_ray.read().decode())
+        output_of_ray.seek(0)
+        sys.stdout.write(output_of_ray.read().decode())
     return summary("test", results)
 
 
@@ -252,27 +284,24 @@ def isolate(name: str) -> int:
     """Build the environment of one distribution, run its tests there, remove it; return pytest's status."""
     known = distributions()
     folder = ROOT / ".isolated" / name
+    log = folder.with_suffix(".log")
     python = folder / "bin" / "python"
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
-    extras = {
-        dist: f"[{','.join(sorted(asked))}]" if asked else "" for dist, asked in wanted.items()
-    }
-    paths = [f"./{known[dist].relative_to(ROOT)}{extras[dist]}" for dist in wanted]
+    paths = []
+    for dist, asked in wanted.items():
+        extras = f"[{','.join(sorted(asked))}]" if asked else ""
+        paths.append(f"./{known[dist].relative_to(ROOT)}{extras}")
     env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
     shutil.rmtree(folder, ignore_errors=True)
+    log.unlink(missing_ok=True)
     try:
-        make_venv(folder)
-        pip(python, *BACKEND, quiet=True)
-        pip(python, *paths, "pytest-timeout", "--no-build-isolation", quiet=True)
-        command = [
-            str(python),
-            "-m",
-            "pytest",
-            "-q",
-            "-c",
-            "pyproject.toml",
-            str(known[name] / "tests"),
-        ]
+        with phase(f"{name}: making an environment with {len(paths)} distributions of this tree"):
+            make_venv(folder)
+            pip(python, *BACKEND, log=log)
+            pip(python, *paths, "pytest-timeout", "--no-build-isolation", log=log)
+        log.unlink(missing_ok=True)
+        tests = str(known[name] / "tests")
+        command = [str(python), "-m", "pytest", "-q", "-c", "pyproject.toml", tests]
         return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 import shutil
 import subprocess
 import sys
@@ -36,6 +37,7 @@ def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(dev, "VENV", venv)
     monkeypatch.setattr(dev, "PYTHON", venv / "bin" / "python")
     monkeypatch.setattr(dev, "STAMP", venv / "tenonry-installed")
+    monkeypatch.setattr(dev, "PIP_LOG", venv / "pip.log")
     return tmp_path
 
 
@@ -89,6 +91,92 @@ def test_installs_again_when_the_last_installation_failed(
     monkeypatch.setattr(dev, "pip", pip)
     dev.ensure_environment()
     assert len(pips) == 3
+
+
+NOISE = [
+    "Looking in indexes: https://example.invalid",
+    *[f"Collecting package-{n}" for n in range(200)],
+    "  Downloading package-1.whl (3 kB)",
+    "",
+]
+ERROR = "ERROR: No matching distribution found for package-1"
+
+
+@pytest.fixture
+def talking_python(copy: Path, dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A pip that prints much; it fails when it is asked for `requirements.txt` and `fail` is there."""
+    output = copy / "output"
+    output.write_text("\n".join(NOISE))
+
+    def make_venv(folder: Path) -> None:
+        python = folder / "bin" / "python"
+        python.parent.mkdir(parents=True, exist_ok=True)
+        python.write_text(
+            f'#!/bin/sh\ncat "{output}"\n[ -e "{copy}/fail" ] || exit 0\n'
+            f'case "$*" in *requirements.txt*) echo "{ERROR}"; exit 1;; esac\n'
+        )
+        python.chmod(0o755)
+
+    monkeypatch.setattr(dev, "make_venv", make_venv)
+    return copy
+
+
+def without_times(text: str) -> list[str]:
+    return [re.sub(r"\d+ s$", "N s", line) for line in text.splitlines()]
+
+
+class TestFirstRun:
+    def test_shows_one_line_per_phase(self, dev, talking_python, capfd):
+        dev.ensure_environment()
+        shown = capfd.readouterr()
+        assert shown.out == ""
+        lines = without_times(shown.err)
+        assert lines[0] == "dev.py: making .venv … N s"
+        assert lines[1] == "dev.py: installing the build backend … N s"
+        assert re.fullmatch(r"dev.py: installing torch and \d+ packages, .* … N s", lines[2])
+        assert len(lines) == 3
+
+    def test_keeps_what_pip_printed_in_a_file(self, dev, talking_python):
+        dev.ensure_environment()
+        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 2
+
+    def test_names_that_file_and_shows_the_lines_that_matter_when_pip_fails(
+        self, dev, talking_python, capfd
+    ):
+        (talking_python / "fail").touch()
+        with pytest.raises(SystemExit) as stopped:
+            dev.ensure_environment()
+        text = str(stopped.value)
+        assert str(talking_python / ".venv" / "pip.log") in text
+        assert text.splitlines()[1:] == [f"  {ERROR}"]
+        assert without_times(capfd.readouterr().err)[-1].endswith("… failed after N s")
+
+    def test_says_so_when_it_only_brings_up_to_date(self, dev, talking_python, capfd):
+        dev.ensure_environment()
+        (talking_python / "requirements.txt").write_text("# changed\n")
+        capfd.readouterr()
+        dev.ensure_environment()
+        assert without_times(capfd.readouterr().err) == [
+            "dev.py: installing the build backend … N s",
+            "dev.py: bringing .venv up to date … N s",
+        ]
+
+
+def test_isolated_environment_that_cannot_be_made_leaves_the_log_and_nothing_else(
+    dev, copy, monkeypatch
+):
+    def make_venv(folder: Path) -> None:
+        python = folder / "bin" / "python"
+        python.parent.mkdir(parents=True)
+        python.write_text(f'#!/bin/sh\necho "{ERROR}"\nexit 1\n')
+        python.chmod(0o755)
+
+    monkeypatch.setattr(dev, "make_venv", make_venv)
+    log = copy / ".isolated" / "tenonry-scheduler-static.log"
+    with pytest.raises(SystemExit, match=str(log)):
+        dev.main(["test", "--isolated", "schedulers/static"])
+    assert ERROR in log.read_text()
+    assert list(log.parent.iterdir()) == [log]
 
 
 def test_moved_tree_installs_again(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch):
