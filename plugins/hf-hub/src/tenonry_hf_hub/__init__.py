@@ -7,7 +7,8 @@ hub id must be looked up.
 from __future__ import annotations
 
 from tenonry_hf_hub.files import read_json, read_text
-from tenonry_hf_hub.locate import Located, locate_model, locate_tokenizer
+from tenonry_hf_hub.locate import locate_model, locate_tokenizer
+from tenonry_hf_hub.located import Located
 from tenonry_hf_hub.remote_code import remote_code_note
 from tenonry_hf_hub.weights import WeightFiles, list_weights, tensor_shapes
 

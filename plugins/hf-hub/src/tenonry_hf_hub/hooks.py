@@ -13,7 +13,8 @@ from tenonry.info import ModelInfo
 from tenonry.plugin.hookspecs import hookimpl
 from tenonry_hf_hub import facts
 from tenonry_hf_hub.files import read_json, read_json_if_there
-from tenonry_hf_hub.locate import Located, locate_model, locate_tokenizer
+from tenonry_hf_hub.locate import locate_model, locate_tokenizer
+from tenonry_hf_hub.located import Located
 from tenonry_hf_hub.weights import list_weights
 
 

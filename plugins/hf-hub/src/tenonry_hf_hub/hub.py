@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub.locate import Located, nearest
+from tenonry_hf_hub.located import Located, nearest
 from tenonry_hf_hub.weights import list_weights
 
 logger = logging.getLogger("tenonry.models")

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import difflib
-import logging
 import os
 import re
 from pathlib import Path
-from typing import NamedTuple
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
-from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import FIRST_PARTY
 from tenonry.plugin.manager import resolve_owned
-
-logger = logging.getLogger("tenonry.models")
+from tenonry_hf_hub.located import Located, nearest, registered_names
 
 # What the hub accepts as a repository name: one or two parts of word characters, dots and dashes.
 HUB_ID = re.compile(r"^[\w][\w.-]{0,95}(/[\w][\w.-]{0,95})?$", re.ASCII)
-
-
-class Located(NamedTuple):
-    """Where a model is: its folder, and the resolved commit of a hub model ("" otherwise)."""
-
-    path: Path
-    commit: str = ""
 
 
 def locate_model(config: EngineConfig) -> Located:
@@ -55,23 +42,6 @@ def locate(name: str, revision: str | None = None, *, weights: bool = True) -> L
         f"model '{name}' is no registered name, no folder (looked at {folder.absolute()}) and not written like a hub "
         f"id (ORGANISATION/NAME){nearest(name)}"
     )
-
-
-def registered_names() -> list[str]:
-    """Model names that installed distributions register in the group `tenonry.models`."""
-    return [entry.name for entry in installed("model")]
-
-
-def nearest(name: str) -> str:
-    """The end of a "not found" error: the registered name that was probably meant, or the ones there are."""
-    names = registered_names()
-    near = difflib.get_close_matches(name, names, n=1)
-    package = FIRST_PARTY.get(("model", name))
-    if near:
-        return f"; did you mean the registered name '{near[0]}'?"
-    if package:
-        return f"; the model '{name}' comes with: pip install {package}"
-    return f"; registered names: {', '.join(names) or 'none'}"
 
 
 def _registered_folder(name: str) -> Path:

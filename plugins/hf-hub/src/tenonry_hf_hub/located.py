@@ -1,0 +1,34 @@
+"""Where a model was found, and the model names that are registered. Front end, at start-up."""
+
+from __future__ import annotations
+
+import difflib
+from pathlib import Path
+from typing import NamedTuple
+
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import FIRST_PARTY
+
+
+class Located(NamedTuple):
+    """Where a model is: its folder, and the resolved commit of a hub model ("" otherwise)."""
+
+    path: Path
+    commit: str = ""
+
+
+def registered_names() -> list[str]:
+    """Model names that installed distributions register in the group `tenonry.models`."""
+    return [entry.name for entry in installed("model")]
+
+
+def nearest(name: str) -> str:
+    """The end of a "not found" error: the registered name that was probably meant, or the ones there are."""
+    names = registered_names()
+    near = difflib.get_close_matches(name, names, n=1)
+    package = FIRST_PARTY.get(("model", name))
+    if near:
+        return f"; did you mean the registered name '{near[0]}'?"
+    if package:
+        return f"; the model '{name}' comes with: pip install {package}"
+    return f"; registered names: {', '.join(names) or 'none'}"
