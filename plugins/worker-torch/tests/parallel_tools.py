@@ -15,7 +15,7 @@ from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.weights import load_model
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
-from tenonry_worker_torch.parallel.stage_runner import StageRunner
+from tenonry_worker_torch.stage_runner import StageRunner
 
 TIMEOUT_S = 20
 

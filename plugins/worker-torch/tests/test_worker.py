@@ -15,8 +15,9 @@ from tenonry.step import DoneFuture
 from tenonry_worker_torch.attention.base import AttentionBackend
 from tenonry_worker_torch.buffers import StepBuffers
 from tenonry_worker_torch.memory import host_memory, keep_freed_memory
+from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.startup import resolve_class
-from tenonry_worker_torch.worker import TorchOptions, TorchWorker
+from tenonry_worker_torch.worker import TorchWorker
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.buffers import HostBuffers
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.model_runner import ModelRunner
-from tenonry_worker_torch.worker import TorchOptions
+from tenonry_worker_torch.options import TorchOptions
 
 BACKENDS = {"sdpa": SdpaBackend, "cpu": CpuBackend}
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)

@@ -18,14 +18,14 @@ from tenonry_worker_torch.loading.weights import choose_device, load_model
 from tenonry_worker_torch.memory import keep_freed_memory
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.parallel.stage_runner import StageRunner
 from tenonry_worker_torch.sampler.processors import LogitsProcessor
+from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
+    from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Meeting
-    from tenonry_worker_torch.worker import TorchOptions
 
 DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}

@@ -8,12 +8,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from pydantic import Field
-
 from tenonry.errors import ConfigError
-from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry_worker_torch.options import TorchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,26 +23,6 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_runner import ModelRunner
     from tenonry_worker_torch.parallel.groups import Meeting
-
-
-class TorchOptions(PluginOptions):
-    """`--worker-option key=value`."""
-
-    fuse: bool = Field(
-        True, description="Fuse and prepack layers where the result was verified to be the same."
-    )
-    buffers: str | None = Field(
-        None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
-    )
-    num_threads: int | None = Field(
-        None, description="Threads of torch; its own choice by default.", ge=1, le=4096
-    )
-    logits_processors: tuple[str, ...] = Field(
-        (), description="Logits processors, after the built-in ones."
-    )
-    keep_freed_memory: bool = Field(
-        True, description="Let the C library keep freed memory for the next step (Linux)."
-    )
 
 
 class TorchWorker(Worker):

@@ -10,14 +10,11 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-
-if TYPE_CHECKING:
-    from tenonry_worker_torch.attention.layer import AttentionLayer
 
 
 @dataclass(slots=True, kw_only=True)
@@ -60,6 +57,18 @@ class LayerCache:
         self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
     ) -> None:
         self.key, self.value, self.both = key, value, both
+
+
+class CachedLayer(Protocol):
+    """What a backend reads of an attention layer."""
+
+    @property
+    def spec(self) -> LayerSpec: ...
+
+    @property
+    def kv_cache(self) -> Sequence[LayerCache]:
+        """One cache, once `bind_kv_cache` has run."""
+        ...
 
 
 @dataclass(slots=True, kw_only=True)
@@ -133,7 +142,7 @@ class AttentionBackend(ABC):
     @abstractmethod
     def forward(
         self,
-        layer: AttentionLayer,
+        layer: CachedLayer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,

@@ -25,8 +25,12 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch, LayerCache, LayerSpec
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_worker_torch.attention.base import (
+        AttentionBatch,
+        CachedLayer,
+        LayerCache,
+        LayerSpec,
+    )
 
 SLAB_SHARE = 2  # slabs may take the size of the KV cache over this
 MATRIX_WORK = 1 << 16  # elements of K above which batched products beat the fused kernel
@@ -92,7 +96,7 @@ class CpuBackend(SdpaBackend):
 
     def forward(
         self,
-        layer: AttentionLayer,
+        layer: CachedLayer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,

@@ -16,6 +16,7 @@ from torch.nn import functional
 from tenonry_worker_torch.attention.base import (
     AttentionBackend,
     AttentionBatch,
+    CachedLayer,
     LayerCache,
     LayerSpec,
 )
@@ -25,9 +26,7 @@ from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.attention.storage import zeros
 
 if TYPE_CHECKING:
-    from tenonry_worker_torch.attention.layer import AttentionLayer
     from tenonry_worker_torch.attention.sdpa_plan import DecodeGroup
-    from tenonry_worker_torch.attention.segments import Segment
 
 MAX_MASK_ELEMENTS = 1 << 24  # of one chunk of prefill queries
 
@@ -96,7 +95,7 @@ class SdpaBackend(AttentionBackend):
 
     def forward(
         self,
-        layer: AttentionLayer,
+        layer: CachedLayer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
@@ -139,7 +138,7 @@ class SdpaBackend(AttentionBackend):
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
     def decode_gathered(
-        self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor
+        self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor
     ) -> None:
         """The decoding rows of a mixed step, into their places in `out`."""
         if plan.decode_tokens is not None and len(plan.decode_order):
@@ -147,7 +146,7 @@ class SdpaBackend(AttentionBackend):
                 0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan)
             )
 
-    def _decode(self, layer: AttentionLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
+    def _decode(self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
         groups = plan.decode_groups(layer.spec, self.dtype)
         parts = [
@@ -156,7 +155,7 @@ class SdpaBackend(AttentionBackend):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode_group(
-        self, layer: AttentionLayer, query: torch.Tensor, group: DecodeGroup
+        self, layer: CachedLayer, query: torch.Tensor, group: DecodeGroup
     ) -> torch.Tensor:
         spec, rows = layer.spec, group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
@@ -205,7 +204,7 @@ class SdpaBackend(AttentionBackend):
 
     def prefill(
         self,
-        layer: AttentionLayer,
+        layer: CachedLayer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,

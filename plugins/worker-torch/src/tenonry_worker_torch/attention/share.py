@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import torch
     from torch import nn
 
     from tenonry_worker_torch.attention.base import LayerSpec
-    from tenonry_worker_torch.attention.layer import AttentionLayer
 
 
 class HeadShare:
@@ -34,7 +35,11 @@ class HeadShare:
         return replace(spec, num_heads=heads, num_kv_heads=kv_heads)
 
     def attend(
-        self, layer: AttentionLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+        self,
+        layer: Callable[[torch.Tensor, torch.Tensor, torch.Tensor], torch.Tensor],
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
     ) -> torch.Tensor:
         """`query` [T, all heads, size], `key`, `value` [T, all KV heads, size] → [T, all heads, size]; zeros for heads
         of other ranks.
