@@ -1,0 +1,114 @@
+"""The import contracts of the root `pyproject.toml` cover every package, and refuse what they are there to refuse.
+
+`dev.py check layers` holds the tree to them. Here faults are planted in copies of the sources.
+"""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import grimp
+import pytest
+from house import ROOT, distributions
+
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["importlinter"]
+PACKAGES = sorted(dist.import_name for dist in distributions())
+NO_CIRCLES = next(
+    contract for contract in SETTINGS["contracts"] if contract["type"] == "acyclic_siblings"
+)
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A copy of all sources, flat, and of the settings."""
+    for dist in distributions():
+        shutil.copytree(
+            dist.package,
+            tmp_path / dist.import_name,
+            ignore=shutil.ignore_patterns("*.safetensors", "__pycache__"),
+        )
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    return tmp_path
+
+
+def lint(tree: Path) -> subprocess.CompletedProcess[str]:
+    """`lint-imports`, which looks for packages in its working directory first."""
+    return subprocess.run(
+        [Path(sys.executable).parent / "lint-imports", "--no-cache", "--no-logo"],
+        cwd=tree,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def plant(tree: Path, module: str, imported: str, *, for_types: bool = False) -> None:
+    """Append to `module` an import of `imported`; a module that does not exist is made."""
+    file = tree / f"{module.replace('.', '/')}.py"
+    lines = ["from typing import TYPE_CHECKING", "if TYPE_CHECKING:", f"    import {imported}"]
+    source = "\n".join(lines) if for_types else f"import {imported}"
+    with file.open("a", encoding="utf-8") as opened:
+        opened.write(f"\n{source}\n")
+
+
+def test_every_package_is_looked_at():
+    assert sorted(SETTINGS["root_packages"]) == PACKAGES
+    assert sorted(NO_CIRCLES["ancestors"]) == PACKAGES
+
+
+def test_imports_for_type_checking_count():
+    assert SETTINGS["exclude_type_checking_imports"] is False
+
+
+def test_a_copy_of_the_tree_keeps_all_contracts(tree: Path):
+    done = lint(tree)
+    assert "0 broken" in done.stdout
+    assert done.returncode == 0
+
+
+def test_no_import_leads_back_to_its_module():
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    for line in NO_CIRCLES.get("ignore_imports", []):
+        importer, _, imported = line.partition(" -> ")
+        if {importer, imported} <= graph.modules:
+            graph.remove_import(importer=importer, imported=imported)
+    circles = [
+        f"{module} -> {imported}"
+        for module in sorted(graph.modules)
+        for imported in sorted(graph.find_modules_directly_imported_by(module))
+        if graph.chain_exists(importer=imported, imported=module)
+    ]
+    assert circles == []
+
+
+@pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+def test_an_upward_import_in_the_kernel_is_refused_by_name(tree: Path, for_types: bool):
+    plant(tree, "tenonry.errors", "tenonry.engine.core", for_types=for_types)
+    done = lint(tree)
+    assert done.returncode == 1
+    assert "The kernel's layers: imports go downwards only BROKEN" in done.stdout
+    assert "tenonry.errors -> tenonry.engine.core" in done.stdout
+
+
+@pytest.mark.parametrize("for_types", [False, True], ids=["at run time", "for type checking"])
+def test_a_circle_of_modules_is_refused_by_name(tree: Path, for_types: bool):
+    plant(tree, "tenonry_bench.hen", "tenonry_bench.egg")
+    plant(tree, "tenonry_bench.egg", "tenonry_bench.hen", for_types=for_types)
+    done = lint(tree)
+    assert done.returncode == 1
+    assert f"{NO_CIRCLES['name']} BROKEN" in done.stdout
+    assert "No cycles are allowed in tenonry_bench." in done.stdout
+    assert ".hen -> .egg" in done.stdout or ".egg -> .hen" in done.stdout
+
+
+def test_a_circle_of_folders_is_refused_by_name(tree: Path):
+    plant(tree, "tenonry_worker_torch.sampler.new", "tenonry_worker_torch.fuse.norm")
+    plant(tree, "tenonry_worker_torch.fuse.other", "tenonry_worker_torch.sampler.choose")
+    done = lint(tree)
+    assert done.returncode == 1
+    assert "No cycles are allowed in tenonry_worker_torch." in done.stdout
+    assert ".sampler -> .fuse" in done.stdout or ".fuse -> .sampler" in done.stdout
