@@ -147,7 +147,7 @@ def successor(server: Server, pid: int) -> int:
 
 
 def test_totals_of_all_servers_are_exact_wherever_one_asks(start):
-    """The official client, 64 streams over two API servers and two engines (PM-2; design §8)."""
+    """The official client, 64 streams over two API servers and two engines (PM-2, SL-1)."""
     server = start("--data-parallel-size", "2").ready()
 
     def complete(number: int) -> tuple[int, int]:

@@ -68,7 +68,7 @@ def serve(model: Path, scheduler: str) -> list[int]:
 
 
 def test_scheduler_in_a_loose_file_serves(tmp_path, weightless_model):
-    """PM-6, design §2: the text of the file travels in the plan."""
+    """PM-6: the text of the file travels in the plan."""
     path = tmp_path / "my_sched.py"
     path.write_text(SHORTEST_FIRST)
     assert serve(weightless_model, f"{path}:Mine") == [7, 7, 7]

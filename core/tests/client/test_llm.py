@@ -1,4 +1,4 @@
-"""LLM: a blocking batch, in this process, without children or signal handlers (design §3, EC-8, AF-3)."""
+"""LLM: a blocking batch, in this process, without children or signal handlers (EC-8, AF-3)."""
 
 from __future__ import annotations
 
