@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 
 import psutil
 import pytest
 
-from tenonry_testkit.processes import Running, descendants, run_cli, start_server
+from tenonry_testkit.processes import URL, Running, descendants, run_cli, start_server
 
 PYTHON = (sys.executable, "-c")
 TREE = """
@@ -75,6 +76,28 @@ def test_signal_and_exit_code():
     with Running("import time; print('up'); time.sleep(60)", command=PYTHON) as process:
         process.wait_for_output("up")
         assert process.stop(signal.SIGTERM) == -signal.SIGTERM
+
+
+@pytest.mark.parametrize(
+    "line, url",
+    [
+        ("listening on http://127.0.0.1:80; loading demo", "http://127.0.0.1:80"),
+        ("ready at http://127.0.0.1:80 · demo", "http://127.0.0.1:80"),
+        ("(http://localhost:80/)", "http://localhost:80"),
+        ("see http://my-host.example.", "http://my-host.example"),
+        ('{"url": "https://[::1]:80/base/path/", "model": "demo"}', "https://[::1]:80/base/path"),
+        ("<http://a:80>, 'http://b:81'", "http://a:80"),
+        ("\x1b[1mhttp://127.0.0.1:80\x1b[0m", "http://127.0.0.1:80"),
+    ],
+)
+def test_address_ends_where_the_text_around_it_begins(line, url):
+    found = re.search(URL, f"a line before\n{line}\n")
+    assert found is not None
+    assert found[1] == url
+
+
+def test_address_is_read_from_whole_lines_only():
+    assert re.search(URL, "listening on http://127.0.0.1:80") is None
 
 
 def test_server_is_waited_for_until_it_is_ready():

@@ -22,7 +22,9 @@ from typing import Any, NamedTuple, Self
 import psutil
 
 COMMAND = (sys.executable, "-m", "tenonry")
-URL = r"(https?://[^\s'\"]+)"
+HOST = r"(?:\[[0-9A-Fa-f:.]+\]|[\w-]+(?:\.[\w-]+)*)"
+# Group 1 is the address without the punctuation around it; the line must have ended, as half an address is one, too.
+URL = rf"(https?://{HOST}(?::\d+)?(?:/[\w.~%/-]*[\w~])?)[^\n]*\n"
 
 
 @contextlib.contextmanager
@@ -208,7 +210,11 @@ class Server(Running):
     def wait_ready(
         self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL
     ) -> Server:
-        """Wait until it has printed its address and answers `ready_path` with 200."""
+        """Wait until it has printed its address and answers `ready_path` with 200.
+
+        The address is group 1 of the first match of `url_pattern`; by default the first URL in a line that has ended,
+        whatever stands around it.
+        """
         deadline = time.monotonic() + timeout
         self.url = self.wait_for_output(url_pattern, timeout).group(1).rstrip("/")
         self.wait_for(
