@@ -22,7 +22,7 @@ from tenonry_executor_ray.options import RayExecutorOptions
 from tenonry_testkit.executor import ExecutorContract
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 
 pytestmark = pytest.mark.timeout(120)
 PATIENCE_S = 20.0
@@ -65,7 +65,7 @@ class TestTwoRanks(ExecutorContract):
 @pytest.fixture
 def make(no_actor_left):
     """`make(options, plan_text, **config)`: an executor of OddWorker; `make.heard` gets what `on_failure` said."""
-    built, spec = [], RigSpec(num_blocks=30)
+    built, spec = [], HarnessSpec(num_blocks=30)
 
     def build(options=None, plan_text="", **config):
         config = EngineConfig(

@@ -8,7 +8,7 @@ import pytest
 import worker_families
 
 from tenonry.info import ModelInfo
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.worker import WorkerContract
 
 
@@ -22,7 +22,7 @@ def folder(tmp_path_factory):
 class TestTorch(WorkerContract):
     worker = "tenonry_worker_torch.worker:TorchWorker"
     config: ClassVar[dict[str, object]] = {"device": "cpu"}
-    spec = RigSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
+    spec = HarnessSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
     path = ""
 
     def model(self):

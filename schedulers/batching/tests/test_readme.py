@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -16,10 +16,10 @@ def test_the_policy_orders_admits_and_chooses_victims(tmp_path):
     file = tmp_path / "short.py"
     file.write_text(code, "utf-8")
     policy = f"{file}:ShortPromptsFirst"
-    spec = RigSpec(
+    spec = HarnessSpec(
         num_blocks=10, max_num_batched_tokens=32, config=(("scheduling_policy", policy),)
     )
-    rig = Rig(BatchingScheduler, spec)
+    rig = SchedulerHarness(BatchingScheduler, spec)
     assert not rig.scheduler.starvation_free
     entries = [
         rig.add(range(20 * i, 20 * i + length), max_tokens=8) for i, length in enumerate((12, 4, 8))

@@ -9,7 +9,7 @@ import pytest
 from tenonry.errors import PluginNotFound
 from tenonry_scheduler_batching import SchedulingPolicy
 from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 PRIORITY = "tenonry_scheduler_batching.policies:PriorityPolicy"
 
@@ -36,7 +36,7 @@ class OldestGivesWay(SchedulingPolicy):
 
 def make_rig(
     policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec
-) -> Rig:
+) -> SchedulerHarness:
     """`policy`: what `--scheduling-policy` says, or a class that its resolution shall lead to."""
     name = policy if isinstance(policy, str) else "mine"
 
@@ -46,10 +46,10 @@ def make_rig(
         return BatchingScheduler(context)
 
     fields = {"max_num_seqs": 4, "num_blocks": 40, "config": (("scheduling_policy", name),), **spec}
-    return Rig(build, RigSpec(**fields), options=BatchingOptions(**options or {}))
+    return SchedulerHarness(build, HarnessSpec(**fields), options=BatchingOptions(**options or {}))
 
 
-def sizes(rig: Rig) -> dict[int, int]:
+def sizes(rig: SchedulerHarness) -> dict[int, int]:
     """Handle → tokens of the next step."""
     rig.launch()
     output = rig.outputs[-1]

@@ -8,7 +8,7 @@ from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.fakes.model import fake_model
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 PROMPT = list(range(1, 14))
 TIMEOUT_S = 50.0
@@ -23,12 +23,12 @@ class StuckConnector(MemoryConnector):
         return ((), ()) if self.is_stuck else super().poll()
 
 
-class StuckRig(Rig):
+class StuckRig(SchedulerHarness):
     """The first request's prompt is in the store, and in no block; from then on transfers are stuck."""
 
     def __init__(self) -> None:
         STORES.pop("stuck", None)
-        spec = RigSpec(num_blocks=24)
+        spec = HarnessSpec(num_blocks=24)
         options = MemoryOptions(store="stuck", asynchronous=True, delay_polls=0)
         self.halves = tuple(
             StuckConnector(

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 README = Path(__file__).parents[1] / "README.md"
 
@@ -21,7 +21,7 @@ def test_the_scheduler_runs_requests_to_their_end(tmp_path, monkeypatch, depth):
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("readme_shortest")
     monkeypatch.delitem(sys.modules, "readme_shortest")
-    rig = Rig(module.ShortestFirst, RigSpec(depth=depth, num_blocks=12))
+    rig = SchedulerHarness(module.ShortestFirst, HarnessSpec(depth=depth, num_blocks=12))
     entries = [
         rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)
     ]

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import tenonry_scheduler_static
 from tenonry_scheduler_static import StaticScheduler
-from tenonry_testkit.rig import Rig, RigSpec
+from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 
 def test_a_batch_runs_to_its_end_before_the_next_one_starts():
-    rig = Rig(StaticScheduler, RigSpec(max_num_seqs=2, num_blocks=20))
+    rig = SchedulerHarness(StaticScheduler, HarnessSpec(max_num_seqs=2, num_blocks=20))
     for max_tokens in (2, 5, 1):
         rig.add([1, 2, 3], max_tokens=max_tokens)
     batches = []
@@ -26,7 +26,7 @@ def test_a_batch_runs_to_its_end_before_the_next_one_starts():
 
 
 def test_a_batch_fills_one_step():
-    rig = Rig(StaticScheduler, RigSpec(max_num_batched_tokens=8, num_blocks=20))
+    rig = SchedulerHarness(StaticScheduler, HarnessSpec(max_num_batched_tokens=8, num_blocks=20))
     for _ in range(3):
         rig.add([1, 2, 3, 4, 5], max_tokens=2)
     rig.launch()

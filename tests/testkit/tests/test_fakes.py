@@ -21,8 +21,8 @@ from tenonry_testkit.fakes import (
 )
 from tenonry_testkit.fakes.model import FakeModelHooks, fake_model
 from tenonry_testkit.fakes.tokens import mix, mix_int, text_salt
-from tenonry_testkit.rig import Rig
-from tenonry_testkit.spec import RigSpec, ready_fake_worker
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.spec import HarnessSpec, ready_fake_worker
 
 PARAMS = SamplingParams(max_tokens=8)
 
@@ -100,17 +100,17 @@ class TestFakeWorker:
 
     def steps(self, change=None, *, num_steps=4, **spec):
         """Steps of one long request, `change`d; a FakeKVError passes through."""
-        rig = Rig(ReferenceScheduler, RigSpec(**spec))
+        harness = SchedulerHarness(ReferenceScheduler, HarnessSpec(**spec))
         for number in range(3):
-            rig.add([number + 1] * 6, 20)
-        worker = ready_fake_worker(rig.spec)
+            harness.add([number + 1] * 6, 20)
+        worker = ready_fake_worker(harness.spec)
         for _ in range(num_steps):
-            rig.launch()
-            output = rig.outputs[-1]
+            harness.launch()
+            output = harness.outputs[-1]
             if change is not None:
                 change(output)
             worker.execute_model(output)
-            rig.deliver()
+            harness.deliver()
 
     def test_honest_steps_pass(self):
         self.steps()
@@ -163,7 +163,7 @@ class TestFakeWorker:
             self.steps(withhold, feeds_back=False)
 
     def test_faults_on_order(self):
-        worker = ready_fake_worker(RigSpec())
+        worker = ready_fake_worker(HarnessSpec())
         worker.fail_steps[0] = RuntimeError("as told")
         seen = []
         worker.on_step = seen.append
@@ -178,17 +178,17 @@ class TestFakeWorker:
             failing.load()
 
     def test_calls(self):
-        worker = ready_fake_worker(RigSpec())
+        worker = ready_fake_worker(HarnessSpec())
         assert worker.call("echo", [1]) == [0, 1]
         with pytest.raises(Unsupported):
             worker.call("load")
 
     def test_sliding_windows_need_only_their_last_positions(self):
-        rig = Rig(ReferenceScheduler, RigSpec(windows=(0, 6), num_blocks=24))
+        harness = SchedulerHarness(ReferenceScheduler, HarnessSpec(windows=(0, 6), num_blocks=24))
         for number in range(5):
-            rig.add([number] * 9, 12)
-        rig.drain()
-        assert rig.ledger.summary()["length"] == 5
+            harness.add([number] * 9, 12)
+        harness.drain()
+        assert harness.ledger.summary()["length"] == 5
 
 
 class TestByteIOProcessor:

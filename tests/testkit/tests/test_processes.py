@@ -79,7 +79,7 @@ def test_signal_and_exit_code():
 
 
 @pytest.mark.parametrize(
-    "line, url",
+    ("line", "url"),
     [
         ("listening on http://127.0.0.1:80; loading demo", "http://127.0.0.1:80"),
         ("ready at http://127.0.0.1:80 · demo", "http://127.0.0.1:80"),

@@ -16,13 +16,13 @@ from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.interfaces.scheduler import Scheduler
 from tenonry_testkit import rules
 from tenonry_testkit.fakes import ReferenceScheduler
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.outcomes import cases_of, failing_tests
 from tenonry_testkit.processes import run_cli
-from tenonry_testkit.rig import Rig
 from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.search import effort, search
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Send, Turn, play
 from tenonry_testkit.wall_clock import WallClockTrap
@@ -160,10 +160,10 @@ class TestTraffic:
         ]
         runs = []
         for _ in range(2):
-            rig = Rig(ReferenceScheduler, RigSpec(depth=2))
-            play(rig, ops)
-            rig.drain()
-            runs.append((rig.ledger.summary(), len(rig.outputs)))
+            harness = SchedulerHarness(ReferenceScheduler, HarnessSpec(depth=2))
+            play(harness, ops)
+            harness.drain()
+            runs.append((harness.ledger.summary(), len(harness.outputs)))
         assert runs[0] == runs[1]
         assert runs[0][0]["stop"] == 1
 

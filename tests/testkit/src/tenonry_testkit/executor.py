@@ -26,9 +26,9 @@ from tenonry.step import NewRow, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.processes import descendants
-from tenonry_testkit.rig import Rig
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Send, send
 
@@ -45,7 +45,7 @@ class ExecutorContract:
     executor: ClassVar[str | type[Executor] | None] = None
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
-    spec: ClassVar[RigSpec] = RigSpec(num_blocks=30)
+    spec: ClassVar[HarnessSpec] = HarnessSpec(num_blocks=30)
 
     # ------------------------------------------------------------------ tools
     def setup_method(self) -> None:
@@ -90,7 +90,7 @@ class ExecutorContract:
         executor.initialize(self.spec.kv_cache())
         return executor
 
-    def rig(self, executor: Executor) -> Rig:
+    def harness(self, executor: Executor) -> SchedulerHarness:
         """An engine around the executor, with as many steps in flight as it allows."""
         spec = dataclasses.replace(
             self.spec,
@@ -98,7 +98,7 @@ class ExecutorContract:
             feeds_back=executor.feeds_back_tokens,
             config=tuple(self.config.items()),
         )
-        return Rig(ReferenceScheduler, spec, worker=executor)
+        return SchedulerHarness(ReferenceScheduler, spec, worker=executor)
 
     def _first_step(self, token_id: int = 3) -> SchedulerOutput:
         """One row with a prompt of three tokens, one of them `token_id`."""
@@ -150,26 +150,26 @@ class ExecutorContract:
     # ------------------------------------------------------------------ steps
     def test_tokens_are_right_with_all_its_steps_in_flight(self) -> None:
         """Steps are executed and answered in order, and every row is answered once."""
-        rig = self.rig(self.start())
+        harness = self.harness(self.start())
         for number in range(7):
-            send(rig, Send(family=number % 3, length=3 + 4 * (number % 4), max_tokens=9))
-        rig.drain()
+            send(harness, Send(family=number % 3, length=3 + 4 * (number % 4), max_tokens=9))
+        harness.drain()
 
     def test_futures_resolve_in_step_order(self) -> None:
         """When a step is done, so are all before it; `done` turns true without anybody waiting in `result`."""
         executor = self.start()
-        rig = self.rig(executor)
-        send(rig, Send(length=6, max_tokens=20))
-        while rig.scheduler.has_requests():
-            while rig.can_launch and rig.launch():
+        harness = self.harness(executor)
+        send(harness, Send(length=6, max_tokens=20))
+        while harness.scheduler.has_requests():
+            while harness.can_launch and harness.launch():
                 pass
-            futures = [future for _, future in rig.in_flight]
+            futures = [future for _, future in harness.in_flight]
             _wait_until_done(futures[-1])
             assert all(future.done() for future in futures)
             answered = [future.result(PATIENCE_S).step_id for future in futures]
-            assert answered == [output.step_id for output, _ in rig.in_flight]
-            while rig.in_flight:
-                rig.deliver()
+            assert answered == [output.step_id for output, _ in harness.in_flight]
+            while harness.in_flight:
+                harness.deliver()
 
     def test_an_error_in_a_step_reaches_its_result(self) -> None:
         """What a worker raises comes out of the step's future, or of the call that launched it, in its own words."""

@@ -28,8 +28,8 @@ from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOut
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
+from tenonry_testkit.harness_checks import check_counts, check_end
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
-from tenonry_testkit.rig_checks import check_counts, check_end
 from tenonry_testkit.rules import (
     GONE_IS_SENT,
     NO_NEWS_AFTER_THE_END,
@@ -37,14 +37,14 @@ from tenonry_testkit.rules import (
     TRANSFERS_END,
     expect,
 )
-from tenonry_testkit.spec import Oracle, RigSpec, StepRunner, ready_fake_worker, travelled
-from tenonry_testkit.watch import StepWatch
+from tenonry_testkit.spec import HarnessSpec, Oracle, StepRunner, ready_fake_worker, travelled
+from tenonry_testkit.step_checker import StepChecker
 
 PATIENCE_S = 20.0  # for one step of a real worker
 PATIENCE_STEPS = 60  # empty steps, a second apart, before a scheduler is said to be stuck
 
 
-class Rig:
+class SchedulerHarness:
     """One scheduler, one worker, one ledger.
 
     `build` makes the scheduler from its context. `worker`: another worker than the fake one, ready after
@@ -54,7 +54,7 @@ class Rig:
     def __init__(
         self,
         build: Callable[[SchedulerContext], Scheduler],
-        spec: RigSpec | None = None,
+        spec: HarnessSpec | None = None,
         *,
         connectors: tuple[KVConnector, KVConnector] | None = None,
         worker: StepRunner | None = None,
@@ -65,7 +65,7 @@ class Rig:
         resolve: Callable[[str, str], Any] | None = None,
         guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
     ) -> None:
-        self.spec = spec or RigSpec()
+        self.spec = spec or HarnessSpec()
         self.config, self.kv_cache, self.clock = (
             self.spec.engine_config(),
             self.spec.kv_cache(groups),
@@ -95,7 +95,7 @@ class Rig:
             self.scheduler = build(context)
         self.validator = StepValidator(self.scheduler.context)
         self.ledger = Ledger()
-        self.watch = StepWatch(self.spec, self.kv_cache, self.ledger)
+        self.step_checker = StepChecker(self.spec, self.kv_cache, self.ledger)
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self.outputs: list[SchedulerOutput] = []
         self._count = 0
@@ -174,7 +174,7 @@ class Rig:
             )
             self.validator.ended(entry.handle)
         else:
-            self.watch.arrived(entry)
+            self.step_checker.arrived(entry)
         check_counts(self)
 
     def abort(
@@ -212,7 +212,7 @@ class Rig:
             )
             self.ledger.end_from_outside(request.handle, reason)
             self.validator.ended(request.handle)
-            self.watch.ended(request.handle)
+            self.step_checker.ended(request.handle)
         check_counts(self)
         return ended
 
@@ -229,7 +229,7 @@ class Rig:
     def fake_worker(self) -> FakeWorker:
         if not isinstance(self.worker, FakeWorker):
             raise TypeError(
-                f"this needs the fake worker; the rig was given a {type(self.worker).__name__}"
+                f"this needs the fake worker; the harness was given a {type(self.worker).__name__}"
             )
         return self.worker
 
@@ -250,7 +250,7 @@ class Rig:
         with self.guard():
             output = self.scheduler.schedule()
         self.validator.check(output)
-        self.watch.check(output)
+        self.step_checker.check(output)
         for new in output.new:
             entry = self.ledger.entries[new.handle]
             entry.started_at = self.clock() if entry.started_at is None else entry.started_at
@@ -283,7 +283,7 @@ class Rig:
         ended = self.ledger.take(news)
         for entry in ended:
             self.validator.ended(entry.handle)
-            self.watch.ended(entry.handle)
+            self.step_checker.ended(entry.handle)
             if (
                 entry.finished is not None
                 and entry.finished.reason is FinishReason.ERROR

@@ -8,13 +8,13 @@ from tenonry_scheduling import BlockManager
 from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
 
 if TYPE_CHECKING:
-    from tenonry_testkit.rig import Rig
+    from tenonry_testkit.harness import SchedulerHarness
 
 
-def check_counts(rig: Rig) -> None:
+def check_counts(harness: SchedulerHarness) -> None:
     """What the scheduler says of itself must fit the ledger, at any moment. Raises RuleBroken."""
-    live = rig.ledger.num_live
-    scheduler = rig.scheduler
+    live = harness.ledger.num_live
+    scheduler = harness.scheduler
     unfinished, busy = scheduler.has_unfinished_requests(), scheduler.has_requests()
     expect(
         unfinished == bool(live),
@@ -25,28 +25,30 @@ def check_counts(rig: Rig) -> None:
         busy or not live, GONE_IS_SENT, f"has_requests() is False with {live} unfinished requests"
     )
     expect(
-        busy or not rig.watch.rows,
+        busy or not harness.step_checker.rows,
         GONE_IS_SENT,
-        f"has_requests() is False, but the workers still hold rows {sorted(rig.watch.rows)}",
+        f"has_requests() is False, but the workers still hold rows {sorted(harness.step_checker.rows)}",
     )
     running, waiting = scheduler.get_request_counts()
     expect(
         running >= 0
         and waiting >= 0
         and running + waiting == live
-        and running <= rig.spec.max_num_seqs,
+        and running <= harness.spec.max_num_seqs,
         COUNTS,
         f"{running} running and {waiting} waiting, but {live} requests are unfinished",
     )
 
 
-def check_end(rig: Rig) -> None:
+def check_end(harness: SchedulerHarness) -> None:
     """Everything ended, everything was given back."""
-    expect(not rig.ledger.live, ONE_OUTCOME, f"never ended: {rig.ledger.live}")
+    expect(not harness.ledger.live, ONE_OUTCOME, f"never ended: {harness.ledger.live}")
     expect(
-        not rig.watch.rows, GONE_IS_SENT, f"the workers still hold rows {sorted(rig.watch.rows)}"
+        not harness.step_checker.rows,
+        GONE_IS_SENT,
+        f"the workers still hold rows {sorted(harness.step_checker.rows)}",
     )
-    stats = rig.scheduler.make_stats()
+    stats = harness.scheduler.make_stats()
     expect(
         stats.num_running == 0 and stats.num_waiting == 0,
         COUNTS,
@@ -57,7 +59,7 @@ def check_end(rig: Rig) -> None:
         NOTHING_LEAKS,
         f"idle, but kv_cache_usage is {stats.kv_cache_usage:.3f}",
     )
-    blocks = getattr(rig.scheduler, "blocks", None)
+    blocks = getattr(harness.scheduler, "blocks", None)
     if isinstance(blocks, BlockManager):
         lost = blocks.num_total - blocks.num_free
         expect(lost == 0, NOTHING_LEAKS, f"{lost} of {blocks.num_total} blocks are not free")

@@ -26,9 +26,9 @@ from hypothesis import Phase
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry_testkit.fakes.kv_store import FakeKVStore
 from tenonry_testkit.fakes.model import fake_model
-from tenonry_testkit.rig import Rig
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.search import PHASES, search
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, Send, play, send, sends, storms
 from tenonry_testkit.worker import CachingScheduler
@@ -43,7 +43,7 @@ class KVConnectorContract:
     kv_connector: ClassVar[str | type[KVConnector] | None] = None
     config: ClassVar[dict[str, Any]] = {}
     brings_hits: ClassVar[bool] = True
-    spec: ClassVar[RigSpec] = RigSpec(num_blocks=24, max_num_batched_tokens=12)
+    spec: ClassVar[HarnessSpec] = HarnessSpec(num_blocks=24, max_num_batched_tokens=12)
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
 
@@ -65,7 +65,7 @@ class KVConnectorContract:
             self._built.pop().shutdown()
 
     def build(
-        self, role: KVConnectorRole, folder: Path, spec: RigSpec | None = None
+        self, role: KVConnectorRole, folder: Path, spec: HarnessSpec | None = None
     ) -> KVConnector:
         """One half; it is shut down at the end of the test."""
         cls, options, name = resolve_target("kv_connector", self.kv_connector, self.options(folder))
@@ -82,14 +82,14 @@ class KVConnectorContract:
         self._built.append(connector)
         return connector
 
-    def rig(self, folder: Path, depth: int = 1) -> Rig:
+    def harness(self, folder: Path, depth: int = 1) -> SchedulerHarness:
         """A fresh engine with both halves."""
         spec = dataclasses.replace(self.spec, depth=depth)
         halves = [
             self.build(role, folder, spec)
             for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
         ]
-        return Rig(CachingScheduler, spec, connectors=(halves[0], halves[1]))
+        return SchedulerHarness(CachingScheduler, spec, connectors=(halves[0], halves[1]))
 
     def folder(self) -> Path:
         """A new, empty one."""
@@ -98,16 +98,16 @@ class KVConnectorContract:
         folder.mkdir()
         return folder
 
-    def _lifetimes(self, depth: int, ops: list[Op], count: int = 2) -> list[Rig]:
+    def _lifetimes(self, depth: int, ops: list[Op], count: int = 2) -> list[SchedulerHarness]:
         """So many engines, one after the other, over the same storage."""
-        folder, rigs = self.folder(), []
+        folder, harnesses = self.folder(), []
         for _ in range(count):
-            rig = self.rig(folder, depth)
-            play(rig, ops)
-            rig.drain()
+            harness = self.harness(folder, depth)
+            play(harness, ops)
+            harness.drain()
             self._shut_down()
-            rigs.append(rig)
-        return rigs
+            harnesses.append(harness)
+        return harnesses
 
     # ------------------------------------------------------------------ tests
     def test_a_half_that_did_nothing_can_be_shut_down(self) -> None:
@@ -118,17 +118,17 @@ class KVConnectorContract:
     def test_promises_are_whole_blocks_and_leave_the_last_token(self) -> None:
         """`match` never covers a prompt's last token, whatever is stored."""
         folder, size = self.folder(), self.spec.block_size
-        rig = self.rig(folder)
-        send(rig, Send(length=4 * size, max_tokens=2))
-        rig.drain()
+        harness = self.harness(folder)
+        send(harness, Send(length=4 * size, max_tokens=2))
+        harness.drain()
         fresh = self.build(KVConnectorRole.SCHEDULER, folder)
         for length in range(1, 4 * size + 1):
-            entry = rig.add(list(rig.ledger.entries[1].request.token_ids[:length]), 1)
+            entry = harness.add(list(harness.ledger.entries[1].request.token_ids[:length]), 1)
             extra, _ = fresh.match(entry.request, 0)
             assert extra is None or (extra % size == 0 and 0 <= extra < length), (
                 f"{extra} of {length} tokens"
             )
-        rig.drain()
+        harness.drain()
 
     def test_what_is_written_is_read(self) -> None:
         """The worker's blocks are copied as they are: the fake store finds every wrong byte."""
@@ -169,14 +169,14 @@ class KVConnectorContract:
             dataclasses.replace(plain, adapter="a"),
         ]
         for first, second in ((plain, others), (others[0], [plain, others[1]])):
-            rig = self.rig(folder)
-            send(rig, first)
-            rig.drain()
+            harness = self.harness(folder)
+            send(harness, first)
+            harness.drain()
             self._shut_down()
             for other in second:
-                rig = self.rig(folder)
-                entry = send(rig, other)
-                rig.drain()
+                harness = self.harness(folder)
+                entry = send(harness, other)
+                harness.drain()
                 self._shut_down()
                 assert not entry.num_cached, f"{other} found what {first} left"
             folder = self.folder()
@@ -185,13 +185,13 @@ class KVConnectorContract:
         """When `reset` says True, nothing that was stored is found again."""
         folder = self.folder()
         ask = Send(length=14, max_tokens=2)
-        rig = self.rig(folder)
-        send(rig, ask)
-        rig.drain()
-        assert rig.connector is not None
-        if rig.connector.reset():
+        harness = self.harness(folder)
+        send(harness, ask)
+        harness.drain()
+        assert harness.connector is not None
+        if harness.connector.reset():
             self._shut_down()
-            again = self.rig(folder)
+            again = self.harness(folder)
             entry = send(again, ask)
             again.drain()
             assert not entry.num_cached

@@ -10,8 +10,8 @@ from typing import ClassVar
 import hypothesis.strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from tenonry_testkit.rig import Rig
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import (
     Abort,
     Deliver,
@@ -37,20 +37,20 @@ ENDINGS = ("client leaves", "client leaves", "row fails", "row fails", "all leav
 
 
 class SchedulerMachine(RuleBasedStateMachine):
-    """Every rule leaves the rig in a state that its checks accept; the end is a full drain.
+    """Every rule leaves the harness in a state that its checks accept; the end is a full drain.
 
     Sizes are drawn; the rest of the engine is as in `spec`.
     """
 
-    make_rig: ClassVar[Callable[[RigSpec], Rig]]
-    spec: ClassVar[RigSpec]
-    rig: Rig
+    make_harness: ClassVar[Callable[[HarnessSpec], SchedulerHarness]]
+    spec: ClassVar[HarnessSpec]
+    harness: SchedulerHarness
 
     @initialize(size=st.sampled_from(SIZES))
     def start(self, size: tuple[int, int, int]) -> None:
         """An engine."""
         seqs, budget, blocks = size
-        self.rig = type(self).make_rig(
+        self.harness = type(self).make_harness(
             dataclasses.replace(
                 self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks
             )
@@ -65,20 +65,20 @@ class SchedulerMachine(RuleBasedStateMachine):
         """Clients ask, some for the same at once, so that rows of one step share what they compute."""
         for one in asked:
             for _ in range(copies):
-                send(self.rig, one)
-        play(self.rig, [Turn(turns)])
+                send(self.harness, one)
+        play(self.harness, [Turn(turns)])
 
     @rule(launches=st.integers(0, 3), results=st.integers(0, 3), turns=st.integers(0, 9))
     def engine_works(self, launches: int, results: int, turns: int) -> None:
         """Steps are launched ahead, results arrive late, and then it goes on as usual."""
-        play(self.rig, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
+        play(self.harness, [*[Launch()] * launches, *[Deliver()] * results, Turn(turns)])
 
     @rule(which=st.integers(0, 7), how=st.sampled_from(ENDINGS))
-    @precondition(lambda self: self.rig.ledger.live)
+    @precondition(lambda self: self.harness.ledger.live)
     def something_ends(self, which: int, how: str) -> None:
         """A request is aborted wherever it stands, or the worker cannot go on with it; rarely, all are aborted."""
         play(
-            self.rig,
+            self.harness,
             [
                 FailRow(which)
                 if how == "row fails"
@@ -89,21 +89,25 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(running=st.booleans(), turns=st.integers(0, 3))
     def cache_is_reset(self, running: bool, turns: int) -> None:
         """An operator forgets the prefix cache."""
-        play(self.rig, [Turn(turns), Reset(running)])
+        play(self.harness, [Turn(turns), Reset(running)])
 
     @rule(seconds=st.sampled_from((0.01, 60.0)))
     def time_passes(self, seconds: float) -> None:
         """The clock moves."""
-        play(self.rig, [Tick(seconds), Turn(1)])
+        play(self.harness, [Tick(seconds), Turn(1)])
 
     def teardown(self) -> None:
         """Run to the end, unless a rule has failed already: one error is enough."""
-        if hasattr(self, "rig") and sys.exc_info()[0] is None:
-            self.rig.drain()
+        if hasattr(self, "harness") and sys.exc_info()[0] is None:
+            self.harness.drain()
 
 
-def machine_for(make_rig: Callable[[RigSpec], Rig], spec: RigSpec) -> type[SchedulerMachine]:
-    """A machine class whose engines are made by `make_rig`."""
+def machine_for(
+    make_harness: Callable[[HarnessSpec], SchedulerHarness], spec: HarnessSpec
+) -> type[SchedulerMachine]:
+    """A machine class whose engines are made by `make_harness`."""
     return type(
-        "SchedulerMachine", (SchedulerMachine,), {"make_rig": staticmethod(make_rig), "spec": spec}
+        "SchedulerMachine",
+        (SchedulerMachine,),
+        {"make_harness": staticmethod(make_harness), "spec": spec},
     )

@@ -11,31 +11,33 @@ from tenonry.outputs import FinishReason
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.rules import CACHE_IS_PRIVATE, NOTHING_LEAKS, expect
-from tenonry_testkit.scenarios_endings import MakeRig, play_out
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.scenarios_endings import MakeHarness, play_out
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Op, Send, send
 
 
-def the_pool_is_whole(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
+def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
     """A storm, its end, and then a request that needs every block there is; twice, to see a slow leak."""
-    rig = make_rig(RigSpec(depth=depth, max_num_batched_tokens=12))
+    harness = make_harness(HarnessSpec(depth=depth, max_num_batched_tokens=12))
     for _ in range(2):
-        play_out(rig, ops)
-        largest = send(rig, Send(family=7, length=rig.spec.max_model_len - 4, max_tokens=99))
-        rig.drain()
+        play_out(harness, ops)
+        largest = send(
+            harness, Send(family=7, length=harness.spec.max_model_len - 4, max_tokens=99)
+        )
+        harness.drain()
         whole = largest.finished is not None and largest.finished.reason is FinishReason.LENGTH
         expect(
             whole,
             NOTHING_LEAKS,
             f"{largest} needs the whole pool, and ended with {largest.finished}",
         )
-    if rig.scheduler.reset_prefix_cache():
-        rig.check_end()
+    if harness.scheduler.reset_prefix_cache():
+        harness.check_end()
 
 
-def the_cache_is_private(make_rig: MakeRig) -> None:
+def the_cache_is_private(make_harness: MakeHarness) -> None:
     """The same prompt under another salt, adapter or wish is computed anew; the reset cache finds nothing."""
-    rig = make_rig(RigSpec(num_blocks=40))
+    harness = make_harness(HarnessSpec(num_blocks=40))
     plain = Send(family=1, length=21, max_tokens=2)
     changes: list[dict[str, Any]] = [
         {},
@@ -46,18 +48,18 @@ def the_cache_is_private(make_rig: MakeRig) -> None:
         {"prompt_logprobs": 1},
     ]
     for change in changes:
-        entry = send(rig, dataclasses.replace(plain, **change))
-        rig.drain()
+        entry = send(harness, dataclasses.replace(plain, **change))
+        harness.drain()
         expect(
             not entry.num_cached,
             CACHE_IS_PRIVATE,
             f"{change or 'the first'} finds {entry.num_cached} tokens",
         )
-    done = rig.reset_prefix_cache()
+    done = harness.reset_prefix_cache()
     expect(done, CACHE_IS_PRIVATE, "reset_prefix_cache() of an idle scheduler returned False")
     for change in changes[:2]:
-        entry = send(rig, dataclasses.replace(plain, **change))
-        rig.drain()
+        entry = send(harness, dataclasses.replace(plain, **change))
+        harness.drain()
         expect(
             not entry.num_cached,
             CACHE_IS_PRIVATE,
@@ -65,9 +67,11 @@ def the_cache_is_private(make_rig: MakeRig) -> None:
         )
 
 
-def blocks_come_from_elsewhere(make_rig: MakeRig, how: str, depth: int, ops: Sequence[Op]) -> None:
+def blocks_come_from_elsewhere(
+    make_harness: MakeHarness, how: str, depth: int, ops: Sequence[Op]
+) -> None:
     """One engine fills the store, a second one, with an empty cache, is served from it."""
-    spec = RigSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
+    spec = HarnessSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
     options = MemoryOptions(
         store="scheduler contract",
         asynchronous="async" in how,
@@ -76,13 +80,13 @@ def blocks_come_from_elsewhere(make_rig: MakeRig, how: str, depth: int, ops: Seq
     STORES.pop(options.store, None)
     try:
         for _ in range(2):
-            play_out(make_rig(spec, connectors=memory_connectors(spec, options)), ops)
+            play_out(make_harness(spec, connectors=memory_connectors(spec, options)), ops)
     finally:
         STORES.pop(options.store, None)
 
 
 def memory_connectors(
-    spec: RigSpec, options: MemoryOptions
+    spec: HarnessSpec, options: MemoryOptions
 ) -> tuple[MemoryConnector, MemoryConnector]:
     """The scheduler's half and the worker's."""
     halves = [

@@ -12,10 +12,10 @@ import msgspec
 import numpy as np
 
 from tenonry.step import SchedulerOutput
-from tenonry_testkit.rig import Rig
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.rules import OWN_ORDER, SAME_DECISIONS, expect
-from tenonry_testkit.scenarios_endings import MakeRig, play_out
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.scenarios_endings import MakeHarness, play_out
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.traffic import Abort, Deliver, Launch, Op, Reset, Send, Tick, Turn, play, send
 from tenonry_testkit.wall_clock import WallClockTrap
 
@@ -39,36 +39,45 @@ def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
     return st.tuples(st.integers(1, 3), patient, st.lists(hasty, min_size=2, max_size=6))
 
 
-def a_stream_goes_by(make_rig: MakeRig, depth: int, patient: Send, hasty: list[Send]) -> None:
+def a_stream_goes_by(
+    make_harness: MakeHarness, depth: int, patient: Send, hasty: list[Send]
+) -> None:
     """New requests keep coming until the patient one ran, or until it was overtaken far too often."""
-    rig = make_rig(RigSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12))
+    harness = make_harness(
+        HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12)
+    )
     for ask in hasty:
-        send(rig, ask)
-    waiting = send(rig, patient)
-    bound, number = rig.spec.max_num_seqs, 0
-    starvation_free = rig.scheduler.starvation_free
+        send(harness, ask)
+    waiting = send(harness, patient)
+    bound, number = harness.spec.max_num_seqs, 0
+    starvation_free = harness.scheduler.starvation_free
     while waiting.is_live and number < 40 * bound:
-        while rig.ledger.num_live < 3 * bound:
-            send(rig, hasty[number % len(hasty)])
+        while harness.ledger.num_live < 3 * bound:
+            send(harness, hasty[number % len(hasty)])
             number += 1
-        rig.turn()
-        rig.clock.advance(0.01)
+        harness.turn()
+        harness.clock.advance(0.01)
         if starvation_free:
-            rig.watch.check_starvation()
-    rig.drain()
+            harness.step_checker.check_starvation()
+    harness.drain()
     if not starvation_free:
-        own_order_is_kept(make_rig(RigSpec(depth=depth, max_num_seqs=2, num_blocks=20)), hasty)
+        own_order_is_kept(
+            make_harness(HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=20)), hasty
+        )
 
 
-def own_order_is_kept(rig: Rig, asks: list[Send]) -> None:
+def own_order_is_kept(harness: SchedulerHarness, asks: list[Send]) -> None:
     """Equal requests that differ in what the order looks at: the smaller key starts no later.
 
     Only schedulers that leave a key on their requests, as those with a policy do, can be asked.
     """
-    entries = [send(rig, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)]
-    rig.drain()
+    entries = [
+        send(harness, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)
+    ]
+    harness.drain()
     keyed = [
-        (entry.request.key, entry.arrival, rig.watch.first_run[entry.handle]) for entry in entries
+        (entry.request.key, entry.arrival, harness.step_checker.first_run[entry.handle])
+        for entry in entries
     ]
     if any(key is None for key, _, _ in keyed):
         return
@@ -80,20 +89,20 @@ def own_order_is_kept(rig: Rig, asks: list[Send]) -> None:
     )
 
 
-def twice_the_same(make_rig: MakeRig, depth: int, ops: Sequence[Op]) -> None:
+def twice_the_same(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
     """Three runs: two alike, and one whose request ids, addresses and random state differ."""
-    spec = RigSpec(depth=depth, num_blocks=9)
+    spec = HarnessSpec(depth=depth, num_blocks=9)
     runs = []
     for run in range(3):
         random.seed(run)
         clutter = [
             object() for _ in range(101 * run)
         ]  # other addresses for everything that is made from now on
-        rig = make_rig(spec)
+        harness = make_harness(spec)
         if run == 2:
-            rig.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
-        play_out(rig, ops)
-        runs.append(rig.outputs)
+            harness.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
+        play_out(harness, ops)
+        runs.append(harness.outputs)
         del clutter
     for other in runs[1:]:
         _compare(runs[0], other)
@@ -122,21 +131,22 @@ def _plain(value: Any) -> Any:
     raise TypeError(f"a step holds a {type(value).__name__}, which cannot travel")
 
 
-def no_other_clock(make_rig: MakeRig) -> None:
+def no_other_clock(make_harness: MakeHarness) -> None:
     """A life with every kind of event, while all clocks but the context's raise."""
     packages = {
-        cls.__module__.partition(".")[0] for cls in type(make_rig(RigSpec()).scheduler).__mro__
+        cls.__module__.partition(".")[0]
+        for cls in type(make_harness(HarnessSpec()).scheduler).__mro__
     }
     trap = WallClockTrap(packages - {"abc", "builtins"})
     try:
         for depth in (1, 2):
-            rig = make_rig(RigSpec(depth=depth), guard=trap.watched)
-            rig.guard = trap.watched
+            harness = make_harness(HarnessSpec(depth=depth), guard=trap.watched)
+            harness.guard = trap.watched
             asks: list[Op] = [
                 Send(family=n % 3, length=4 + n, max_tokens=3 + n, stop_after=2) for n in range(6)
             ]
             play(
-                rig,
+                harness,
                 [
                     *asks,
                     Turn(6),
@@ -149,6 +159,6 @@ def no_other_clock(make_rig: MakeRig) -> None:
                     *asks,
                 ],
             )
-            rig.drain()
+            harness.drain()
     finally:
         trap.close()

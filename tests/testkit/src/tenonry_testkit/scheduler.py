@@ -25,18 +25,18 @@ from tenonry.config import PluginChoice
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.plugin.manager import resolve_owned
 from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
-from tenonry_testkit.rig import Rig
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
 from tenonry_testkit.search import PHASES, search, search_machine
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, play, sends, storms
 
-CRAMPED = RigSpec(
+CRAMPED = HarnessSpec(
     max_num_seqs=3, max_num_batched_tokens=6
 )  # its pool holds one sequence of full length
-ROOMY = RigSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
+ROOMY = HarnessSpec(max_num_seqs=4, max_num_batched_tokens=16, num_blocks=40)
 DEPTHS = st.integers(1, 3)
 
 
@@ -61,14 +61,14 @@ class SchedulerContract:
         scheduler: Scheduler = self._resolved()[0](context)
         return scheduler
 
-    def rig(self, spec: RigSpec = ROOMY, **parts: Any) -> Rig:
-        """A fresh engine around the scheduler under test; `parts` are further arguments of `Rig`."""
+    def harness(self, spec: HarnessSpec = ROOMY, **parts: Any) -> SchedulerHarness:
+        """A fresh engine around the scheduler under test; `parts` are further arguments of `SchedulerHarness`."""
         _, options, name = self._resolved()
         fields = {**dict(spec.config), **self.config}
         if self.policy is not None:
             fields["scheduling_policy"] = PluginChoice.model_validate(self.policy)
         spec = dataclasses.replace(spec, config=tuple(fields.items()))
-        return Rig(
+        return SchedulerHarness(
             self.build, spec, plugin_name=name, options=options, resolve=self._resolve, **parts
         )
 
@@ -94,37 +94,37 @@ class SchedulerContract:
         search(strategy, check, max(1, round(examples * self.effort)), self.phases)
 
     def _storm(
-        self, spec: RigSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12
+        self, spec: HarnessSpec, programs: st.SearchStrategy[list[Op]], examples: int = 12
     ) -> None:
-        """Play programs at all depths and drain; the rig checks every rule."""
+        """Play programs at all depths and drain; the harness checks every rule."""
 
         def check(drawn: tuple[int, list[Op]]) -> None:
             depth, ops = drawn
-            rig = self.rig(dataclasses.replace(spec, depth=depth))
-            play(rig, ops)
-            rig.drain()
+            harness = self.harness(dataclasses.replace(spec, depth=depth))
+            play(harness, ops)
+            harness.drain()
 
         self._search(st.tuples(DEPTHS, programs), check, examples)
 
     # ------------------------------------------------------------------ the plugin
     def test_it_is_a_scheduler_that_the_kernel_accepts(self) -> None:
         """It resolves, implements the interface in a version that the kernel drives, and is idle when it is new."""
-        rig = self.rig()
-        assert isinstance(rig.scheduler, Scheduler)
-        scenarios_endings.idle_is_idle(rig)
+        harness = self.harness()
+        assert isinstance(harness.scheduler, Scheduler)
+        scenarios_endings.idle_is_idle(harness)
 
     # ------------------------------------------------------------------ what a step may contain
     @pytest.mark.parametrize("seqs, budget", [(3, 5), (4, 4), (1, 9)])
     def test_limits_are_never_exceeded(self, seqs: int, budget: int) -> None:
         """max_num_batched_tokens, max_num_seqs and max_model_len hold in every step."""
-        spec = RigSpec(max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=20)
+        spec = HarnessSpec(max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=20)
         self._storm(spec, storms(sends(max_length=31, max_output=40)), 6)
 
     def test_long_prompts_wait_for_a_whole_step_without_chunked_prefill(self) -> None:
         """With chunked prefill off, a row computes all of its tokens in one step."""
         config = (("enable_chunked_prefill", False),)
         self._storm(
-            RigSpec(max_num_batched_tokens=32, num_blocks=12, config=config),
+            HarnessSpec(max_num_batched_tokens=32, num_blocks=12, config=config),
             storms(sends(max_length=31)),
         )
 
@@ -141,7 +141,7 @@ class SchedulerContract:
     @pytest.mark.parametrize("block_size, windows", [(1, (0,)), (4, (0, 6)), (8, (0,))])
     def test_every_token_has_a_slot(self, block_size: int, windows: tuple[int, ...]) -> None:
         """A row's block table reaches as far as its tokens do, in every KV group."""
-        spec = RigSpec(block_size=block_size, num_blocks=40 // block_size + 4, windows=windows)
+        spec = HarnessSpec(block_size=block_size, num_blocks=40 // block_size + 4, windows=windows)
         self._storm(spec, storms(sends(max_output=16, stops=False)), 6)
 
     def test_length_limits_are_never_overrun(self) -> None:
@@ -152,25 +152,25 @@ class SchedulerContract:
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_right_at_depth(self, depth: int) -> None:
         """Anything the engine may do, in any order, with so many steps in flight: tokens are those of a solo run."""
-        machine = machine_for(self.rig, RigSpec(depth=depth))
+        machine = machine_for(self.harness, HarnessSpec(depth=depth))
         search_machine(machine, max(1, round(45 * self.effort)), 30, self.phases)
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_stale_results_are_dropped(self, depth: int) -> None:
         """Rows change hands while results are on their way: nobody gets another's token."""
         for seqs in (1, 2):
-            spec = RigSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
-            scenarios_endings.rows_change_hands(self.rig(spec))
+            spec = HarnessSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
+            scenarios_endings.rows_change_hands(self.harness(spec))
         program = storms(sends(max_length=6), aborts=True, resets=True)
-        spec = RigSpec(depth=depth, max_num_seqs=2, num_blocks=10)
-        self._search(program, lambda ops: scenarios_endings.play_out(self.rig(spec), ops))
+        spec = HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=10)
+        self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops))
 
     @pytest.mark.parametrize("depth", [1, 2, 3])
     def test_rows_wait_where_tokens_are_not_fed_back(self, depth: int) -> None:
         """With feeds_back_tokens False, a row is not scheduled before its sampled token is known."""
-        spec = RigSpec(depth=depth, feeds_back=False, num_blocks=14)
+        spec = HarnessSpec(depth=depth, feeds_back=False, num_blocks=14)
         program = storms(aborts=True, resets=True)
-        self._search(program, lambda ops: scenarios_endings.play_out(self.rig(spec), ops), 8)
+        self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
 
     # ------------------------------------------------------------------ how requests end
     def test_every_request_ends_exactly_once(self) -> None:
@@ -201,7 +201,7 @@ class SchedulerContract:
 
     def test_a_failed_row_ends_alone(self) -> None:
         """The request ends in an error with a text; others do not notice, and its blocks are not reused as cached."""
-        scenarios_endings.a_row_fails(self.rig)
+        scenarios_endings.a_row_fails(self.harness)
         self._storm(ROOMY, storms(sends(families=1), failures=True))
 
     def test_log_probabilities_belong_to_their_tokens(self) -> None:
@@ -222,13 +222,13 @@ class SchedulerContract:
     def test_gone_rows_are_sent_before_the_end(self) -> None:
         """has_requests() stays true until the workers know of every row that left; then it turns false."""
         for depth in (1, 2, 3):
-            scenarios_endings.gone_is_sent(self.rig(dataclasses.replace(ROOMY, depth=depth)))
+            scenarios_endings.gone_is_sent(self.harness(dataclasses.replace(ROOMY, depth=depth)))
 
     def test_counts_and_statistics_say_what_is_there(self) -> None:
         """Running and waiting add up in every state; usage is a share; counters only count up."""
         self._search(
             storms(aborts=True, resets=True),
-            lambda ops: scenarios_endings.statistics_hold(self.rig(CRAMPED), ops),
+            lambda ops: scenarios_endings.statistics_hold(self.harness(CRAMPED), ops),
             8,
         )
 
@@ -240,7 +240,7 @@ class SchedulerContract:
         """
         self._search(
             scenarios_fairness.streams(),
-            lambda drawn: scenarios_fairness.a_stream_goes_by(self.rig, *drawn),
+            lambda drawn: scenarios_fairness.a_stream_goes_by(self.harness, *drawn),
             8,
         )
 
@@ -250,31 +250,31 @@ class SchedulerContract:
         program = storms(aborts=True, resets=True, failures=True)
         self._search(
             st.tuples(DEPTHS, program),
-            lambda drawn: scenarios_blocks.the_pool_is_whole(self.rig, *drawn),
+            lambda drawn: scenarios_blocks.the_pool_is_whole(self.harness, *drawn),
         )
 
     def test_prefix_cache_changes_no_token(self) -> None:
         """Whatever is found in the cache, tokens are those of a run without it."""
         families = sends(families=2, max_length=28)
-        self._storm(RigSpec(num_blocks=24), storms(families), 12)
-        self._storm(RigSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
+        self._storm(HarnessSpec(num_blocks=24), storms(families), 12)
+        self._storm(HarnessSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
 
     def test_cached_blocks_are_private(self) -> None:
         """Another salt or adapter finds nothing, nor who wants prompt log-probabilities, nor who follows a reset."""
-        scenarios_blocks.the_cache_is_private(self.rig)
+        scenarios_blocks.the_cache_is_private(self.harness)
 
     def test_preemption_changes_no_token(self) -> None:
         """Requests that outgrow the pool are preempted and come back as if nothing had been."""
         asked = sends(max_length=8, max_output=30, stops=False)
         self._storm(dataclasses.replace(CRAMPED, max_num_seqs=4), storms(asked), 10)
-        self._storm(RigSpec(num_blocks=9), storms(asked, resets=True), 10)
+        self._storm(HarnessSpec(num_blocks=9), storms(asked, resets=True), 10)
 
     @pytest.mark.parametrize("how", ["sync", "async", "failing sync", "failing async"])
     def test_a_kv_connector_changes_no_token(self, how: str) -> None:
         """Blocks that come from elsewhere, late, or not at all, give the tokens of a run that computes everything."""
         self._search(
             st.tuples(DEPTHS, storms(sends(families=2, max_length=24), aborts=True)),
-            lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.rig, how, *drawn),
+            lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.harness, how, *drawn),
             14,
         )
 
@@ -285,7 +285,7 @@ class SchedulerContract:
         try:
             self._search(
                 st.tuples(DEPTHS, program),
-                lambda drawn: scenarios_fairness.twice_the_same(self.rig, *drawn),
+                lambda drawn: scenarios_fairness.twice_the_same(self.harness, *drawn),
                 8,
             )
         except Flaky as error:
@@ -295,4 +295,4 @@ class SchedulerContract:
 
     def test_the_wall_clock_is_not_read(self) -> None:
         """The only clock is the context's: all others raise while the scheduler runs."""
-        scenarios_fairness.no_other_clock(self.rig)
+        scenarios_fairness.no_other_clock(self.harness)

@@ -15,13 +15,13 @@ from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
 from tenonry_testkit.fakes.tokens import Completion
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 
 
 class SoloOracle:
     """Asks `worker`, which is ready and used by nobody else; remembers the answers."""
 
-    def __init__(self, worker: Worker, spec: RigSpec, num_groups: int = 1) -> None:
+    def __init__(self, worker: Worker, spec: HarnessSpec, num_groups: int = 1) -> None:
         self._worker, self._block_size, self._num_groups = worker, spec.block_size, num_groups
         self._step_id = 0
         self._known: dict[object, Completion] = {}

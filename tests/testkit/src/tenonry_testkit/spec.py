@@ -1,4 +1,4 @@
-"""The engine that a rig pretends to be, and what it asks of the parts it is given. Test process."""
+"""The engine that a harness pretends to be, and what it asks of the parts it is given. Test process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
-class RigSpec:
+class HarnessSpec:
     """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
 
     `depth`: steps in flight. `windows`: one entry per KV group, 0 for full attention. `config`: further fields of
@@ -99,7 +99,7 @@ def travelled(metadata: Any) -> Any:
     return None if metadata is None else msgspec.msgpack.decode(msgspec.msgpack.encode(metadata))
 
 
-def ready_fake_worker(spec: RigSpec, connector: KVConnector | None = None) -> FakeWorker:
+def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -> FakeWorker:
     """A fake worker with its cache allocated."""
     options = FakeWorkerOptions(
         seed=spec.seed, vocab_size=spec.vocab_size, windows=spec.windows, feeds_back=spec.feeds_back

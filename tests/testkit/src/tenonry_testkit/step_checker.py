@@ -20,7 +20,7 @@ from tenonry_testkit.rules import (
     RuleBroken,
     expect,
 )
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 
 
 class Stay:
@@ -38,10 +38,10 @@ class Stay:
         self.blocks = [ids.tolist() for ids in new.block_ids]
 
 
-class StepWatch:
+class StepChecker:
     """`rows`: who is in which row, as the workers know it. `waited`: for each waiting request, who overtook it."""
 
-    def __init__(self, spec: RigSpec, kv_cache: KVCacheConfig, ledger: Ledger) -> None:
+    def __init__(self, spec: HarnessSpec, kv_cache: KVCacheConfig, ledger: Ledger) -> None:
         self._spec, self._kv_cache, self._ledger = spec, kv_cache, ledger
         self.rows: dict[int, Stay] = {}
         self._writers: dict[tuple[int, int], Stay] = {}

@@ -1,6 +1,6 @@
 """What can happen to a scheduler, as values that hypothesis can draw, shrink and print. Test process.
 
-A failing test prints a list of these; `play(rig, [...])` in a test of your own repeats it.
+A failing test prints a list of these; `play(harness, [...])` in a test of your own repeats it.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from collections.abc import Iterable, Sequence
 import hypothesis.strategies as st
 
 from tenonry.sampling_params import SamplingParams
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
-from tenonry_testkit.rig import Rig
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -93,7 +93,7 @@ class FailRow:
 Op = Send | Turn | Launch | Deliver | Abort | Reset | Tick | FailRow
 
 
-def prompt_of(send: Send, spec: RigSpec) -> list[int]:
+def prompt_of(send: Send, spec: HarnessSpec) -> list[int]:
     """The prompt's token ids: the family's beginning, then the tail."""
     length = min(send.length, spec.max_model_len - 1)
     prompt = [(send.family * 17 + position * 5 + 1) % spec.vocab_size for position in range(length)]
@@ -102,14 +102,14 @@ def prompt_of(send: Send, spec: RigSpec) -> list[int]:
     return prompt
 
 
-def send(rig: Rig, ask: Send) -> Entry:
-    """Add the request to the rig."""
-    prompt, min_tokens = prompt_of(ask, rig.spec), min(ask.min_tokens, ask.max_tokens)
-    return rig.add(
+def send(harness: SchedulerHarness, ask: Send) -> Entry:
+    """Add the request to the harness."""
+    prompt, min_tokens = prompt_of(ask, harness.spec), min(ask.min_tokens, ask.max_tokens)
+    return harness.add(
         prompt,
         ask.max_tokens,
         min_tokens=min_tokens,
-        stop_token_ids=_stop_ids(rig, ask, prompt),
+        stop_token_ids=_stop_ids(harness, ask, prompt),
         num_delivered=ask.num_delivered,
         client=ask.client,
         priority=ask.priority,
@@ -120,49 +120,49 @@ def send(rig: Rig, ask: Send) -> Entry:
     )
 
 
-def _stop_ids(rig: Rig, ask: Send, prompt: list[int]) -> tuple[int, ...]:
+def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:
     """The id that the request would produce at `stop_after`, so that it really stops."""
     if ask.stop_after is None:
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
-    free = rig.oracle.complete(
-        prompt, params, max_model_len=rig.spec.max_model_len, adapter=ask.adapter
+    free = harness.oracle.complete(
+        prompt, params, max_model_len=harness.spec.max_model_len, adapter=ask.adapter
     )
     return (free.token_ids[ask.stop_after % len(free.token_ids)],)
 
 
-def play(rig: Rig, ops: Iterable[Op]) -> None:
+def play(harness: SchedulerHarness, ops: Iterable[Op]) -> None:
     """Let it all happen, in order."""
     for op in ops:
-        apply(rig, op)
+        apply(harness, op)
 
 
-def apply(rig: Rig, op: Op) -> None:
+def apply(harness: SchedulerHarness, op: Op) -> None:
     """Let one thing happen."""
-    live = rig.ledger.live
+    live = harness.ledger.live
     match op:
         case Send():
-            send(rig, op)
+            send(harness, op)
         case Turn():
             for _ in range(op.times):
-                rig.turn()
+                harness.turn()
         case Launch():
-            if rig.can_launch:
-                rig.launch()
+            if harness.can_launch:
+                harness.launch()
         case Deliver():
-            if rig.in_flight:
-                rig.deliver()
+            if harness.in_flight:
+                harness.deliver()
         case Abort(None):
-            rig.abort(None)
+            harness.abort(None)
         case Abort(which):
-            rig.abort([live[which % len(live)].handle] if live and which is not None else [])
+            harness.abort([live[which % len(live)].handle] if live and which is not None else [])
         case Reset():
-            rig.reset_prefix_cache(reset_running_requests=op.running)
+            harness.reset_prefix_cache(reset_running_requests=op.running)
         case Tick():
-            rig.clock.advance(op.seconds)
+            harness.clock.advance(op.seconds)
         case FailRow():
             if live:
-                rig.fail(live[op.which % len(live)])
+                harness.fail(live[op.which % len(live)])
 
 
 # ------------------------------------------------------------------------------------------------------ strategies

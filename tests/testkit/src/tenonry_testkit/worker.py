@@ -31,9 +31,9 @@ from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.fakes.blocks import SimpleBlocks
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
-from tenonry_testkit.rig import Rig
+from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.solo import SoloOracle
-from tenonry_testkit.spec import RigSpec
+from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 
 
@@ -78,7 +78,9 @@ class WorkerContract:
     worker: ClassVar[str | type[Worker] | None] = None
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
-    spec: ClassVar[RigSpec] = RigSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48)
+    spec: ClassVar[HarnessSpec] = HarnessSpec(
+        num_blocks=40, max_num_batched_tokens=64, max_model_len=48
+    )
     prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
     _ready: ClassVar[tuple[Worker, SoloOracle]]
 
@@ -122,15 +124,15 @@ class WorkerContract:
         return worker
 
     def run(
-        self, spec: RigSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler
-    ) -> Rig:
+        self, spec: HarnessSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler
+    ) -> SchedulerHarness:
         """An engine around a fresh worker; what comes out is compared with the answers of a second one, asked alone."""
         worker, oracle = self.started(), self._oracle()
         groups = tuple(worker.kv_cache_groups())
         spec = dataclasses.replace(
             spec or self.spec, windows=tuple(group.window for group in groups)
         )
-        return Rig(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
+        return SchedulerHarness(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
 
     def _oracle(self) -> SoloOracle:
         cls = type(self)
@@ -152,13 +154,15 @@ class WorkerContract:
             cls._ready[0].shutdown()
             del cls._ready
 
-    def _mixed(self, rig: Rig, count: int = 6, max_tokens: int = 9, **fields: Any) -> None:
+    def _mixed(
+        self, harness: SchedulerHarness, count: int = 6, max_tokens: int = 9, **fields: Any
+    ) -> None:
         """Requests of mixed length, added together and run to their end."""
         for number in range(count):
             length = 1 + (5 * number) % 17
             ids = [self.prompt_ids[(number + i) % len(self.prompt_ids)] for i in range(length)]
-            rig.add(ids, max_tokens, **fields)
-        rig.drain()
+            harness.add(ids, max_tokens, **fields)
+        harness.drain()
 
     # ------------------------------------------------------------------ start
     def test_start_reports_groups_and_memory(self) -> None:
@@ -199,11 +203,11 @@ class WorkerContract:
         spec = dataclasses.replace(
             self.spec, num_blocks=-(-self.spec.max_model_len // self.spec.block_size)
         )
-        rig = self.run(spec)
+        harness = self.run(spec)
         for number in range(4):
-            rig.add(list(self.prompt_ids[: 2 + number]), 30)
-        rig.drain()
-        assert rig.watch.num_preemptions > 0
+            harness.add(list(self.prompt_ids[: 2 + number]), 30)
+        harness.drain()
+        assert harness.step_checker.num_preemptions > 0
 
     def test_blocks_may_stand_anywhere(self) -> None:
         """The block table, not the order of blocks, says where K/V are."""
@@ -211,14 +215,14 @@ class WorkerContract:
 
     def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
         """Requests of one step share blocks that this very step fills; later ones find them in the cache."""
-        rig = self.run(scheduler=CachingScheduler)
+        harness = self.run(scheduler=CachingScheduler)
         prefix = [
             self.prompt_ids[i % len(self.prompt_ids)] for i in range(2 * self.spec.block_size)
         ]
-        entries = [rig.add([*prefix, tail], 6) for tail in self.prompt_ids[:3]]
-        rig.drain()
-        entries.append(rig.add([*prefix, self.prompt_ids[4]], 6))
-        rig.drain()
+        entries = [harness.add([*prefix, tail], 6) for tail in self.prompt_ids[:3]]
+        harness.drain()
+        entries.append(harness.add([*prefix, self.prompt_ids[4]], 6))
+        harness.drain()
         assert any(entry.num_cached for entry in entries)
 
     @pytest.mark.parametrize("depth", [2, 3])
@@ -229,25 +233,25 @@ class WorkerContract:
     def test_stop_ids_are_held_back_until_min_tokens(self) -> None:
         """Before min_tokens a stop id is not sampled at all."""
         prompt = list(self.prompt_ids[:4])
-        rig = self.run()
-        free = rig.add(prompt, 8)
-        rig.drain()
-        held = rig.add(prompt, 8, min_tokens=5, stop_token_ids=free.token_ids[:3])
-        rig.drain()
+        harness = self.run()
+        free = harness.add(prompt, 8)
+        harness.drain()
+        held = harness.add(prompt, 8, min_tokens=5, stop_token_ids=free.token_ids[:3])
+        harness.drain()
         assert not set(held.token_ids[:4]) & set(free.token_ids[:3])
 
     def test_delivered_tokens_count_as_output(self) -> None:
         """A request that goes on where another engine left it produces the rest of the same tokens."""
-        rig = self.run()
+        harness = self.run()
         prompt = list(self.prompt_ids[:5])
         for temperature, seed in ((0.0, None), (1.0, 11)):
-            whole = rig.add(prompt, 9, temperature=temperature, seed=seed)
-            rig.drain()
+            whole = harness.add(prompt, 9, temperature=temperature, seed=seed)
+            harness.drain()
             for delivered in (1, 4):
-                rest = rig.add(
+                rest = harness.add(
                     prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed
                 )
-                rig.drain()
+                harness.drain()
                 assert rest.token_ids == whole.token_ids[delivered:]
 
     def test_seeded_samples_do_not_depend_on_the_batch(self) -> None:
@@ -261,14 +265,14 @@ class WorkerContract:
     # ------------------------------------------------------------------ results and calls
     def test_results_have_the_shapes_that_the_interface_names(self) -> None:
         """One token per sampling row, ids in the vocabulary, logprobs for who asked, all i32 and in step order."""
-        rig = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
-        rig.add(list(self.prompt_ids), 4, logprobs=2)
-        rig.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)
-        while rig.scheduler.has_requests() and rig.launch():
-            output, future = rig.in_flight[-1]
+        harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
+        harness.add(list(self.prompt_ids), 4, logprobs=2)
+        harness.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)
+        while harness.scheduler.has_requests() and harness.launch():
+            output, future = harness.in_flight[-1]
             _check_shapes(output, future.result(), self.model().vocab_size)
-            rig.deliver()
-        rig.drain()
+            harness.deliver()
+        harness.drain()
 
     def test_an_empty_step_is_answered(self) -> None:
         """A step without rows carries news for connectors and says who is gone."""
