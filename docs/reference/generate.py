@@ -18,11 +18,12 @@ import msgspec
 import numpy as np
 
 from tenonry.cli import make_parser
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
+from tenonry.config import EngineConfig, PluginChoice
 from tenonry.plugin import hookspecs
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
 from tenonry.sampling_params import SamplingParams
+from tenonry.sources import ENV_PREFIX
 
 HERE = Path(__file__).resolve().parent
 # Points that owners open: what a name stands for, and what asks for it.

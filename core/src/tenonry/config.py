@@ -1,32 +1,25 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-Precedence of the sources: command-line flag, `TENONRY_<FIELD>`, YAML file, default. Facts learnt after start-up never
-come back here; they live in `EngineInfo`.
+`tenonry.sources` says where the values come from. Facts learnt after start-up never come back here; they live in
+`EngineFacts` and `EngineInfo`.
 """
 
 from __future__ import annotations
 
-import difflib
-import os
 import types
 import typing
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Literal
+from collections.abc import Mapping
+from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from tenonry.errors import ConfigError
-
-ENV_PREFIX = "TENONRY_"
 RANK_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
 
@@ -45,6 +38,10 @@ class Settings(BaseModel):
     """Unknown keys are refused, and values do not change."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def replaced(self, **changes: Any) -> Self:
+        """A copy with other values, checked like the first. Raises pydantic's ValidationError."""
+        return self.model_validate(self.model_dump(exclude_unset=True) | changes)
 
 
 class PluginChoice(Settings):
@@ -70,7 +67,7 @@ def _plugin(default: str | None, description: str) -> Any:
     return Field(default=PluginChoice(name=default) if default else None, description=description)
 
 
-def _read_list(value: Any) -> Any:
+def read_list(value: Any) -> Any:
     """One entry, or several in one text, where a list is meant."""
     if isinstance(value, str):
         return tuple(part.strip() for part in value.split(","))
@@ -228,11 +225,8 @@ class EngineConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _choose_executor(cls, values: Any) -> Any:
-        """Several ranks need several processes."""
-        if isinstance(values, dict) and "executor" not in values:
-            if any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
-                return {**values, "executor": "mp"}
-        return values
+        is_chosen = not isinstance(values, dict) or "executor" in values
+        return values if is_chosen else {**values, "executor": default_name("executor", values)}
 
     @field_validator("*", mode="before")
     @classmethod
@@ -242,7 +236,7 @@ class EngineConfig(Settings):
         if name == "worker" and value is None:
             return "null"  # YAML's word for nothing is also the name of a worker
         if name in {"stat_loggers", "served_model_name"}:
-            return _read_list(value)
+            return read_list(value)
         if name in {"io_processor", "kv_connector"} and value == "none":
             return None
         if isinstance(value, str) and plain_type(cls.model_fields[name].annotation) is int:
@@ -290,76 +284,9 @@ PLUGIN_FIELDS = tuple(
 )
 
 
-def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
-    """Build an EngineConfig from flags or keyword arguments over `TENONRY_<FIELD>` over `values["config"]` (YAML).
-
-    Raises ConfigError that names each offending path, its value and the nearest known key.
-    """
-    given = {name: value for name, value in values.items() if name != "model" or value is not None}
-    path = given.pop("config", None)
-    merged: dict[str, Any] = load_yaml(path) if path else {}
-    if use_environment:
-        merged |= environment_values()
-    try:
-        return EngineConfig.model_validate(merged | given)
-    except ValidationError as error:
-        raise ConfigError(explain(error, list(EngineConfig.model_fields))) from None
-
-
-def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Read a YAML mapping of field names (dashes or underscores). Raises ConfigError."""
-    try:
-        data = read_yaml(Path(path).read_bytes(), f"config file {path}")
-    except OSError as error:
-        raise ConfigError(f"config file {path} cannot be read: {error.strerror}") from None
-    if data is None:
-        return {}
-    if not isinstance(data, dict):
-        raise ConfigError(
-            f"config file {path} must hold a mapping of settings, not a {type(data).__name__}"
-        )
-    return {str(key).replace("-", "_"): value for key, value in data.items()}
-
-
-def read_yaml(text: str | bytes, source: str) -> Any:
-    """One YAML value. Raises ConfigError that names the source."""
-    import yaml
-
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{source} is not valid YAML: {error}") from None
-
-
-def environment_values() -> dict[str, Any]:
-    """Fields that `TENONRY_<FIELD>` sets. Texts are taken as they are, the rest is YAML: true, 3 and [a, b] mean what
-    they look like. An empty variable counts as unset. Raises ConfigError, also for a name that is nearly one of ours.
-    """
-    found: dict[str, Any] = {}
-    names = {ENV_PREFIX + name.upper(): name for name in EngineConfig.model_fields}
-    for variable in [one for one in os.environ if one.startswith(ENV_PREFIX)]:
-        near = difflib.get_close_matches(variable, names, n=1, cutoff=0.85)
-        if near and near[0] != variable:
-            raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
-        if near and (text := os.environ[variable]):
-            is_text = plain_type(EngineConfig.model_fields[names[variable]].annotation) is str
-            found[names[variable]] = text if is_text else read_yaml(text, f"{variable}={text!r}")
-    return found
-
-
-def explain(error: ValidationError, known: Sequence[str]) -> str:
-    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `known`."""
-    lines = []
-    for problem in error.errors(include_url=False):
-        path = ".".join(str(part) for part in problem["loc"])
-        if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(path, known if len(problem["loc"]) == 1 else (), n=1)
-            lines.append(
-                f"unknown setting '{path}'" + (f"; did you mean '{near[0]}'?" if near else "")
-            )
-        elif problem["type"] == "missing":
-            lines.append(f"setting '{path}' is missing")
-        else:
-            text = problem["msg"].removeprefix("Value error, ")
-            lines.append(f"{path}={problem['input']!r}: {text}" if path else text)
-    return "; ".join(lines)
+def default_name(field: str, values: Mapping[str, Any]) -> str | None:
+    """The plugin of a field that no source names. Several ranks need several processes."""
+    if field == "executor" and any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
+        return "mp"
+    default: PluginChoice | None = EngineConfig.model_fields[field].default
+    return default.name if default else None

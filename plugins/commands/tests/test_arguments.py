@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from tenonry.config import ENV_PREFIX, EngineConfig, PluginChoice
+from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
+from tenonry.sources import ENV_PREFIX
 from tenonry_commands.arguments import (
     ALIASES,
     SKIPPED,

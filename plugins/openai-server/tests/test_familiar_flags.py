@@ -8,7 +8,7 @@ import pytest
 
 from tenonry.cli import make_parser
 from tenonry.errors import ConfigError
-from tenonry_openai_server.familiar_flags import INSTEAD, MEANS, SHORT
+from tenonry_commands.familiar_flags import INSTEAD, MEANS, SHORT
 from tenonry_openai_server.settings import configs_from_arguments
 
 

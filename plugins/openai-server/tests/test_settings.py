@@ -12,9 +12,10 @@ import pytest
 
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
+from tenonry.sources import Sources
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.serving.listener import listen, owner_of
-from tenonry_openai_server.settings import ServerConfig, configs_from_arguments, make_server_config
+from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
 
 @pytest.fixture(autouse=True)
@@ -237,12 +238,13 @@ def test_bad_setting_is_named(words, message):
 
 
 def test_null_means_the_default():
-    assert make_server_config({"port": None, "api_key": None}) == ServerConfig()
+    sources = Sources({"port": None, "api_key": None}, ServerConfig, use_environment=False)
+    assert sources.make(ServerConfig) == ServerConfig()
 
 
 def test_bad_key_is_not_repeated():
     with pytest.raises(ConfigError) as error:
-        make_server_config({"api_key": ["secret", 5]})
+        Sources({"api_key": ["secret", 5]}, ServerConfig).make(ServerConfig)
     assert "secret" not in str(error.value)
 
 

@@ -83,7 +83,7 @@ class OwnedEngines(Engines):
         coordinated: bool = False,
     ) -> None:
         if stat_loggers:  # whoever brings a logger wants to hear something
-            config = config.model_copy(update={"log_stats": True})
+            config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
         with (

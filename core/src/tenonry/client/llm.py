@@ -15,13 +15,14 @@ from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
-from tenonry.config import EngineConfig, make_config
+from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry.sources import make_config
 
 
 class LLM:

@@ -64,9 +64,8 @@ class EngineLoop:
             None  # set by the first STOP_SIGNAL: when running requests are aborted
         )
         size = metadata.parallel_config.get("data_parallel_size", 1)
-        self.config = EngineConfig.model_validate_json(spec.config_text).model_copy(
-            update={"data_parallel_size": size}
-        )
+        config = EngineConfig.model_validate_json(spec.config_text)
+        self.config = config.replaced(data_parallel_size=size)
         self._ports = ClientPorts(context, spec.engine_index, curve_of(spec))
         model = msgspec.json.decode(spec.model_text, type=ModelInfo)
         plan = PluginPlan.decode(spec.plan_text)

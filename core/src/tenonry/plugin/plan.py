@@ -17,11 +17,11 @@ from typing import Any
 import msgspec
 from pydantic import BaseModel, ValidationError
 
-from tenonry.config import explain
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin
 from tenonry.plugin.kinds import KINDS
+from tenonry.sources import explain
 
 
 class PlanEntry(PluginRecord, frozen=True, kw_only=True):

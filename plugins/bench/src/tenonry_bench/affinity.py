@@ -140,9 +140,7 @@ class AffinityBench(Command):
         config, facts = engine_config(args, worker="null", max_num_seqs=rows, block_size=BLOCK_SIZE)
         check_length(config, sizes.longest_prompt, sizes.answer)
         if args.max_model_len is None:
-            config = config.model_copy(
-                update={"max_model_len": sizes.longest_prompt + sizes.answer}
-            )
+            config = config.replaced(max_model_len=sizes.longest_prompt + sizes.answer)
         machine = describe_machine()
         runs = [make_conversations(sizes, run, facts.vocab_size) for run in range(args.runs)]
         total = args.blocks or enough_blocks(
@@ -203,7 +201,7 @@ def layouts_for(engines: int, names: Sequence[str]) -> list[Layout]:
 
 def with_blocks(config: EngineConfig, layout: Layout, blocks: int) -> EngineConfig:
     """`blocks` is for all engines of the layout together."""
-    return config.model_copy(update={"num_gpu_blocks_override": blocks // layout.engines})
+    return config.replaced(num_gpu_blocks_override=blocks // layout.engines)
 
 
 def measure(

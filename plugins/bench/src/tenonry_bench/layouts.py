@@ -30,9 +30,7 @@ class Layout(NamedTuple):
 
     def config(self, base: EngineConfig) -> EngineConfig:
         """`base` with as many engines and this balancing."""
-        return base.model_copy(
-            update={"data_parallel_size": self.engines, "load_balancing": self.balancing}
-        )
+        return base.replaced(data_parallel_size=self.engines, load_balancing=self.balancing)
 
 
 @contextlib.contextmanager

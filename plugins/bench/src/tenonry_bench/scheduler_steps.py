@@ -82,11 +82,9 @@ class SchedulerRig:
         longest = (
             PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running
         )  # one prefill a step at worst
-        config = self._config.model_copy(
-            update={
-                "max_num_seqs": case.running,
-                "max_num_batched_tokens": case.running * (PROMPT_LEN + block_size),
-            }
+        config = self._config.replaced(
+            max_num_seqs=case.running,
+            max_num_batched_tokens=case.running * (PROMPT_LEN + block_size),
         )
         blocks = case.running * (-(-longest // block_size) + 1) + 1
         kv_cache = KVCacheConfig(

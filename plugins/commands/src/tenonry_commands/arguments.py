@@ -7,20 +7,23 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any, Literal, get_args, get_origin
+
+from pydantic import BaseModel
 
 from tenonry import config
 from tenonry.config import (
-    ENV_PREFIX,
     PLUGIN_FIELDS,
     EngineConfig,
     PluginChoice,
-    make_config,
+    default_name,
     plain_type,
-    read_yaml,
+    read_list,
 )
 from tenonry.errors import ConfigError
+from tenonry.sources import ENV_PREFIX, Sources, read_yaml
+from tenonry_commands.familiar_flags import translate
 
 ALIASES: dict[str, tuple[str, ...]] = {
     "tensor_parallel_size": ("-tp",),
@@ -114,67 +117,74 @@ def _add_field(group: Any, name: str) -> None:
 
 
 def _default_text(default: Any) -> str:
-    return (
-        default.name
-        if isinstance(default, PluginChoice)
-        else "none"
-        if default in (None, ())
-        else str(default)
-    )
+    if isinstance(default, PluginChoice):
+        return default.name
+    return "none" if default in (None, ()) else str(default)
+
+
+def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -> Sources:
+    """What flags, environment and `--config` say about EngineConfig and `others`. Raises ConfigError."""
+    given = vars(args)
+    names = set(FIELDS).union(*(model.model_fields for model in others))
+    flags = {name: given[name] for name in names - SKIPPED if given.get(name) is not None}
+    if model := given.get("model_tag") or given.get("model"):
+        flags["model"] = model
+    allow = given.get("allow_plugin")
+    disable = given.get("disable_plugin") or ()
+    if allow or disable:
+        flags["plugins"] = {"allow": allow, "disable": disable}
+    return Sources(flags, EngineConfig, *others, file=given.get("config"), translate=translate)
 
 
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
     """The EngineConfig that the parsed flags, the environment and `--config` describe. Raises ConfigError."""
+    sources = sources_from_arguments(args)
+    values = sources.values(EngineConfig) | overrides
+    return sources.make(EngineConfig, with_options(values, args))
+
+
+def with_options(values: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+    """The settings with the options that flags give to plugins, whichever source chose these. Raises ConfigError."""
     given = vars(args)
-    values: dict[str, Any] = {
-        name: given[name] for name in set(FIELDS) - SKIPPED if given.get(name) is not None
-    }
-    values["model"] = given.get("model_tag") or given.get("model")
-    values["config"] = given.get("config")
-    policy = {"allow": given.get("allow_plugin"), "disable": given.get("disable_plugin") or ()}
-    if policy["allow"] or policy["disable"]:
-        values["plugins"] = policy
-    made = make_config(values | overrides)
-    changes: dict[str, Any] = {
-        field: _with_options(made, field, given.get(f"{field}_option") or ())
-        for field in PLUGIN_FIELDS
-    }
-    changes["stat_loggers"] = _loggers_with_options(
-        made.stat_loggers, given.get("stat_logger_option") or ()
-    )
-    return made.model_copy(update=changes)
+    values = dict(values)
+    for field in PLUGIN_FIELDS:
+        flag = f"--{field.replace('_', '-')}"
+        if options := parse_options(given.get(f"{field}_option") or (), f"{flag}-option"):
+            chosen = values.get(field, default_name(field, values))
+            if chosen in (None, "none"):
+                raise ConfigError(f"{flag}-option needs {flag}")
+            values[field] = _joined(chosen, options)
+    if texts := given.get("stat_logger_option"):
+        values["stat_loggers"] = _loggers_with_options(values.get("stat_loggers", ()), texts)
+    return values
 
 
-def _with_options(made: EngineConfig, field: str, texts: Iterable[str]) -> PluginChoice | None:
-    """Options from flags join those of the plugin that any source chose."""
-    flag = f"--{field.replace('_', '-')}"
-    options = parse_options(texts, f"{flag}-option")
-    chosen: PluginChoice | None = getattr(made, field)
-    if chosen is None and options:
-        raise ConfigError(f"{flag}-option needs {flag}")
-    return _joined(chosen, options) if chosen else None
-
-
-def _loggers_with_options(
-    chosen: Sequence[PluginChoice], texts: Iterable[str]
-) -> tuple[PluginChoice, ...]:
+def _loggers_with_options(chosen: Any, texts: Iterable[str]) -> list[Any]:
     flag = "--stat-logger-option"
-    options: dict[str, dict[str, Any]] = {logger.name: {} for logger in chosen}
+    loggers = {_name_of(choice): choice for choice in read_list(chosen)}
     for key, value in parse_options(texts, flag).items():
-        name = max(
-            (one for one in options if key[:-1].startswith(f"{one}.")), key=len, default=None
-        )
-        if name is None:
-            names = ", ".join(options) or "none is chosen"
+        owners = [name for name in loggers if key[:-1].startswith(f"{name}.")]
+        if not owners:
+            names = ", ".join(loggers) or "none is chosen"
             raise ConfigError(
                 f"{flag} {key}: write NAME.key=value; NAME is a --stat-logger: {names}"
             )
-        options[name][key[len(name) + 1 :]] = value
-    return tuple(_joined(logger, options[logger.name]) for logger in chosen)
+        name = max(owners, key=len)
+        loggers[name] = _joined(loggers[name], {key[len(name) + 1 :]: value})
+    return list(loggers.values())
 
 
-def _joined(chosen: PluginChoice, options: dict[str, Any]) -> PluginChoice:
-    return PluginChoice(name=chosen.name, options=chosen.options | options)
+def _name_of(choice: Any) -> str:
+    return str(choice.get("name") if isinstance(choice, dict) else choice)
+
+
+def _joined(chosen: Any, options: dict[str, Any]) -> Any:
+    """A choice as sources give it, a name or a mapping, with more options. What is neither is left to the model."""
+    if isinstance(chosen, str):
+        return {"name": chosen, "options": options}
+    if not isinstance(chosen, dict):
+        return chosen
+    return {**chosen, "options": {**chosen.get("options", {}), **options}}
 
 
 def parse_options(texts: Iterable[str], flag: str) -> dict[str, Any]:

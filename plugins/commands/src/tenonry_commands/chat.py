@@ -14,6 +14,7 @@ from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.command import Command
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
+from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.generate import default_model
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 
@@ -34,6 +35,7 @@ class ChatCommand(Command):
         )
         add_sampling_arguments(parser)
         add_engine_arguments(parser)
+        add_familiar_flags(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         args.model = args.model or (None if args.model_tag else default_model(args))

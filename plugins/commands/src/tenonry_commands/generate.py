@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 
-from tenonry.config import ENV_PREFIX
 from tenonry.interfaces.command import Command
+from tenonry.sources import ENV_PREFIX
 from tenonry_commands.arguments import add_engine_arguments, config_from_arguments
+from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_commands.sampling_arguments import add_sampling_arguments, sampling_from_arguments
 
 DEFAULT_MODEL = "demo"
@@ -26,6 +27,7 @@ class GenerateCommand(Command):
         )
         add_sampling_arguments(parser)
         add_engine_arguments(parser, model_positional=False)
+        add_familiar_flags(parser)
 
     def run(self, args: argparse.Namespace) -> int:
         args.model = args.model or default_model(args)

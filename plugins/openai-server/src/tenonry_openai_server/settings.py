@@ -6,44 +6,30 @@ The YAML file of `--config` holds the engine's and the server's settings side by
 from __future__ import annotations
 
 import argparse
-import difflib
 import json
-import os
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import (
-    BaseModel,
-    ConfigDict,
     Field,
-    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
 )
 
-from tenonry.config import (
-    ENV_PREFIX,
-    EngineConfig,
-    PluginChoice,
-    environment_values,
-    human_int,
-    load_yaml,
-)
-from tenonry.errors import ConfigError
+from tenonry.config import EngineConfig, Settings, human_int, read_list
 from tenonry.plugin.discovery import installed
+from tenonry.sources import ENV_PREFIX
 from tenonry_commands import arguments
-from tenonry_commands.arguments import config_from_arguments
-from tenonry_openai_server.familiar_flags import add_familiar_flags, translate
+from tenonry_commands.arguments import sources_from_arguments, with_options
+from tenonry_commands.familiar_flags import add_familiar_flags
 
 ALIASES = {"api_server_count": ("-asc",)}
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
 TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
 
 
-class ServerConfig(BaseModel):
+class ServerConfig(Settings):
     """Where and how the server answers."""
-
-    model_config = ConfigDict(frozen=True, extra="forbid")
 
     host: str = Field(
         "127.0.0.1", min_length=1, max_length=255, description="Address to bind; 0.0.0.0 for all."
@@ -53,7 +39,7 @@ class ServerConfig(BaseModel):
         None, min_length=1, description="Unix socket to bind instead of host and port."
     )
     api_key: tuple[str, ...] = Field(
-        (), description="Key that clients must send; repeat it for several."
+        (), description="Key that clients must send; repeat it for several.", repr=False
     )
     allowed_hosts: tuple[str, ...] = Field(
         (), description="Host names to answer to besides local ones."
@@ -101,17 +87,29 @@ class ServerConfig(BaseModel):
     disable_access_log: bool = Field(False, description="Do not log each HTTP request.")
     ssl_certfile: str | None = Field(None, description="Certificate file; turns on HTTPS.")
     ssl_keyfile: str | None = Field(None, description="Key file of the certificate.")
-    ssl_keyfile_password: str | None = Field(None, description="Password of the key file.")
+    ssl_keyfile_password: str | None = Field(
+        None, description="Password of the key file.", repr=False
+    )
     ssl_ca_certs: str | None = Field(
         None, description="Authorities whose client certificates are required."
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _drop_nothing(cls, values: Any) -> Any:
+        """A setting without a value, as YAML writes it, means the default."""
+        return {name: value for name, value in values.items() if value is not None}
+
     @field_validator("*", mode="before")
     @classmethod
-    def _read_number(cls, value: Any, info: ValidationInfo) -> Any:
-        """What a variable or a YAML file holds as text means what it means as a flag."""
-        is_number = cls.model_fields[info.field_name or ""].annotation is int
-        return human_int(value) if is_number and isinstance(value, str) else value
+    def _read_text(cls, value: Any, info: ValidationInfo) -> Any:
+        """What a variable or a YAML file holds as text means what it means as a flag; one text may stand for a list."""
+        annotation = cls.model_fields[info.field_name or ""].annotation
+        if not isinstance(value, str):
+            return value
+        if annotation is int:
+            return human_int(value)
+        return (value,) if get_origin(annotation) is tuple else value
 
     @field_validator("allowed_origins", mode="before")
     @classmethod
@@ -171,14 +169,36 @@ def add_server_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, ServerConfig]:
-    """The two configurations that flags, environment and `--config` describe. Raises ConfigError."""
-    given = vars(args)
-    from_file = translate(load_yaml(given["config"])) if given.get("config") else {}
-    own = {name: from_file.pop(name) for name in ServerConfig.model_fields if name in from_file}
-    own |= _environment()
-    own |= {name: given[name] for name in ServerConfig.model_fields if given.get(name) is not None}
-    config, server = _engine_config(given, from_file), make_server_config(own)
-    return _traced(config, server.otlp_traces_endpoint), server
+    """The two configurations that flags, environment and `--config` describe, each checked once. Raises ConfigError."""
+    sources = sources_from_arguments(args, ServerConfig)
+    server = sources.make(ServerConfig)
+    values = sources.values(EngineConfig)
+    if "stat_loggers" not in values and values.get("log_stats") is not False:
+        values["stat_loggers"] = _default_stat_loggers()
+    values = with_options(values, args)
+    if server.otlp_traces_endpoint is not None:
+        values["stat_loggers"] = _with_tracer(values, server.otlp_traces_endpoint)
+    return sources.make(EngineConfig, values), server
+
+
+def _with_tracer(values: dict[str, Any], endpoint: str) -> list[Any]:
+    """The chosen stat loggers with the one that sends traces, to this endpoint."""
+    loggers = []
+    options: dict[str, Any] = {}
+    for choice in read_list(values.get("stat_loggers", ())):
+        if choice == TRACER:
+            continue
+        if isinstance(choice, dict) and choice.get("name") == TRACER:
+            options = choice.get("options", {})
+            continue
+        loggers.append(choice)
+    return [*loggers, {"name": TRACER, "options": {**options, "endpoint": endpoint}}]
+
+
+def _default_stat_loggers() -> list[str]:
+    """The usual ones, as far as they are installed."""
+    names = {entry.name for entry in installed("stat_logger")}
+    return [name for name in DEFAULT_STAT_LOGGERS if name in names]
 
 
 def _json_list(value: Any) -> list[Any]:
@@ -191,88 +211,3 @@ def _json_list(value: Any) -> list[Any]:
             "is neither an origin, such as https://example.org, nor a JSON list of origins"
         ) from None
     return found
-
-
-def make_server_config(values: dict[str, Any]) -> ServerConfig:
-    """Validate `values`; a single text stands for a list of one. Raises ConfigError that names each bad setting."""
-    lists = {
-        n for n, field in ServerConfig.model_fields.items() if get_origin(field.annotation) is tuple
-    }
-    values = {
-        n: (v,) if n in lists and isinstance(v, str) else v
-        for n, v in values.items()
-        if v is not None
-    }
-    try:
-        return ServerConfig.model_validate(values)
-    except ValidationError as error:
-        problems = []
-        for problem in error.errors(include_url=False):
-            path = ".".join(str(part) for part in problem["loc"])
-            secret = path.startswith(("api_key", "ssl_keyfile_password"))
-            value = "" if secret or not path else f"={problem['input']!r}"
-            text = problem["msg"].removeprefix("Value error, ")
-            problems.append(f"{path}{value}: {text}" if path else text)
-        raise ConfigError("; ".join(problems)) from None
-
-
-def _environment() -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    _refuse_misspelt()
-    for name, field in ServerConfig.model_fields.items():
-        text = os.environ.get(ENV_PREFIX + name.upper())
-        if text:
-            many = get_origin(field.annotation) is tuple
-            parts = [part.strip() for part in text.split(",") if part.strip()]
-            found[name] = (
-                (parts or [""]) if many else text
-            )  # a blank key is refused: it must not mean 'no keys'
-    return found
-
-
-def _refuse_misspelt() -> None:
-    """A variable that is nearly a setting is a slip of the finger, and `API_KYE` would open the server to everybody."""
-    own = [ENV_PREFIX + name.upper() for name in ServerConfig.model_fields]
-    known = {*own, *(ENV_PREFIX + name.upper() for name in EngineConfig.model_fields)}
-    for variable in [
-        name for name in os.environ if name.startswith(ENV_PREFIX) and name not in known
-    ]:
-        if near := difflib.get_close_matches(variable, own, n=1, cutoff=0.85):
-            raise ConfigError(f"{variable} is no setting; did you mean {near[0]}?")
-
-
-def _engine_config(given: dict[str, Any], from_file: dict[str, Any]) -> EngineConfig:
-    """What the file says joins the flags where neither a flag nor the environment says it."""
-    said = {name for name in EngineConfig.model_fields if given.get(name) is not None} | set(
-        environment_values()
-    )
-    if given.get("model_tag"):
-        said.add("model")
-    if given.get("allow_plugin") or given.get("disable_plugin"):
-        said.add("plugins")
-    rest = {name: value for name, value in from_file.items() if name not in said}
-    has_default = "stat_loggers" not in said | set(rest)
-    if has_default:
-        rest["stat_loggers"] = _default_stat_loggers()
-    config = config_from_arguments(argparse.Namespace(**{**given, "config": None}), **rest)
-    return (
-        config.model_copy(update={"stat_loggers": ()})
-        if has_default and not config.log_stats
-        else config
-    )
-
-
-def _traced(config: EngineConfig, endpoint: str | None) -> EngineConfig:
-    """With the stat logger that sends spans there, whether or not it was chosen already."""
-    if endpoint is None:
-        return config
-    options = next((choice.options for choice in config.stat_loggers if choice.name == TRACER), {})
-    tracer = PluginChoice(name=TRACER, options={**options, "endpoint": endpoint})
-    others = (choice for choice in config.stat_loggers if choice.name != TRACER)
-    return config.model_copy(update={"stat_loggers": (*others, tracer)})
-
-
-def _default_stat_loggers() -> list[str]:
-    """The usual ones, as far as they are installed."""
-    names = {entry.name for entry in installed("stat_logger")}
-    return [name for name in DEFAULT_STAT_LOGGERS if name in names]

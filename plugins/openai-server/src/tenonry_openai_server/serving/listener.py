@@ -20,7 +20,7 @@ def listen(settings: ServerConfig) -> tuple[socket.socket, ServerConfig]:
     if settings.uds:
         return _listen_unix(settings.uds, settings.backlog), settings
     sock = _listen_tcp(settings.host, settings.port, settings.backlog)
-    return sock, settings.model_copy(update={"port": sock.getsockname()[1]})
+    return sock, settings.replaced(port=sock.getsockname()[1])
 
 
 def _listen_tcp(host: str, port: int, backlog: int) -> socket.socket:

@@ -6,12 +6,13 @@ from typing import Any
 
 import numpy as np
 
-from tenonry.config import EngineConfig, make_config
+from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore, News
 from tenonry.handle import client_of, make_handle
 from tenonry.messages import EngineCoreRequest, FinishedOutput, ScheduledOutput
 from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
+from tenonry.sources import make_config
 from tenonry_testkit.fakes import TokenModel, VirtualClock
 from tenonry_testkit.fakes.model import FakeModelHooks
 

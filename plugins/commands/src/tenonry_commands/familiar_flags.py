@@ -1,7 +1,7 @@
-"""Flags of vLLM's `serve` that are spelt otherwise here, or that nothing here answers to: data, and what the parser and
-the file of `--config` do with it. Front end.
+"""Flags of vLLM's command line that are spelt otherwise here, or have no counterpart: data, and what the parser and the
+file of `--config` do with it. Front end; for every verb that runs a model.
 
-Whoever moves a command line over learns what to type instead; a guess at the nearest spelling may say the opposite.
+A command line that is moved over is answered with what to type instead: the nearest spelling may mean the opposite.
 """
 
 from __future__ import annotations
@@ -20,32 +20,64 @@ MEANS: dict[str, tuple[str, bool]] = {  # a flag without a value: the field that
     "disable_uvicorn_access_log": ("disable_access_log", True),
 }
 SHORT = {
-    "-q": "quantization", "-O": "compilation_config", "-cc": "compilation_config", "-ep": "enable_expert_parallel",
-}  # fmt: skip
+    "-q": "quantization",
+    "-O": "compilation_config",
+    "-cc": "compilation_config",
+    "-ep": "enable_expert_parallel",
+}
 _REMEDIES: dict[str, tuple[str, ...]] = {
-    "code that comes with a model is never run; leave it out": ("trust_remote_code", "code_revision"),
-    "preempted requests are recomputed, not swapped out; leave it out": ("swap_space", "preemption_mode"),
+    "code that comes with a model is never run; leave it out": (
+        "trust_remote_code",
+        "code_revision",
+    ),
+    "preempted requests are recomputed, not swapped out; leave it out": (
+        "swap_space",
+        "preemption_mode",
+    ),
     "weights stay on the device that computes with them; leave it out": ("cpu_offload_gb",),
     "weights are run as they are; --dtype chooses their type": ("quantization",),
-    "the KV cache has the type of the weights; leave it out": ("kv_cache_dtype", "calculate_kv_scales"),
-    "adapters cannot be served": ("enable_lora", "lora_modules", "max_loras", "max_lora_rank", "max_cpu_loras"),
-    "tool calls are not available": ("tool_call_parser", "enable_auto_tool_choice", "tool_parser_plugin"),
+    "the KV cache has the type of the weights; leave it out": (
+        "kv_cache_dtype",
+        "calculate_kv_scales",
+    ),
+    "adapters cannot be served": (
+        "enable_lora",
+        "lora_modules",
+        "max_loras",
+        "max_lora_rank",
+        "max_cpu_loras",
+    ),
+    "tool calls are not available": (
+        "tool_call_parser",
+        "enable_auto_tool_choice",
+        "tool_parser_plugin",
+    ),
     "reasoning is part of the text": ("reasoning_parser", "enable_reasoning"),
     "tokens are not drafted": (
-        "speculative_config", "speculative_model", "num_speculative_tokens", "num_lookahead_slots",
+        "speculative_config",
+        "speculative_model",
+        "num_speculative_tokens",
+        "num_lookahead_slots",
     ),
     "structured output is not available": ("guided_decoding_backend", "structured_outputs_config"),
     "prompts are text or token ids": (
-        "limit_mm_per_prompt", "mm_processor_kwargs", "mm_processor_cache_gb", "allowed_local_media_path",
+        "limit_mm_per_prompt",
+        "mm_processor_kwargs",
+        "mm_processor_cache_gb",
+        "allowed_local_media_path",
         "enable_prompt_embeds",
     ),
     "the worker decides; --enforce-eager runs the model as it was loaded": (
-        "compilation_config", "cuda_graph_sizes", "max_seq_len_to_capture",
+        "compilation_config",
+        "cuda_graph_sizes",
+        "max_seq_len_to_capture",
     ),
     "experts are shared by the ranks of --tensor-parallel-size": ("enable_expert_parallel",),
     "blocks are hashed with SHA-256; leave it out": ("prefix_caching_hash_algo",),
     "there is nothing to switch off; leave it out": (
-        "disable_custom_all_reduce", "disable_cascade_attn", "disable_hybrid_kv_cache_manager",
+        "disable_custom_all_reduce",
+        "disable_cascade_attn",
+        "disable_hybrid_kv_cache_manager",
     ),
     "give --kv-connector NAME and --kv-connector-option KEY=VALUE": ("kv_transfer_config",),
     "give --io-processor NAME": ("io_processor_plugin",),
@@ -57,21 +89,41 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
     "give --launcher ray": ("data_parallel_backend",),
     "--data-parallel-rank alone says so": ("data_parallel_external_lb",),
     "--headless and --data-parallel-address let engines of other nodes join, --executor ray their ranks": (
-        "nnodes", "node_rank", "master_addr", "master_port",
+        "nnodes",
+        "node_rank",
+        "master_addr",
+        "master_port",
     ),
-    "--async-scheduling takes its place and is on; leave it out": ("num_scheduler_steps", "multi_step_stream_outputs"),
+    "--async-scheduling takes its place and is on; leave it out": (
+        "num_scheduler_steps",
+        "multi_step_stream_outputs",
+    ),
     "it is always so; leave it out": (
-        "use_v2_block_manager", "enable_request_id_headers", "disable_fastapi_docs", "enable_prompt_tokens_details",
+        "use_v2_block_manager",
+        "enable_request_id_headers",
+        "disable_fastapi_docs",
+        "enable_prompt_tokens_details",
     ),
     "an engine has a process of its own; leave it out": ("disable_frontend_multiprocessing",),
     "models generate text here, and do nothing else; leave it out": ("task", "runner", "convert"),
     "the model's generation_config.json has the defaults, and a request's own values win": (
-        "generation_config", "override_generation_config",
+        "generation_config",
+        "override_generation_config",
     ),
-    "change config.json in a copy of the model's folder": ("hf_overrides", "rope_scaling", "rope_theta"),
-    "weights are safetensors in Hugging Face's layout; leave it out": ("config_format", "model_loader_extra_config"),
+    "change config.json in a copy of the model's folder": (
+        "hf_overrides",
+        "rope_scaling",
+        "rope_theta",
+    ),
+    "weights are safetensors in Hugging Face's layout; leave it out": (
+        "config_format",
+        "model_loader_extra_config",
+    ),
     "transformers has the model's code; leave it out": ("model_impl",),
-    "it is found out from the model; leave it out": ("tokenizer_mode", "chat_template_content_format"),
+    "it is found out from the model; leave it out": (
+        "tokenizer_mode",
+        "chat_template_content_format",
+    ),
     "give a folder with that revision as --tokenizer": ("tokenizer_revision",),
     "set the variable HF_TOKEN": ("hf_token",),
     "set the variable HF_HOME": ("download_dir",),
@@ -83,10 +135,12 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
     "answers are the assistant's": ("response_role",),
     "only the operator's template counts: --chat-template": ("trust_request_chat_template",),
     "pages of --allowed-origins may send GET and POST with any header": (
-        "allow_credentials", "allowed_methods", "allowed_headers",
+        "allow_credentials",
+        "allowed_methods",
+        "allowed_headers",
     ),
     "--ssl-ca-certs requires certificates of clients": ("ssl_cert_reqs",),
-}  # fmt: skip
+}
 INSTEAD = {name: remedy for remedy, names in _REMEDIES.items() for name in names}
 
 
@@ -104,7 +158,7 @@ class _Refuse(argparse.Action):
 
 
 def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
-    """Known to the parser, but not shown in its help."""
+    """Known to the parser, but not shown in its help. What only a server has means nothing elsewhere."""
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": None}
     for name, (field, value) in MEANS.items():
         parser.add_argument(_flag(name), dest=field, action="store_const", const=value, **hidden)
