@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import io
 import tokenize
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -51,11 +51,26 @@ def weigh(source: str) -> Weight:
     docstrings = {(node.lineno, node.col_offset) for node in ast.walk(tree) if is_docstring(node)}
     tokens = 0
     lines: set[int] = set()
-    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+    for token in whole_strings(tokenize.generate_tokens(io.StringIO(source).readline)):
         if token.type not in LAYOUT and token.start not in docstrings:
             tokens += 1
             lines.update(range(token.start[0], token.end[0] + 1))
     return Weight(tokens, len(lines), sum(map(is_packed, ast.walk(tree))))
+
+
+def whole_strings(tokens: Iterable[tokenize.TokenInfo]) -> Iterator[tokenize.TokenInfo]:
+    """The tokens with each f-string as one, as before Python 3.12, which takes it apart."""
+    start, end = getattr(tokenize, "FSTRING_START", -1), getattr(tokenize, "FSTRING_END", -1)
+    opened: list[tuple[int, int]] = []
+    for token in tokens:
+        if token.type == start:
+            opened.append(token.start)
+        elif token.type == end:
+            begin = opened.pop()
+            if not opened:
+                yield token._replace(type=tokenize.STRING, start=begin)
+        elif not opened:
+            yield token
 
 
 def is_docstring(node: ast.AST) -> bool:

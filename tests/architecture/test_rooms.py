@@ -106,8 +106,13 @@ def call(
 ):
     """Not counted."""
     return os.path.join(argument)
+
+
+text = f"3 tokens {f'in {2}'} lines" if call else f"""
+{Thing}"""
 '''
-        assert weigh(source) == Weight(tokens=2 + 3 + 3 + 7 + 9, lines=1 + 1 + 2 + 3 + 1)
+        weight = Weight(tokens=2 + 3 + 3 + 7 + 9 + 7, lines=1 + 1 + 2 + 3 + 1 + 2)
+        assert weigh(source) == weight
 
     @pytest.mark.parametrize(
         ("source", "expected"),

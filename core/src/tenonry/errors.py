@@ -38,12 +38,10 @@ class PluginFault(PluginError):
     def __init__(
         self, plugin: str, distribution: str, version: str, call: str, cause: BaseException
     ) -> None:
-        self.plugin, self.distribution, self.version, self.call = (
-            plugin,
-            distribution,
-            version,
-            call,
-        )
+        self.plugin = plugin
+        self.distribution = distribution
+        self.version = version
+        self.call = call
         origin = f"{distribution} {version}" if distribution else "no distribution"
         place = "".join(
             f" ({at.filename}:{at.lineno})" for at in traceback.extract_tb(cause.__traceback__)[-1:]
@@ -58,7 +56,9 @@ class ContractViolation(PluginError):
     """A scheduler's step breaks a rule of its contract. Attributes: `plugin`, `step_id`, `rule`."""
 
     def __init__(self, plugin: str, step_id: int, rule: str, detail: str) -> None:
-        self.plugin, self.step_id, self.rule = plugin, step_id, rule
+        self.plugin = plugin
+        self.step_id = step_id
+        self.rule = rule
         super().__init__(f"scheduler {plugin} broke the rule '{rule}' in step {step_id}: {detail}")
 
 

@@ -39,19 +39,15 @@ class Sources:
         """Read the file and the variables. Raises ConfigError."""
         self._models = models
         self._fields = {name: field for one in models for name, field in one.model_fields.items()}
-        self._values = translate(load_yaml(file)) if file else {}
-        if use_environment:
-            self._values |= environment_values(self._fields)
-        self._values |= flags
+        variables = environment_values(self._fields) if use_environment else {}
+        self._values = {**(translate(load_yaml(file)) if file else {}), **variables, **flags}
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
         """What is given of a model's keys."""
-        is_first = model is self._models[0]
-        return {
-            name: value
-            for name, value in self._values.items()
-            if name in model.model_fields or (is_first and name not in self._fields)
-        }
+        names = set(model.model_fields)
+        if model is self._models[0]:
+            names |= set(self._values) - set(self._fields)
+        return {name: value for name, value in self._values.items() if name in names}
 
     def make(self, model: type[Model], values: Mapping[str, Any] | None = None) -> Model:
         """The model, of what is given or of `values` instead. Raises ConfigError naming each bad setting."""
