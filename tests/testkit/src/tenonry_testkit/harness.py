@@ -28,7 +28,6 @@ from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOut
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
-from tenonry_testkit.harness_checks import check_counts, check_end
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
 from tenonry_testkit.rules import (
     GONE_IS_SENT,
@@ -38,6 +37,7 @@ from tenonry_testkit.rules import (
     expect,
 )
 from tenonry_testkit.spec import HarnessSpec, Oracle, StepRunner, ready_fake_worker, travelled
+from tenonry_testkit.state_checker import StateChecker
 from tenonry_testkit.step_checker import StepChecker
 
 PATIENCE_S = 20.0  # for one step of a real worker
@@ -96,6 +96,9 @@ class SchedulerHarness:
         self.validator = StepValidator(self.scheduler.context)
         self.ledger = Ledger()
         self.step_checker = StepChecker(self.spec, self.kv_cache, self.ledger)
+        self.state_checker = StateChecker(
+            self.scheduler, self.ledger, self.step_checker, self.spec.max_num_seqs
+        )
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self.outputs: list[SchedulerOutput] = []
         self._count = 0
@@ -175,7 +178,7 @@ class SchedulerHarness:
             self.validator.ended(entry.handle)
         else:
             self.step_checker.arrived(entry)
-        check_counts(self)
+        self.state_checker.check_counts()
 
     def abort(
         self, handles: Iterable[int] | None, reason: FinishReason = FinishReason.ABORT
@@ -213,7 +216,7 @@ class SchedulerHarness:
             self.ledger.end_from_outside(request.handle, reason)
             self.validator.ended(request.handle)
             self.step_checker.ended(request.handle)
-        check_counts(self)
+        self.state_checker.check_counts()
         return ended
 
     def fail(self, entry: Entry, code: int = RowFailure.NUMERICAL) -> None:
@@ -237,7 +240,7 @@ class SchedulerHarness:
         """Forget cached blocks, with running requests preempted first if so asked."""
         with self.guard():
             done = self.scheduler.reset_prefix_cache(reset_running_requests)
-        check_counts(self)
+        self.state_checker.check_counts()
         return done
 
     # ------------------------------------------------------------------ steps
@@ -255,7 +258,7 @@ class SchedulerHarness:
             entry = self.ledger.entries[new.handle]
             entry.started_at = self.clock() if entry.started_at is None else entry.started_at
         self.outputs.append(output)
-        check_counts(self)
+        self.state_checker.check_counts()
         if (
             not len(output.row)
             and not len(output.gone)
@@ -290,7 +293,7 @@ class SchedulerHarness:
                 and self._has_fake_worker
             ):
                 self.fake_worker.failure_was_told(entry.handle)
-        check_counts(self)
+        self.state_checker.check_counts()
         return ended
 
     def turn(self) -> bool:
@@ -331,4 +334,4 @@ class SchedulerHarness:
 
     def check_end(self) -> None:
         """Everything ended, everything was given back. Raises RuleBroken."""
-        check_end(self)
+        self.state_checker.check_end()

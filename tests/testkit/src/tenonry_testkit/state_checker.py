@@ -1,0 +1,102 @@
+"""What must hold of a scheduler between two calls, and when every request has ended. Test process."""
+
+from __future__ import annotations
+
+from tenonry.interfaces.scheduler import Scheduler
+from tenonry_scheduling import BlockManager
+from tenonry_testkit.ledger import Ledger
+from tenonry_testkit.rules import COUNTS, GONE_IS_SENT, NOTHING_LEAKS, ONE_OUTCOME, expect
+from tenonry_testkit.step_checker import StepChecker
+
+
+class StateChecker:
+    """Compares what a scheduler reports about itself with the ledger and with the rows of its steps."""
+
+    def __init__(
+        self,
+        scheduler: Scheduler,
+        ledger: Ledger,
+        step_checker: StepChecker,
+        max_num_seqs: int,
+    ) -> None:
+        self._scheduler = scheduler
+        self._ledger = ledger
+        self._step_checker = step_checker
+        self._max_num_seqs = max_num_seqs
+
+    def check_counts(self) -> None:
+        """At any moment: has_requests(), has_unfinished_requests() and get_request_counts(). Raises RuleBroken."""
+        live = self._ledger.num_live
+        rows = self._step_checker.rows
+        unfinished = self._scheduler.has_unfinished_requests()
+        busy = self._scheduler.has_requests()
+        running, waiting = self._scheduler.get_request_counts()
+        expect(
+            unfinished == bool(live),
+            COUNTS,
+            "has_unfinished_requests() is {} while {} requests are unfinished",
+            unfinished,
+            live,
+        )
+        expect(
+            busy or not live,
+            GONE_IS_SENT,
+            "has_requests() is False while {} requests are unfinished",
+            live,
+        )
+        expect(
+            busy or not rows,
+            GONE_IS_SENT,
+            "has_requests() is False, but no step has removed rows {} from the workers",
+            sorted(rows),
+        )
+        expect(
+            running >= 0 and waiting >= 0 and running + waiting == live,
+            COUNTS,
+            "get_request_counts() is {} running and {} waiting, while {} requests are unfinished",
+            running,
+            waiting,
+            live,
+        )
+        expect(
+            running <= self._max_num_seqs,
+            COUNTS,
+            "get_request_counts() is {} running; max_num_seqs is {}",
+            running,
+            self._max_num_seqs,
+        )
+
+    def check_end(self) -> None:
+        """When the scheduler is idle: every request ended, every row and block was given back. Raises RuleBroken."""
+        live = self._ledger.live
+        rows = self._step_checker.rows
+        expect(not live, ONE_OUTCOME, "these requests never ended: {}", live)
+        expect(
+            not rows,
+            GONE_IS_SENT,
+            "no step has removed rows {} from the workers",
+            sorted(rows),
+        )
+        stats = self._scheduler.make_stats()
+        expect(
+            stats.num_running == 0 and stats.num_waiting == 0,
+            COUNTS,
+            "every request has ended, but make_stats() reports {}",
+            stats,
+        )
+        expect(
+            abs(stats.kv_cache_usage) < 1e-9,
+            NOTHING_LEAKS,
+            "every request has ended, but make_stats().kv_cache_usage is {:.3f}, expected 0",
+            stats.kv_cache_usage,
+        )
+        blocks = getattr(self._scheduler, "blocks", None)
+        if isinstance(blocks, BlockManager):
+            lost = blocks.num_total - blocks.num_free
+            expect(
+                lost == 0,
+                NOTHING_LEAKS,
+                "{} of {} blocks are not free",
+                lost,
+                blocks.num_total,
+            )
