@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tenonry.client import async_llm, front_end, input_processor
-from tenonry.client.gate import Gate
+from tenonry.client import async_llm, input_processor
+from tenonry.client.admission import Admission
 from tenonry.errors import (
     DrainingError,
     EngineGenerateError,
@@ -52,10 +52,10 @@ def threads(served: Served, monkeypatch: pytest.MonkeyPatch) -> Any:
 async def counts_are(served: Served, expected: list[int]) -> None:
     """The engine's [running, waiting], within a few steps."""
     for _ in range(300):
-        if await served.engine._call("request_counts") == [expected]:
+        if await served.engine._calls.call("request_counts") == [expected]:
             return
         await asyncio.sleep(0.01)
-    raise AssertionError(await served.engine._call("request_counts"))
+    raise AssertionError(await served.engine._calls.call("request_counts"))
 
 
 async def begin(served: Served, request_id: str = "r", **fields: Any) -> Any:
@@ -337,13 +337,13 @@ class TestRefusals:
 
     def test_a_full_queue_is_refused_with_a_hint(self, served, monkeypatch):
         """Fault 17: accepted ones are unaffected; `n` completions count as `n`."""
-        monkeypatch.setattr(Gate, "capacity", 4)
+        monkeypatch.setattr(Admission, "capacity", 4)
 
         async def main() -> None:
             first = await begin(served, "a", n=3, temperature=1.0, seed=1)
             with pytest.raises(
                 QueueFullError,
-                match=r"3 sequences run or wait, the request brings 2, .* room for 4",
+                match=r"3 sequences run or wait, the request brings 2, .* the capacity is 4",
             ) as full:
                 await collect(served.engine, [1], params(n=2, temperature=1), "b")
             assert full.value.retry_after_s > 0
@@ -354,7 +354,7 @@ class TestRefusals:
         served.run(main())
 
     def test_requests_that_are_still_being_tokenised_count(self, served, threads, monkeypatch):
-        monkeypatch.setattr(Gate, "capacity", 2)
+        monkeypatch.setattr(Admission, "capacity", 2)
 
         async def main() -> list[Any]:
             work = (collect(served.engine, "long text", params(), f"{i}") for i in range(5))
@@ -427,12 +427,12 @@ class TestPause:
             with pytest.raises(asyncio.CancelledError):
                 await task
             await served.engine.resume_generation()
-            assert served.engine._gate.held == 0
+            assert served.engine._admission.held == 0
 
         served.run(main())
 
     def test_held_requests_count_against_the_queue(self, served, monkeypatch):
-        monkeypatch.setattr(Gate, "capacity", 2)
+        monkeypatch.setattr(Admission, "capacity", 2)
 
         async def main() -> None:
             await served.engine.pause_generation()
@@ -462,7 +462,7 @@ class TestDrain:
     @pytest.fixture(autouse=True)
     def _reopened(self, served) -> Any:
         yield
-        served.engine._gate.is_draining = False
+        served.engine._admission.is_draining = False
 
     def test_what_runs_is_finished_and_what_comes_is_refused(self, served):
         async def main() -> None:
@@ -470,7 +470,7 @@ class TestDrain:
             await counts_are(served, [1, 0])
             drained = asyncio.ensure_future(served.engine.drain(10))
             await asyncio.sleep(0)
-            assert served.engine._gate.is_draining
+            assert served.engine._admission.is_draining
             with pytest.raises(
                 DrainingError, match="shutting down and accepts no new requests"
             ) as full:
@@ -560,7 +560,6 @@ class TestCalls:
         """HS-16, US-1."""
         engine = served.engine
         assert engine.is_running
-        assert not engine.is_stopped
         assert list(engine.engine_pids) == ["engine 0"]
         assert engine.info.max_model_len == LENGTH
         assert engine.info.num_gpu_blocks == engine._engines.fleet.engines[0].num_gpu_blocks > 0
@@ -588,7 +587,7 @@ def test_requests_are_logged_if_wanted(served, caplog, monkeypatch):
     monkeypatch.setattr(
         served.engine, "config", served.engine.config.model_copy(update={"log_requests": True})
     )
-    with caplog.at_level(logging.INFO, logger=front_end.logger.name):
+    with caplog.at_level(logging.INFO, logger=async_llm.logger.name):
         served.run(collect(served.engine, [1, 2], params(), "r-77"))
     assert "request r-77: 2 prompt tokens, SamplingParams(" in caplog.text
 

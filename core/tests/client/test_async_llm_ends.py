@@ -22,9 +22,9 @@ import pytest
 import zmq
 
 from tenonry.client import engines
+from tenonry.client.admission import Admission
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.client.core_client import CoreClient
-from tenonry.client.gate import Gate
 from tenonry.errors import (
     ConfigError,
     EngineDeadError,
@@ -90,7 +90,6 @@ class TestDeath:
         served.run(main())
         engine = served.engine
         assert engine.errored
-        assert engine.is_stopped
         assert engine.engine_pids == {}
         for refused in (
             engine.check_health(), collect(engine, [1], params(), "late"), engine.reset_prefix_cache(), anext(
@@ -603,8 +602,8 @@ class TestStatLoggers:
         async def main() -> None:
             with pytest.raises(RequestError):
                 await collect(served.engine, [], params(), "r")
-            monkeypatch.setattr(Gate, "capacity", 1)
-            with served.engine._gate.holding(1), pytest.raises(TenonryError):
+            monkeypatch.setattr(Admission, "capacity", 1)
+            with served.engine._admission.holding(1), pytest.raises(TenonryError):
                 await collect(served.engine, [1], params(), "r")
             await served.engine.drain(0)
             with pytest.raises(TenonryError):

@@ -192,7 +192,7 @@ class TestScale:
     def test_the_same_size_changes_nothing(self, serve):
         served = serve()
         before = served.engine.engine_pids
-        served.run(served.engine.scale_elastic_ep(1))
+        served.run(served.engine.scale(1))
         assert served.engine.engine_pids == before
 
     def test_one_that_died_comes_back_with_its_number_and_another_epoch(self, serve):

@@ -1,18 +1,21 @@
-"""From the engine's socket into streams: nobody's frames keep others from theirs for long."""
+"""From the engine's socket into streams, a bounded amount of work per turn of the loop."""
 
 from __future__ import annotations
 
 import asyncio
 import os
 from collections import deque
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 
+from tenonry.client.admission import Admission
 from tenonry.client.input_processor import InputProcessor
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.output_processor import OutputProcessor
+from tenonry.config import EngineConfig
 from tenonry.messages import EngineCoreOutputs
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.step import PromptLogprobs
@@ -21,9 +24,12 @@ from tenonry_testkit.fakes.model import fake_model
 
 
 class Client:
-    """The link to an engine, with all that it is going to say."""
+    """The link to an engine, with all the frames that it is going to send."""
+
+    dead = None
 
     def __init__(self, frames: list[EngineCoreOutputs]) -> None:
+        self.engines: dict[int, Any] = {}
         self.output_fd, self._other_end = os.pipe()
         self._frames = deque(frames)
 
@@ -31,7 +37,7 @@ class Client:
         return self._frames.popleft() if self._frames else None
 
     def abort_requests(self, handles: list[int]) -> None:
-        """Nobody listens."""
+        """There is no engine."""
 
     def fail_calls(self, error: Exception) -> None:
         """There are none."""
@@ -53,13 +59,22 @@ def frame(handle: int, token_id: int, logprobs_for: int | None = None) -> Engine
     )
 
 
+def listening(client: Client, outputs: OutputProcessor) -> OutputHandler:
+    """A handler that listens on the running loop."""
+    engines: Any = SimpleNamespace(
+        client=client, stats=SimpleNamespace(enabled=False), listen=lambda *_: None
+    )
+    admission = Admission(EngineConfig(model="fake"), outputs, engines)
+    handler = OutputHandler(engines, outputs, admission)
+    handler.listen()
+    return handler
+
+
 @pytest.mark.parametrize(("with_logprobs", "deltas"), [(False, [8]), (True, [1] * 8)])
 def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs, deltas):
     """Each such frame is many milliseconds of work."""
     inputs = InputProcessor(fake_model(), None, 1000, seed=0)
     outputs = OutputProcessor(None, VirtualClock())
-    gate: Any = type("Gate", (), {"opened": asyncio.Event()})()
-    stats: Any = None
     client = Client([frame(1, 7 + i, 2 + i if with_logprobs else None) for i in range(8)])
 
     async def main() -> list[int]:
@@ -69,7 +84,7 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
             outputs.add(
                 *inputs.process([97, 98, 99], SamplingParams(prompt_logprobs=1), f"long {i}")
             )
-        handler = OutputHandler(client, outputs, stats, gate)  # type: ignore[arg-type]
+        handler = listening(client, outputs)
         found = []
         while sum(found) < 8:
             if output := stream.take():

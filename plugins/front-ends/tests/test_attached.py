@@ -39,7 +39,7 @@ async def until(condition: Callable[[], Any]) -> None:
 
 async def requests_are(engine: AsyncLLM, running: int) -> None:
     """Until the only engine runs this many."""
-    while await engine._call("request_counts") != [[running, 0]]:  # noqa: ASYNC110 - as above
+    while await engine._calls.call("request_counts") != [[running, 0]]:  # noqa: ASYNC110 - as above
         await asyncio.sleep(0.01)
 
 
@@ -151,9 +151,9 @@ class TestHub:
         async def main(shared: Shared) -> None:
             engine = await shared.attach(1)
             full = pytest.raises(
-                QueueFullError, match="there is room for 2 with max_num_queued_reqs=3"
+                QueueFullError, match="the capacity is 2 with max_num_queued_reqs=3"
             )
-            with engine._gate.holding(2), full:
+            with engine._admission.holding(2), full:
                 await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
             await engine.render_metrics()

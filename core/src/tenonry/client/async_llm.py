@@ -3,72 +3,205 @@
 from __future__ import annotations
 
 import asyncio
-import math
+import contextlib
+import functools
+import logging
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
 
-from tenonry.client.front_end import FrontEnd
+from tenonry.client.admission import Admission
+from tenonry.client.engine_calls import EngineCalls
+from tenonry.client.engines import Engines, OwnedEngines
+from tenonry.client.input_processor import InputProcessor, is_long_text
+from tenonry.client.io_calls import post_processor
+from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.client.start import build_io_processor
+from tenonry.client.stream import Stream
 from tenonry.config import EngineConfig
+from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
+from tenonry.info import EngineInfo
+from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.outputs import RequestOutput
+from tenonry.sampling_params import SamplingParams
+
+logger = logging.getLogger(__name__)
 
 
-class AsyncLLM(FrontEnd):
+class AsyncLLM:
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
     async generator per request; closing it aborts the request. Every accepted request ends exactly once: with a finish
     reason, EngineGenerateError (this request alone) or EngineDeadError (all of them). A call waits for the engines'
-    answers; one that the chosen worker does not declare raises EngineGenerateError with the engine's words.
+    answers; one that the chosen worker does not declare raises EngineGenerateError with the engine's message.
+
+    `stat_loggers`: those in use, by name.
     """
+
+    _closed = True  # until there is something to close
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        *,
+        stat_loggers: dict[str, StatLogger] | None = None,
+        context: str = "library",
+        engines: Engines | None = None,
+    ) -> None:
+        """`engines`: start none; use these, which bring their stat loggers."""
+        self.config = config
+        self._scaling = asyncio.Lock()
+        self._engines = engines or OwnedEngines(config, stat_loggers, context)
+        self._client = self._engines.client
+        self._stats = self._engines.stats
+        self.model = self._engines.model
+        self.stat_loggers = self._stats.loggers
+        with contextlib.ExitStack() as built:  # ended again if the rest cannot be built
+            built.callback(self._engines.shutdown)
+            self.io_processor = build_io_processor(config, self._engines.plan, self.model)
+            if self.io_processor is not None:
+                built.callback(self.io_processor.shutdown)
+            self._post_process = post_processor(self.io_processor)
+            self._outputs = OutputProcessor(
+                self.io_processor, time.monotonic, log_stats=self._stats.enabled
+            )
+            self._admission = Admission(config, self._outputs, self._engines)
+            self._handler = OutputHandler(self._engines, self._outputs, self._admission)
+            self._calls = EngineCalls(self._client, self._handler, self._stats)
+            self._engines.on_death = self._handler.died
+            self._engines.start()
+            self._inputs = InputProcessor(
+                self.model,
+                self.io_processor,
+                self.info.max_model_len,
+                config.seed,
+                self._engines.index,
+            )
+            built.pop_all()
+        self._closed = False
 
     @classmethod
     def from_config(cls, config: EngineConfig, **options: Any) -> AsyncLLM:
         """The same as the constructor."""
         return cls(config, **options)
 
+    # ------------------------------------------------------------------ requests
+    async def generate(
+        self, prompt: Any, sampling_params: SamplingParams, request_id: str, **fields: Any
+    ) -> AsyncIterator[RequestOutput]:
+        """Yield outputs as they come, until the last, whose `finished` is true.
+
+        `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens.
+        Raises RequestError (invalid), QueueFullError (try later), EngineGenerateError (this request failed) or
+        EngineDeadError. Cancelling or closing aborts the request.
+        """
+        stream = await self.add_request(prompt, sampling_params, request_id, **fields)
+        try:
+            while True:
+                output = stream.take()
+                if output is None:
+                    await stream.wait()
+                    continue
+                if stream.error is not None and output.finished:
+                    raise stream.error
+                if self._post_process is not None:
+                    output = self._post_process(output)
+                yield output
+                if output.finished:
+                    return
+        except (EngineDeadError, EngineGenerateError, RequestError):
+            raise
+        except Exception as error:
+            raise EngineGenerateError(f"request {request_id} failed: {error}") from error
+        finally:
+            # The stream is still open where the caller left, or one completion failed.
+            if self._outputs.get(request_id) is stream:
+                self._abort([request_id])
+
+    async def add_request(
+        self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
+    ) -> Stream:
+        """Accept a request and send it to the engine; `generate` without the loop around it."""
+        self._client.check_alive()
+        self._handler.listen()
+        with self._admission.holding(params.n):
+            process = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
+            if is_long_text(prompt, params):
+                processed, requests = await asyncio.to_thread(process)
+            else:
+                processed, requests = process()
+            await self._admission.wait()
+        self._client.check_alive()
+        stream = self._outputs.add(processed, requests)
+        try:
+            self._client.add_requests(requests)
+        except BaseException:
+            self._abort([request_id])
+            raise
+        if self.config.log_requests:
+            logger.info(
+                "request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params
+            )
+        return stream
+
+    def listen(self) -> None:
+        """Listen for outputs on the running loop, which serves all requests. The first request does it, too."""
+        self._handler.listen()
+
+    async def abort(self, request_id: str | Iterable[str]) -> None:
+        """End requests; their streams finish with reason "abort". Unknown ids are ignored."""
+        self._abort([request_id] if isinstance(request_id, str) else request_id)
+
+    def _abort(self, request_ids: Iterable[str]) -> None:
+        self._client.abort_requests(self._outputs.abort(request_ids))
+
+    async def abort_all(self) -> None:
+        """End every request with reason "abort"."""
+        self._abort(self._outputs.request_ids())
+
+    @property
+    def num_unfinished_requests(self) -> int:
+        return len(self._outputs)
+
     # ------------------------------------------------------------------ pausing
     @property
     def is_paused(self) -> bool:
-        return not self._gate.opened.is_set()
+        return self._admission.is_paused
 
     async def pause_generation(
         self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True
     ) -> None:
-        """Hold new requests back. What runs is aborted, or waited for; then the caches are cleared. Idempotent."""
-        self._gate.opened.clear()
+        """Hold new requests back. Running ones are aborted, or waited for; then the caches are cleared. Idempotent."""
+        self._admission.pause()
         if not wait_for_inflight_requests:
             await self.abort_all()
-        await self._wait_until_empty(math.inf)
+        await self._admission.wait_until_empty()
         if clear_cache:
             await self.reset_prefix_cache()
             await self.reset_mm_cache()
 
     async def resume_generation(self) -> None:
         """Let held-back requests go on."""
-        self._gate.opened.set()
+        self._admission.resume()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
-        self._gate.is_draining = True
-        return await self._wait_until_empty(timeout)
-
-    async def _wait_until_empty(self, timeout: float) -> bool:  # noqa: ASYNC109 - as above
-        deadline = time.monotonic() + timeout
-        while len(self._outputs) or (
-            self._gate.is_draining and self._gate.held
-        ):  # whoever is in already is served
-            if self.errored or time.monotonic() > deadline:
-                return False
-            await asyncio.sleep(0.02)
-        return True
+        return await self._admission.drain(timeout)
 
     async def wait_for_requests_to_drain(self, drain_timeout: float = 300.0) -> None:
-        """Until no engine has work. Raises TimeoutError after `drain_timeout` seconds, or EngineDeadError."""
-        if not await self._wait_until_empty(drain_timeout):
+        """Wait until no engine has work. Raises TimeoutError after `drain_timeout` seconds, or EngineDeadError."""
+        if not await self._admission.wait_until_empty(drain_timeout):
             self._client.check_alive()
             raise TimeoutError(f"{len(self._outputs)} requests still run after {drain_timeout:g} s")
 
     # ------------------------------------------------------------------ engines
+    @property
+    def info(self) -> EngineInfo:
+        """What is known of the engines."""
+        return self._engines.info
+
     @property
     def engine_pids(self) -> dict[str, int]:
         """Engine processes by name."""
@@ -83,27 +216,19 @@ class AsyncLLM(FrontEnd):
         changes nothing.
         """
         self._client.check_alive()
-        self.listen()
+        self._handler.listen()
         async with self._scaling:
             await self._engines.scale(size, drain_timeout)
-
-    scale_elastic_ep = scale
-
-    async def _call(self, method: str, *args: Any) -> list[Any]:
-        """Call a method of the engines' allow-list; one result per engine."""
-        self._client.check_alive()
-        self.listen()
-        return await self._client.call(method, *args)
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
     ) -> bool:
         """Forget cached KV blocks; True if all were forgotten."""
-        return all(await self._call("reset_prefix_cache", reset_running_requests, reset_connector))
+        return await self._calls.all("reset_prefix_cache", reset_running_requests, reset_connector)
 
     async def reset_mm_cache(self) -> None:
         """Forget processed multimodal inputs."""
-        await self._call("reset_mm_cache")
+        await self._calls.call("reset_mm_cache")
 
     async def collective_rpc(
         self,
@@ -112,40 +237,38 @@ class AsyncLLM(FrontEnd):
         timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        results = await self._call("collective_rpc", method, list(args), timeout)
-        return [result for engine in results for result in engine]
+        return await self._calls.workers(method, args, timeout)
 
     async def add_lora(self, name: str, path: str) -> bool:
-        return all(await self._call("add_lora", name, path))
+        return await self._calls.all("add_lora", name, path)
 
     async def remove_lora(self, name: str) -> bool:
-        return all(await self._call("remove_lora", name))
+        return await self._calls.all("remove_lora", name)
 
     async def list_loras(self) -> list[str]:
-        return list((await self._call("list_loras"))[0])
+        first, *_ = await self._calls.call("list_loras")
+        return list(first)
 
     async def pin_lora(self, name: str) -> bool:
-        return all(await self._call("pin_lora", name))
+        return await self._calls.all("pin_lora", name)
 
     async def start_profile(self) -> None:
-        await self._call("profile", True)
+        await self._calls.call("profile", True)
 
     async def stop_profile(self) -> None:
-        await self._call("profile", False)
+        await self._calls.call("profile", False)
 
     async def sleep(self, level: int = 1) -> None:
         """Give device memory back until `wake_up`; the prefix cache is reset first."""
-        await self._call("sleep", level)
-        self._stats.submit("record_sleep_state", True, level)
+        await self._calls.sleep(level)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        await self._call("wake_up", tags)
-        self._stats.submit("record_sleep_state", False, 0)
+        await self._calls.wake_up(tags)
 
     async def is_sleeping(self) -> bool:
-        return all(await self._call("is_sleeping"))
+        return await self._calls.all("is_sleeping")
 
-    # ------------------------------------------------------------------ the rest
+    # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
         self._stats.submit("log")
@@ -167,3 +290,34 @@ class AsyncLLM(FrontEnd):
         if self.io_processor is None:
             raise ValueError("no tokenizer is loaded (skip_tokenizer_init or no io_processor)")
         return self.io_processor.get_tokenizer()
+
+    # ------------------------------------------------------------------ health, end
+    async def check_health(self) -> None:
+        """Raise EngineDeadError if no request can be served."""
+        self._client.check_alive()
+
+    @property
+    def errored(self) -> bool:
+        return self._client.dead is not None
+
+    @property
+    def is_running(self) -> bool:
+        return not self._handler.stopped
+
+    @property
+    def dead_error(self) -> EngineDeadError:
+        return EngineDeadError(f"the engine is gone: {self._client.dead}")
+
+    def shutdown(self, timeout: float = 5.0) -> None:
+        """Stop the engine; open streams end with EngineDeadError. Idempotent, from any thread."""
+        if self._closed:
+            return
+        self._closed = True
+        self._client.dead = self._client.dead or "it was shut down"
+        self._handler.stop(EngineDeadError("the engine was shut down"))
+        self._engines.shutdown(timeout)
+        if self.io_processor is not None:
+            self.io_processor.shutdown()
+
+    def __del__(self) -> None:
+        self.shutdown()

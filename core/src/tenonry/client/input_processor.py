@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.client.faults import ask_io_processor
+from tenonry.client.io_calls import io_call
 from tenonry.errors import RequestError
 from tenonry.handle import make_handle
 from tenonry.info import ModelInfo
@@ -37,15 +37,12 @@ class InputProcessor:
         seed: int,
         index: int = 0,
     ) -> None:
-        self._model, self._io, self._limits = (
-            model,
-            io,
-            RequestLimits(max_model_len, model.vocab_size),
-        )
+        self._model = model
+        self._io = io
+        self._limits = RequestLimits(max_model_len, model.vocab_size)
         base = make_handle(index, 0)
-        self._handles = itertools.count(
-            base + 1
-        )  # long texts are processed in threads, and `next` is atomic
+        # Long texts are processed in threads, and `next` is atomic.
+        self._handles = itertools.count(base + 1)
         self._seeds = random.Random(seed + base)  # noqa: S311 - no secrets
 
     def process(
@@ -103,15 +100,8 @@ class InputProcessor:
                 "no tokenizer is loaded; give token ids: {'prompt_token_ids': [...]}", "prompt"
             )
         given = prompt if ids is None else {"prompt_token_ids": ids.tolist()}
-        processed: ProcessedPrompt = ask_io_processor(
-            self._io,
-            request_id,
-            "process_prompt",
-            given,
-            params,
-            add_special_tokens=add_special_tokens,
-        )
-        return processed
+        with io_call(self._io, request_id, "process_prompt"):
+            return self._io.process_prompt(given, params, add_special_tokens=add_special_tokens)
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())

@@ -1,6 +1,7 @@
-"""Moves outputs from the engine's socket into streams, on the event loop. Front end.
+"""Moves outputs from the engines' socket into streams, on the event loop, and ends the streams of dead engines.
+Front end.
 
-It holds no reference to the AsyncLLM, so that one can be collected while it listens.
+It holds no reference to the AsyncLLM, so that one can be collected while its handler listens.
 """
 
 from __future__ import annotations
@@ -10,45 +11,61 @@ import contextlib
 import logging
 import threading
 
-from tenonry.client.core_client import CoreClient
-from tenonry.client.gate import Gate
+from tenonry.client.admission import Admission
+from tenonry.client.engines import Engines
 from tenonry.client.output_processor import OutputProcessor
-from tenonry.client.stat_manager import StatManager
-from tenonry.errors import EngineDeadError
+from tenonry.errors import EngineDeadError, TenonryError
 from tenonry.messages import EngineCoreOutputs
 from tenonry.stats import SchedulerStats
 
 logger = logging.getLogger(__name__)
 CHUNK_SIZE = 128  # requests worked on before other tasks of the loop get their turn
 MAX_FRAMES_PER_TURN = 16
-LAST_WORDS_S = 0.05
+DRAIN_GRACE_S = 0.05  # for outputs of a dead engine that are still in the socket
 STOP_TIMEOUT_S = 1.0
 
 
 class OutputHandler:
-    """Listens, on the running loop, from construction to `stop`. Any exception of its own ends every open request."""
+    """Listens on one event loop, from `listen` to `stop`. An exception of its own ends every open request."""
 
-    def __init__(
-        self, client: CoreClient, outputs: OutputProcessor, stats: StatManager, gate: Gate
-    ) -> None:
-        self._client, self._outputs, self._stats, self._gate = client, outputs, stats, gate
-        self.loop = asyncio.get_running_loop()
-        self._thread = threading.get_ident()
+    def __init__(self, engines: Engines, outputs: OutputProcessor, admission: Admission) -> None:
+        self._engines = engines
+        self._client = engines.client
+        self._stats = engines.stats
+        self._outputs = outputs
+        self._admission = admission
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0
+        self._fd = -1
+        self._has_turn = False  # `_turn` is scheduled
         self.stopped = False
-        self._busy = False  # another turn is about to come
-        self._fd = client.output_fd
-        self.loop.add_reader(self._fd, self._on_readable)
-        self.loop.call_soon(
-            self._on_readable
-        )  # the descriptor is edge-triggered: something may be there already
 
+    def listen(self) -> None:
+        """Listen on the running loop. Idempotent; raises TenonryError on any other loop than the first."""
+        loop = asyncio.get_running_loop()
+        if self._loop is loop:
+            return
+        if self._loop is not None:
+            raise TenonryError("this AsyncLLM serves another event loop; use it from one loop only")
+        self._fd = self._client.output_fd
+        self._thread = threading.get_ident()
+        self._loop = loop
+        loop.add_reader(self._fd, self._on_readable)
+        # The descriptor is edge-triggered: something may be there already.
+        loop.call_soon(self._on_readable)
+        for link in list(self._client.engines.values()):
+            if link.dead:  # since before the loop ran
+                self._on_engine_dead(loop, link.index, link.dead)
+        self._engines.listen(loop, self._outputs.take_iterations)
+
+    # ------------------------------------------------------------------ outputs
     def _on_readable(self) -> None:
-        if not self._busy:
+        if not self._has_turn:
             self._turn()
 
     def _turn(self) -> None:
         """Work through one chunk of the touched requests; drain the socket when there are none left."""
-        if self.stopped:
+        if self.stopped or self._loop is None:
             return
         try:
             is_drained = not self._outputs.touched and self._drain()
@@ -61,9 +78,9 @@ class OutputHandler:
             self._client.dead = f"the output handler failed: {error}"
             self.stop(EngineDeadError(self._client.dead))
             return
-        self._busy = bool(self._outputs.touched) or not is_drained
-        if self._busy:
-            self.loop.call_soon(self._turn)
+        self._has_turn = bool(self._outputs.touched) or not is_drained
+        if self._has_turn:
+            self._loop.call_soon(self._turn)
 
     def _drain(self) -> bool:
         """Take frames in; False if there may be more."""
@@ -74,20 +91,25 @@ class OutputHandler:
             self._outputs.absorb(outputs)
             if outputs.scheduler_stats is not None and self._stats.enabled:
                 self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
-            if (
-                outputs.prompt_logprobs
-            ):  # as long to take in as many frames; a step has no more of them than its tokens
-                break
+            if outputs.prompt_logprobs:
+                break  # they take as long as many frames; a step has at most one per token
         return False
 
-    def engine_died(self, index: int, reason: str) -> None:
-        """From any thread: end the requests of an engine, once what it still managed to say has arrived."""
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.call_soon_threadsafe(
-                self.loop.call_later, LAST_WORDS_S, self._bury, index, reason
+    # ------------------------------------------------------------------ dead engines
+    def died(self, index: int, reason: str) -> None:
+        """From any thread: an engine ended unasked. Its streams end once outputs that it still sent have arrived."""
+        logger.error("the engine died: %s", reason)
+        self._client.engine_died(index, reason)
+        if self._loop is not None:
+            self._on_engine_dead(self._loop, index, reason)
+
+    def _on_engine_dead(self, loop: asyncio.AbstractEventLoop, index: int, reason: str) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
+            loop.call_soon_threadsafe(
+                loop.call_later, DRAIN_GRACE_S, self._fail_engine, index, reason
             )
 
-    def _bury(self, index: int, reason: str) -> None:
+    def _fail_engine(self, index: int, reason: str) -> None:
         aborts: list[int] = []
         with contextlib.suppress(Exception):
             while not self.stopped and (outputs := self._client.receive()) is not None:
@@ -97,38 +119,38 @@ class OutputHandler:
         if self._client.dead is not None:
             self.stop(EngineDeadError(f"the engine died: {reason}"))
         else:
-            others = self._outputs.fail(
-                lost, EngineDeadError(f"the engine of this request died: {reason}")
-            )
-            self._client.abort_requests([*aborts, *others])
-        # Nothing that comes from this engine will bring the numbers of its requests, or say that it runs none.
+            error = EngineDeadError(f"the engine of this request died: {reason}")
+            siblings = self._outputs.fail(lost, error)
+            self._client.abort_requests([*aborts, *siblings])
+        # No frame of this engine will bring the numbers of its requests, or say that it runs none.
         last = EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
         self._stats.observe(last, self._outputs.take_iteration(index))
 
+    # ------------------------------------------------------------------ end
     def stop(self, error: Exception) -> None:
-        """Listen no more; every open request ends with `error`. Idempotent, from any thread.
+        """Stop listening; every open request ends with `error`. Idempotent, from any thread.
 
-        When it returns the loop touches the sockets no more, unless something blocks the loop.
+        When it returns the loop uses the sockets no more, unless something blocks the loop.
         """
         if self.stopped:
             return
         self.stopped = True
-        if not self.loop.is_running() or threading.get_ident() == self._thread:
+        loop = self._loop
+        if loop is None or not loop.is_running() or threading.get_ident() == self._thread:
             self._finish(error)
             return
         finished = threading.Event()
         with contextlib.suppress(RuntimeError):  # it was closed meanwhile
-            self.loop.call_soon_threadsafe(self._finish, error)
-            self.loop.call_soon_threadsafe(finished.set)
+            loop.call_soon_threadsafe(self._finish, error)
+            loop.call_soon_threadsafe(finished.set)
             finished.wait(STOP_TIMEOUT_S)
 
     def _finish(self, error: Exception) -> None:
         with contextlib.suppress(EngineDeadError):
-            self._client.abort_requests(
-                self._outputs.live_handles()
-            )  # the engine need not go on for nobody
-        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self.loop.remove_reader(self._fd)
+            self._client.abort_requests(self._outputs.live_handles())
+        with contextlib.suppress(RuntimeError):  # the loop is closed, and no caller waits
+            if self._loop is not None:
+                self._loop.remove_reader(self._fd)
             self._outputs.fail_all(error)
             self._client.fail_calls(error)
-            self._gate.opened.set()
+            self._admission.resume()

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from tenonry.client.constant_list import ConstantList
-from tenonry.client.faults import ask_io_processor, io_fault
+from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
 from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
@@ -35,10 +35,11 @@ class OutputProcessor:
     def __init__(
         self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False
     ) -> None:
-        self._io, self._clock, self._log_stats = io, clock, log_stats
-        self._completions: dict[
-            int, Completion
-        ] = {}  # those that have not ended, and that engines still run
+        self._io = io
+        self._clock = clock
+        self._log_stats = log_stats
+        # Those that have not ended, and that engines still run.
+        self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
         self.touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that the engine need not go on with
@@ -66,9 +67,8 @@ class OutputProcessor:
             params, detokenizer = request.sampling_params, None
             if self._io is not None and params.detokenize:
                 prompt = ConstantList(stream.prompt_token_ids)
-                detokenizer = ask_io_processor(
-                    self._io, stream.request_id, "make_detokenizer", prompt, params
-                )
+                with io_call(self._io, stream.request_id, "make_detokenizer"):
+                    detokenizer = self._io.make_detokenizer(prompt, params)
             stream.completions.append(Completion(request.handle, index, stream, detokenizer))
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream

@@ -1,0 +1,114 @@
+"""Admission of requests: they wait while the front end is paused, and are refused while it drains or is full."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import time
+from collections.abc import Iterator
+
+from tenonry.client.engines import Engines
+from tenonry.client.output_processor import OutputProcessor
+from tenonry.config import EngineConfig
+from tenonry.errors import DrainingError, QueueFullError, RequestError
+
+EMPTY_POLL_S = 0.02
+DRAINING_RETRY_S = 5.0
+
+
+class Admission:
+    """Counts completions: those that the engines run or queue, and those that are not yet sent (`held`)."""
+
+    def __init__(self, config: EngineConfig, outputs: OutputProcessor, engines: Engines) -> None:
+        self._config = config
+        self._outputs = outputs
+        self._engines = engines
+        self._stats = engines.stats
+        self._resumed = asyncio.Event()
+        self._resumed.set()
+        self.held = 0
+        self.is_draining = False
+
+    # ------------------------------------------------------------------ pausing
+    @property
+    def is_paused(self) -> bool:
+        return not self._resumed.is_set()
+
+    def pause(self) -> None:
+        """Hold requests back until `resume`."""
+        self._resumed.clear()
+
+    def resume(self) -> None:
+        """Admit the requests that were held back. Also called once no engine is left, so that they fail."""
+        self._resumed.set()
+
+    async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
+        """Refuse new requests and wait for the admitted ones; False if some still run after `timeout` seconds."""
+        self.is_draining = True
+        return await self.wait_until_empty(timeout)
+
+    async def wait_until_empty(self, timeout: float = math.inf) -> bool:  # noqa: ASYNC109 - as above
+        """Wait until no request runs; False if some still do after `timeout` seconds, or the engines are dead.
+
+        While draining, requests that are not yet sent count, too.
+        """
+        deadline = time.monotonic() + timeout
+        while len(self._outputs) or (self.is_draining and self.held):
+            if self._engines.client.dead is not None or time.monotonic() > deadline:
+                return False
+            await asyncio.sleep(EMPTY_POLL_S)
+        return True
+
+    # ------------------------------------------------------------------ admitting
+    @property
+    def capacity(self) -> float:
+        """Completions that all engines can run and `max_num_queued_reqs` more; this front end's share of them."""
+        queued = self._config.max_num_queued_reqs
+        if queued is None:
+            return math.inf
+        running = self._config.max_num_seqs * len(self._engines.info.engine_indexes)
+        return math.ceil((running + queued) / self._engines.count)
+
+    @contextlib.contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """Reserve capacity for `count` completions until they are with the output processor.
+
+        Raises QueueFullError, DrainingError, or RequestError for more than the capacity. Stat loggers get a record of
+        each refusal, and of each request that turns out to be invalid while its completions are held.
+        """
+        self._check_capacity(count)
+        self.held += count
+        try:
+            yield
+        except RequestError:
+            self._stats.submit("record_rejection", "invalid")
+            raise
+        finally:
+            self.held -= count
+
+    def _check_capacity(self, count: int) -> None:
+        if self.is_draining:
+            self._stats.submit("record_rejection", "draining")
+            raise DrainingError(
+                "the server is shutting down and accepts no new requests",
+                retry_after_s=DRAINING_RETRY_S,
+            )
+        admitted = self._outputs.num_completions + self.held
+        capacity = self.capacity
+        if count > capacity:
+            self._stats.submit("record_rejection", "invalid")
+            raise RequestError(
+                f"n={count}: the capacity is {capacity} sequences in all; lower n", "n"
+            )
+        if admitted + count > capacity:
+            self._stats.submit("record_rejection", "queue_full")
+            raise QueueFullError(
+                f"{admitted} sequences run or wait, the request brings {count}, and the capacity is {capacity} "
+                f"with max_num_queued_reqs={self._config.max_num_queued_reqs}; try again later"
+            )
+
+    async def wait(self) -> None:
+        """Wait until admission resumes. Re-checks, because it may have been paused again before this task runs."""
+        while not self._resumed.is_set():
+            await self._resumed.wait()

@@ -1,0 +1,48 @@
+"""Calls of an IO processor: an exception fails the one request and names the plugin. Front end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+
+from tenonry.errors import EngineGenerateError, PluginFault, RequestError
+from tenonry.interfaces.io_processor import IOProcessor
+from tenonry.outputs import RequestOutput
+from tenonry.plugin.discovery import distribution_of_module
+
+PostProcess = Callable[[RequestOutput], RequestOutput]
+
+
+@contextlib.contextmanager
+def io_call(io: IOProcessor, request_id: str, call: str) -> Iterator[None]:
+    """Around one call of `io`: RequestError passes as it is, any other exception becomes `io_fault`."""
+    try:
+        yield
+    except RequestError:
+        raise
+    except Exception as error:  # noqa: BLE001 - raised again, with the plugin's name
+        fault = io_fault(io, request_id, call, error)
+        raise fault from fault.__cause__
+
+
+def io_fault(
+    io: IOProcessor | None, request_id: str, call: str, cause: Exception
+) -> EngineGenerateError:
+    """The error of the request; its `__cause__` is the PluginFault."""
+    plugin = f"{type(io).__module__}:{type(io).__qualname__}"
+    fault = PluginFault(plugin, *distribution_of_module(type(io).__module__), call, cause)
+    error = EngineGenerateError(f"request {request_id} failed: {fault}")
+    error.__cause__ = fault
+    return error
+
+
+def post_processor(io: IOProcessor | None) -> PostProcess | None:
+    """The function that every output passes before the caller gets it; None where it would change nothing."""
+    if io is None or type(io).post_process is IOProcessor.post_process:
+        return None
+
+    def post_process(output: RequestOutput) -> RequestOutput:
+        with io_call(io, output.request_id, "post_process"):
+            return io.post_process(output)
+
+    return post_process
