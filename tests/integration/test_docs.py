@@ -305,3 +305,10 @@ def test_links_between_pages_lead_somewhere():
         if not found.exists() or (anchor and anchor not in anchors(found))
     ]
     assert broken == []
+
+
+def test_index_lists_every_page_once():
+    index = ROOT / "docs" / "README.md"
+    listed = re.findall(r"^- \[[^]]+\]\(([^)]+)\)", index.read_text(), re.MULTILINE)
+    pages = [str(page.relative_to(index.parent)) for page in index.parent.rglob("*.md")]
+    assert sorted(listed) == sorted(set(pages) - {index.name})
