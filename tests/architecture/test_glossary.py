@@ -10,12 +10,13 @@ PAGE = ROOT / "docs" / "reference" / "glossary.md"
 ENTRY = re.compile(r"^\*\*([^*]+)\*\*: (.+?)(?=\n\n|\Z)", re.MULTILINE | re.DOTALL)
 NEEDED = {
     "admission", "block", "block hash", "block table", "capability", "chunked prefill", "client", "column",
-    "conformance suite", "connector", "coordinator", "decode", "depth", "drain", "dummy step", "engine", "entry point",
-    "epoch", "evict", "executor", "extension point", "free", "front end", "generation", "handle", "heartbeat", "hook",
-    "hook module", "hub", "interface", "interface version", "IO processor", "kernel", "KV cache", "KV group",
-    "launcher", "lifeline", "load balancer", "lockstep", "pending token", "plan", "plugin", "point", "policy", "preempt", "prefill",
-    "prefix cache", "rank", "row", "run directory", "scheduler", "slot", "stat logger", "stay", "step", "supervisor",
-    "terminal outcome", "transfer", "validator", "wave", "worker",
+    "conformance suite", "connector", "coordinator", "decode", "depth", "drain", "dummy step", "engine",
+    "entry point", "epoch", "evict", "executor", "extension point", "free", "front end", "generation", "handle",
+    "heartbeat", "hook", "hook module", "hub", "interface", "interface version", "IO processor", "kernel",
+    "KV cache", "KV group", "launcher", "lifeline", "load balancer", "lockstep", "pending token", "plan",
+    "plugin", "point", "policy", "preempt", "prefill", "prefix cache", "rank", "row", "run directory",
+    "scheduler", "slot", "stat logger", "stay", "step", "supervisor", "terminal outcome", "transfer",
+    "validator", "wave", "worker",
 }  # fmt: skip
 
 
