@@ -60,7 +60,9 @@ class SchedulerRig:
     ) -> None:
         manager = PluginManager(config.plugins)
         self._entry = manager.resolve("scheduler", config.scheduler, config)
-        self._config, self._steps, self._depth = config, steps, depth
+        self._config = config
+        self._steps = steps
+        self._depth = depth
         self._clock = time.thread_time if cpu_clock else time.perf_counter
         self.origin = (
             f"{self._entry.distribution} {self._entry.version}".strip() or self._entry.path
@@ -122,12 +124,10 @@ class Drive:
         depth: int,
         clock: Callable[[], float],
     ) -> None:
-        self.scheduler, self._validator, self._depth, self._clock = (
-            scheduler,
-            validator,
-            depth,
-            clock,
-        )
+        self.scheduler = scheduler
+        self._validator = validator
+        self._depth = depth
+        self._clock = clock
         self._in_flight: deque[SchedulerOutput] = deque()
         self._requests = 0
         self._params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
