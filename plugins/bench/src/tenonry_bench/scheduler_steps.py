@@ -149,7 +149,7 @@ class Drive:
         """Step until all `running` requests have decoded a while. Raises TenonryError if they never do."""
         decoding = 0
         for _ in range(MAX_SETTLE_STEPS):
-            if not self.scheduler.has_unfinished_requests():
+            if not any(self.scheduler.get_request_counts()):
                 break
             output = self.step(StepTimes())
             decoding = decoding + 1 if len(output.row) == running == output.total_tokens else 0
