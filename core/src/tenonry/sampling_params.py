@@ -130,7 +130,7 @@ def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
         return
     if field in _BOUNDS:
         low, high = _BOUNDS[field]
-        is_open = field in _EXCLUSIVE_LOW
+        is_open = field == "top_p"  # 0 would keep no token at all
         if not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
             bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
             raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
@@ -180,4 +180,3 @@ _LENGTHS = {
 }
 _FIELDS = msgspec.structs.fields(SamplingParams)
 _VALUES = operator.attrgetter(*(info.name for info in _FIELDS))
-_EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all
