@@ -263,10 +263,23 @@ def test_window_is_seeded_with_words_that_skipped_tokens_follow(codecs):
     assert run(plain(codec, [user] * 40), [[token_id] for token_id in words]) == "the cat"
 
 
-@pytest.mark.parametrize("kind", ["byte_level", "llama"])
-def test_token_texts_add_up_inside_a_text(codecs, kind):
+@pytest.mark.parametrize("kind", ["byte_level", "llama", "gemma", "unigram", "wordpiece"])
+def test_bytes_of_the_tokens_after_a_prompt_decode_to_their_text(codecs, kind):
     codec = codecs[kind]
-    ids = codec.encode("the cat was happy", add_special_tokens=False)
-    assert "".join(codec.token_text(token_id) for token_id in ids).strip() == "the cat was happy"
-    duck = codec.encode("🦆", add_special_tokens=False)
-    assert REPLACEMENT in codec.token_text(duck[-1])
+    ids = codec.encode("the cat was 🦆 é happy<|user|>", add_special_tokens=False)
+    for skip in (False, True):
+        stream = codec.stream(ids[:1], skip_special_tokens=skip)
+        pieces = [codec.token_bytes(i, skip_special_tokens=skip) for i in ids[1:]]
+        text = "".join(stream.feed(token_id) for token_id in ids[1:]) + stream.flush()
+        assert b"".join(pieces).decode() == text
+        assert pieces[-1] == (b"" if skip else b"<|user|>")
+    assert codec.token_bytes(10**6, skip_special_tokens=False) == b""
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "llama"])
+def test_a_part_of_a_character_has_its_own_bytes(codecs, kind):
+    codec = codecs[kind]
+    ids = codec.encode("🦆", add_special_tokens=False)
+    pieces = [codec.token_bytes(token_id, skip_special_tokens=False) for token_id in ids]
+    assert len(pieces[-1]) < 4
+    assert "".join(map(bytes.hex, pieces)).endswith("🦆".encode().hex())

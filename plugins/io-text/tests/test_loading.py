@@ -197,7 +197,7 @@ def test_tokenizer_written_in_python(tmp_path):
     pieces = [detokenizer.push([token_id]) for token_id in [*ids, 10**6]]
     assert "".join(pieces) == "a 🦆é"
     assert detokenizer.stop_reason == "é"
-    assert codec.token_text(ids[0]) == "a"
+    assert codec.token_bytes(ids[0], skip_special_tokens=False) == b"a"
     with pytest.raises(RequestError, match="-1"):
         codec.decode([-1], skip_special_tokens=False)
 

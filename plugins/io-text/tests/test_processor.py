@@ -185,6 +185,8 @@ class TestText:
         assert processor.decode(ids) == "<s> the cat"
         assert processor.decode(np.array(ids), skip_special_tokens=True) == "the cat"
         assert "".join(processor.token_texts(ids)) == "<s> the cat"
+        assert processor.token_bytes(ids) == [text.encode() for text in processor.token_texts(ids)]
+        assert processor.token_bytes(ids, skip_special_tokens=True)[0] == b""
 
     def test_several_threads(self, processor):
         texts = [f"the cat number {index} sat" for index in range(64)]

@@ -80,6 +80,13 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         """Each id as a text of its own, for log-probabilities: a leading space is kept, half characters are marked."""
         return [self.decode([token_id]) for token_id in token_ids]
 
+    def token_bytes(
+        self, token_ids: Sequence[int], *, skip_special_tokens: bool = False
+    ) -> list[bytes]:
+        """What each id adds to a text, in UTF-8: a part of a character is its own bytes, a skipped token is nothing."""
+        texts = [self.decode([i], skip_special_tokens=skip_special_tokens) for i in token_ids]
+        return [text.encode() for text in texts]
+
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
         """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""
         raise RequestError(

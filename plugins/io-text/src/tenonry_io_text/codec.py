@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from tenonry.errors import RequestError
 from tenonry_io_text.decoders import rule_for
 from tenonry_io_text.detokenizers import StreamDetokenizer, TableDetokenizer, TextStream
-from tenonry_io_text.pieces import PieceTable
 from tenonry_io_text.stop import StopDetokenizer
+from tenonry_io_text.token_table import TokenTable
 from tenonry_io_text.window import WindowStream
 
 
@@ -32,8 +32,8 @@ class Codec(Protocol):
         """A stream that continues the text of a prompt."""
         ...
 
-    def token_text(self, token_id: int) -> str:
-        """What one token contributes inside a text: leading space kept, U+FFFD for a part of a character."""
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        """What one token contributes inside a text, in UTF-8: leading space kept, perhaps a part of a character."""
         ...
 
 
@@ -50,7 +50,7 @@ class FastCodec:
         ]
         # two tables: with special tokens as text, and without
         self._tables = (
-            (PieceTable(tokenizer, rule), PieceTable(tokenizer, rule, special)) if rule else None
+            (TokenTable(tokenizer, rule), TokenTable(tokenizer, rule, special)) if rule else None
         )
 
     def encode(self, text: str, *, add_special_tokens: bool) -> list[int]:
@@ -79,11 +79,11 @@ class FastCodec:
             partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
         )
 
-    def token_text(self, token_id: int) -> str:
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
         if self._tables is None:
-            return self.decode([token_id], skip_special_tokens=False)
-        piece = self._tables[False].piece(token_id)
-        return piece if isinstance(piece, str) else piece.decode(errors="replace")
+            return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
+        piece = self._tables[skip_special_tokens].piece(token_id)
+        return piece.encode() if isinstance(piece, str) else piece
 
 
 class SlowCodec:
@@ -115,8 +115,8 @@ class SlowCodec:
             partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
         )
 
-    def token_text(self, token_id: int) -> str:
-        return self.decode([token_id], skip_special_tokens=False)
+    def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
+        return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
 
 
 def make_detokenizer(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from tenonry_io_text.decoders import decode_prefix, replaced
-from tenonry_io_text.pieces import PieceTable
+from tenonry_io_text.token_table import TokenTable
 
 SEED_TOKENS = 8  # a character has at most four bytes, so at most three tokens of the prompt can belong to an open one
 
@@ -28,7 +28,7 @@ class TextStream(Protocol):
 
 
 class TableStream:
-    """A stream over a `PieceTable`. The text after any number of tokens is that of decoding prompt and output at once.
+    """A stream over a `TokenTable`. The text after any number of tokens is that of decoding prompt and output at once.
 
     `_clean`: the next piece can be given out as it is; nothing is pending, and the text has begun.
     """
@@ -44,7 +44,7 @@ class TableStream:
         "stop_reason",
     )
 
-    def __init__(self, table: PieceTable, prompt_token_ids: Sequence[int]) -> None:
+    def __init__(self, table: TokenTable, prompt_token_ids: Sequence[int]) -> None:
         self._table = table
         self._get = table.texts.get
         self._first = table.rule.first_differs and all(

@@ -13,7 +13,7 @@ from tenonry_io_text.decoders import Rule
 MAX_TOKEN_ID = 2**32 - 1
 
 
-class PieceTable:
+class TokenTable:
     """Token id → piece. `texts` holds those that are whole characters: the only thing that a usual token needs."""
 
     __slots__ = ("_raw", "_skipped", "_tokenizer", "rule", "texts")
