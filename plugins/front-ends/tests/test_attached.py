@@ -23,7 +23,15 @@ from tenonry_front_ends import attached
 from tenonry_front_ends.attached import AttachedEngines, StatForwarder
 from tenonry_front_ends.channel import ControlLink, ControlRouter
 from tenonry_front_ends.hub import Hub
-from tenonry_front_ends.messages import AskMetrics, Heard, LoggerCall, Metrics, Place, Report, Stop
+from tenonry_front_ends.messages import (
+    AskMetrics,
+    Attachment,
+    Heard,
+    LoggerCall,
+    Metrics,
+    Report,
+    Stop,
+)
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, served_config, tokens
 
@@ -65,9 +73,9 @@ class Shared:
         return logger
 
     async def attach(self, index: int) -> AsyncLLM:
-        place = self.hub.place(index)
-        folder = os.path.dirname(place.control_address.removeprefix("ipc://"))  # noqa: PTH120
-        sent = msgspec.json.decode(msgspec.json.encode(place), type=Place)
+        attachment = self.hub.attachment(index)
+        folder = os.path.dirname(attachment.control_address.removeprefix("ipc://"))  # noqa: PTH120
+        sent = msgspec.json.decode(msgspec.json.encode(attachment), type=Attachment)
         self.links.append(ControlLink(sent))
         engines = AttachedEngines(self.config, self.links[-1])
         engine = await asyncio.to_thread(AsyncLLM, self.config, engines=engines)
@@ -236,7 +244,7 @@ class TestHub:
             await shared.attach(1)
             told: list[bool] = []
             shared.links[0].on_stop = told.append
-            shared.hub.place(2)  # has not come
+            shared.hub.attachment(2)  # has not come
             assert shared.hub.stop_servers(abort=True) == {1}
             await until(lambda: told == [True])
 
@@ -250,7 +258,7 @@ class Link:
         plan = PluginPlan(
             tuple(PlanEntry(kind="stat_logger", name=name, target="m:C") for name in loggers)
         )
-        self.place = Place(
+        self.attachment = Attachment(
             index=1, count=2, identity="1.1", control_address="", input_address="", output_address="", plan=plan,
             model=MODEL,
         )  # fmt: skip
@@ -270,7 +278,7 @@ class TestForwarder:
         """AF-22."""
         link = Link("x")
         assert forwarder(link).traces is False
-        link.place = msgspec.structs.replace(link.place, traces=True)
+        link.attachment = msgspec.structs.replace(link.attachment, traces=True)
         assert forwarder(link).traces is True
 
     def test_numbers_go_once_and_nothing_is_no_report(self):
@@ -388,8 +396,10 @@ class TestEnds:
         got: list[Any] = []
         router = ControlRouter(lambda *message: got.append(message))
         router.bind(address)
-        place = msgspec.structs.replace(Link().place, identity="1.5", control_address=address)
-        link = ControlLink(place)
+        attachment = msgspec.structs.replace(
+            Link().attachment, identity="1.5", control_address=address
+        )
+        link = ControlLink(attachment)
         try:
             for frames in ([b"\xc1"], [b"\x91\xa2\xdbx"], [b"a", b"b"], [b""]):
                 link._socket.send_multipart(frames)

@@ -47,11 +47,14 @@ TakeIterations = Callable[[], dict[int, IterationStats]]
 
 
 class StatForwarder(StatManager):
-    """In the place of the StatManager: the supervisor's stat loggers get what this server's would. Event loop."""
+    """In the attachment of the StatManager: the supervisor's stat loggers get what this server's would. Event loop."""
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         super().__init__(config, PluginPlan())
-        self.enabled, self.traces = bool(link.place.plan.all("stat_logger")), link.place.traces
+        self.enabled, self.traces = (
+            bool(link.attachment.plan.all("stat_logger")),
+            link.attachment.traces,
+        )
         self._link, self._unheard, self._unreported = link, 0, 0
         self._take: TakeIterations = dict
         self._records: list[StatRecord] = []
@@ -145,24 +148,26 @@ class AttachedEngines(Engines):
     stats: StatForwarder
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
-        place = link.place
+        attachment = link.attachment
         self.plan, self.model, self.index, self.count = (
-            place.plan,
-            place.model,
-            place.index,
-            place.count,
+            attachment.plan,
+            attachment.model,
+            attachment.index,
+            attachment.count,
         )
         self.stats, self._link = StatForwarder(config, link), link
-        curve = CurveKeys.decode(place.curve_keys) if place.curve_keys else None
-        self.client = CoreClient(config, self._lost, curve, place.index)
-        self.client.num_clients = place.count
+        curve = CurveKeys.decode(attachment.curve_keys) if attachment.curve_keys else None
+        self.client = CoreClient(config, self._lost, curve, attachment.index)
+        self.client.num_clients = attachment.count
         self._gone: set[int] = set()
         self._pids: dict[str, int] = {}
 
     def start(self) -> None:
         """Wait until the engines are ready and connected. Raises LaunchError or EngineDeadError."""
-        place = self._link.place
-        self._link.send(ServerHello(*self.client.bind(place.input_address, place.output_address)))
+        attachment = self._link.attachment
+        self._link.send(
+            ServerHello(*self.client.bind(attachment.input_address, attachment.output_address))
+        )
         while not isinstance(ready := self._link.receive(READY_POLL_MS), EnginesReady):
             pass  # however long it takes: without the supervisor this process ends
         self.info, self._pids = ready.info, ready.pids

@@ -13,7 +13,7 @@ import msgspec
 import zmq
 
 from tenonry.transport.sockets import make_socket
-from tenonry_front_ends.messages import Place, ServerMessage, SupervisorMessage
+from tenonry_front_ends.messages import Attachment, ServerMessage, SupervisorMessage
 
 logger = logging.getLogger("tenonry.front_ends")
 LINGER_MS = 1000
@@ -35,13 +35,13 @@ def _look_again(loop: asyncio.AbstractEventLoop | None, read: Work) -> None:
 class ControlLink:
     """A server's end. `on_stop(abort)` is called on the event loop when the supervisor wants this server to end."""
 
-    def __init__(self, place: Place) -> None:
-        self.place = place
+    def __init__(self, attachment: Attachment) -> None:
+        self.attachment = attachment
         self.on_stop: Callable[[bool], None] = lambda _: None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = make_socket(
-            self._context, zmq.DEALER, place.control_address,
-            bind=False, identity=place.identity.encode(), linger_ms=LINGER_MS,
+            self._context, zmq.DEALER, attachment.control_address,
+            bind=False, identity=attachment.identity.encode(), linger_ms=LINGER_MS,
         )  # fmt: skip
         self._decoder = msgspec.msgpack.Decoder(SupervisorMessage)
         self._loop: asyncio.AbstractEventLoop | None = None

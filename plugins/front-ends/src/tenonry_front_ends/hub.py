@@ -25,12 +25,12 @@ from tenonry.transport.folder import RunDirectory
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
     AskMetrics,
+    Attachment,
     EngineDied,
     EnginesReady,
     Flush,
     Heard,
     Metrics,
-    Place,
     Report,
     ServerConnected,
     ServerFailed,
@@ -88,13 +88,13 @@ class Hub:
         self._tasks: set[asyncio.Task[None]] = set()
 
     # ------------------------------------------------------------------ start
-    def place(self, index: int) -> Place:
-        """A place for a server that is about to start."""
+    def attachment(self, index: int) -> Attachment:
+        """A attachment for a server that is about to start."""
         meeting = self._fleet.meeting()
         address, identity = meeting.address("control"), f"{index}.{next(self._starts)}"
         self._control.bind(address)
         self._servers[identity.encode()] = _Server(index, meeting)
-        return Place(
+        return Attachment(
             index=index,
             count=self._num_servers,
             identity=identity,

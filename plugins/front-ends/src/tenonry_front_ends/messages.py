@@ -12,9 +12,9 @@ from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import StatRecord
 
 
-class Place(msgspec.Struct, frozen=True, kw_only=True):
+class Attachment(msgspec.Struct, frozen=True, kw_only=True):
     """Where an API server stands, as text for its process. `index` counts from 1 to `count`; `identity` is of this
-    process alone, so that one that follows in its place is not taken for it. `curve_keys` is a secret.
+    process alone, so that one that follows in its attachment is not taken for it. `curve_keys` is a secret.
     """
 
     index: int

@@ -14,9 +14,10 @@ from tenonry.config import EngineConfig
 from tenonry.errors import TenonryError
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry_front_ends.channel import ControlLink
-from tenonry_front_ends.messages import Place, ServerFailed
-from tenonry_openai_server.serving.front_door import FrontDoor
-from tenonry_openai_server.serving.lifecycle import run_door, set_up_logging, signals
+from tenonry_front_ends.messages import Attachment, ServerFailed
+from tenonry_openai_server.serving.http_thread import HTTPThread
+from tenonry_openai_server.serving.lifecycle import serve_until_stopped, signals
+from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
 
@@ -24,26 +25,26 @@ ROLE = f"{__name__}:run_api_server"
 
 
 def run_api_server(payload: Mapping[str, str]) -> int:
-    """The role of an API server's process; returns its exit status. `payload`: config, settings, place, socket,
+    """The role of an API server's process; returns its exit status. `payload`: config, settings, attachment, socket,
     opens ("at once", or "when ready").
     """
     config = EngineConfig.model_validate_json(payload["config"])
     settings = ServerConfig.model_validate_json(payload["settings"])
-    place = msgspec.json.decode(payload["place"], type=Place)
-    set_up_logging(f"api-server {place.index}")
-    link = ControlLink(place)
-    door = FrontDoor(
+    attachment = msgspec.json.decode(payload["attachment"], type=Attachment)
+    set_up_logging(f"api-server {attachment.index}", settings.root_path)
+    link = ControlLink(attachment)
+    http = HTTPThread(
         ServerState(config, settings),
         socket.socket(fileno=int(payload["socket"])),
         is_shared=True,
         opens_when_ready=payload["opens"] == "when ready",
     )
-    link.on_stop = door.stop
+    link.on_stop = http.stop
     try:
-        with signals(door, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
-            door.start()
-            return run_door(
-                door, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(door)
+        with signals(http, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
+            http.start()
+            return serve_until_stopped(
+                http, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(http)
             )
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
@@ -53,9 +54,9 @@ def run_api_server(payload: Mapping[str, str]) -> int:
         link.close()
 
 
-def _hear_sigterm(door: FrontDoor) -> None:
+def _hear_sigterm(http: HTTPThread) -> None:
     """One server of several can be told to end, too; while it starts that is the supervisor's affair."""
-    signal.signal(signal.SIGTERM, lambda *_: door.request_stop())
+    signal.signal(signal.SIGTERM, lambda *_: http.request_stop())
 
 
 def _attach(config: EngineConfig, link: ControlLink) -> object:

@@ -31,9 +31,9 @@ from tenonry_openai_server.serving.lifecycle import (
     StopStart,
     announce,
     set_title,
-    set_up_logging,
     signals,
 )
+from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
 
 logger = logging.getLogger("tenonry.server")
@@ -128,7 +128,7 @@ class TopProcess:
         payload = {
             "config": self._config.model_dump_json(),
             "settings": self._settings.model_dump_json(),
-            "place": msgspec.json.encode(self.hub.place(index)).decode(),
+            "attachment": msgspec.json.encode(self.hub.attachment(index)).decode(),
             "socket": str(fd),
             # one answers probes while the engines load; nobody is to meet one that is not ready beside others that are
             "opens": "at once" if index == 1 and index in self._waiting else "when ready",

@@ -18,9 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from tenonry.config import EngineConfig
 from tenonry.info import EngineInfo
-from tenonry.logs import configure_logging
 from tenonry.version import __version__
-from tenonry_openai_server.serving.front_door import FrontDoor
+from tenonry_openai_server.serving.http_thread import HTTPThread
+from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
 
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-PROBES = frozenset({"/health", "/ready", "/metrics"})
 POLL_S = 0.5  # a signal may reach another thread; the main thread looks up at least this often
 
 
@@ -59,43 +58,43 @@ def serve(
 
     Raises TenonryError when the engines cannot start or the server is set up wrongly.
     """
-    set_up_logging("api-server")
+    set_up_logging("api-server", settings.root_path)
     set_title("api-server 0")
-    door = FrontDoor(ServerState(config, settings), sock)
-    with signals(door) as start:
-        door.start()
+    http = HTTPThread(ServerState(config, settings), sock)
+    with signals(http) as start:
+        http.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
-        return run_door(
-            door, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings)
+        return serve_until_stopped(
+            http, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings)
         )
 
 
-def run_door(
-    door: FrontDoor,
+def serve_until_stopped(
+    http: HTTPThread,
     start: Start,
     make_engine: Callable[[EngineConfig], AsyncLLM],
     on_ready: Callable[[AsyncLLM], None] | None = None,
 ) -> int:
-    """Load the engine behind a door that is open already, and serve; as `serve`, from there on."""
+    """Load the engine behind a http that is open already, and serve; as `serve`, from there on."""
     engine: Any = None
     try:
         start.is_underway = True
-        if door.is_stopping:
+        if http.is_stopping:
             raise StopStart
-        engine = make_engine(door.state.config)
+        engine = make_engine(http.state.config)
         start.is_underway = False
-        if door.is_stopping:
+        if http.is_stopping:
             raise StopStart
-        door.attach(engine)
+        http.attach(engine)
         if on_ready is not None:
             on_ready(engine)
-        return door.wait(POLL_S)
+        return http.wait(POLL_S)
     except StopStart:
         logger.info("stopped before the model was loaded")
         return 0
     finally:
         start.is_underway = False
-        door.close()
+        http.close()
         if engine is not None:
             engine.shutdown()
 
@@ -156,25 +155,6 @@ def announce(info: EngineInfo, settings: ServerConfig) -> None:
         f"tenonry {__version__} ready at {settings.url} · {info.model} · plugins: {plugins}\n"
     )
     sys.stdout.flush()
-
-
-def set_up_logging(process: str) -> None:
-    """The server's own lines and those of the HTTP library look alike and go to standard error."""
-    configure_logging(process)
-    handlers = logging.getLogger("tenonry").handlers
-    for name, level in (("uvicorn.error", logging.WARNING), ("uvicorn.access", logging.INFO)):
-        library = logging.getLogger(name)
-        library.handlers, library.propagate = list(handlers), False
-        library.setLevel(level)
-    logging.getLogger("uvicorn.access").filters = [_no_probe]
-
-
-def _no_probe(record: logging.LogRecord) -> bool:
-    """Probes and scrapers that are content come every few seconds; they would drown what matters."""
-    path, status = (
-        record.args[2:5:2] if isinstance(record.args, tuple) and len(record.args) == 5 else ("", 0)
-    )
-    return path not in PROBES or status != 200
 
 
 def set_title(process: str) -> None:

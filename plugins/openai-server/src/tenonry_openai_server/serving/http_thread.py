@@ -25,7 +25,7 @@ DEAD_LINGER_S = (
 FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 
 
-class FrontDoor:
+class HTTPThread:
     """Answers HTTP from `start()` on, or from `attach()`.
 
     Methods are called from the main thread, but for those that start with `_`.
@@ -78,7 +78,7 @@ class FrontDoor:
     def stop(self, abort: bool) -> None:
         """The same, said by someone who knows which of the two it means."""
         self.is_stopping = True
-        self._call(self._abandon if abort else self._stopping.set)
+        self._call(self._abort if abort else self._stopping.set)
 
     def wait(self, poll_s: float) -> int:
         """Wait for the end, waking every `poll_s` seconds for signals. Returns the exit status."""
@@ -90,7 +90,7 @@ class FrontDoor:
 
     def close(self) -> None:
         """End the thread, whatever it does."""
-        self._call(self._abandon)
+        self._call(self._abort)
         self._thread.join()
         self.sock.close()
         if self.state.settings.uds and not self._is_shared:
@@ -160,7 +160,7 @@ class FrontDoor:
         if self._stops > 1:
             self._aborting.set()
 
-    def _abandon(self) -> None:
+    def _abort(self) -> None:
         self._stopping.set()
         self._aborting.set()
 
@@ -168,7 +168,7 @@ class FrontDoor:
         """Until a stop is asked for, or the engine dies. Returns the exit status."""
         while not self._stopping.is_set():
             if self.state.phase is Phase.READY and self.state.engine.errored:
-                return await self._mourn()
+                return await self._on_engine_dead()
             await _wait(self._stopping, HEALTH_POLL_S)
         started = self.state.phase is not Phase.STARTING
         self.state.phase = Phase.DRAINING
@@ -198,7 +198,7 @@ class FrontDoor:
         await self._flush()
         return 1 if engine.errored else 0
 
-    async def _mourn(self) -> int:
+    async def _on_engine_dead(self) -> int:
         """The engine is dead: waiting clients are told, then the server ends."""
         logger.critical("the engine has died; stopping")
         self.state.phase = Phase.DEAD
