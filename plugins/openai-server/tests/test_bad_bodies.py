@@ -110,8 +110,8 @@ def test_any_bytes(api, path, body):
         (b'{"prompt": "\\ud800"}', "not valid JSON"),
         (b'{"prompt": "\xff"}', "not valid JSON"),
         (b"[" * 100_000, "must be a JSON object"),
-        (b'{"x": ' + b"[" * 100_000, "nested too deeply"),
-        (b'{"prompt": "a", "x": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, "not valid JSON"),
+        (b'{"seed": ' + b"[" * 100_000, "nested too deeply"),
+        (b'{"prompt": "a", "seed": ' + b'{"a":' * 100_000 + b"1" + b"}" * 100_001, "not valid JSON"),
         (b'{"prompt": "a", "seed": ' + b"9" * 5000 + b"}", ""),
         (b'{"prompt": "a", "temperature": NaN}', "not valid JSON"),
         (b'{"prompt": "a", "top_p": Infinity}', "not valid JSON"),
@@ -216,12 +216,15 @@ def test_huge_field_is_refused_in_few_words(field, value, api):
     [
         ("/v1/completions", {"prompt": ["a"] * 32, "n": 128, "allowed_token_ids": [5] * 10_000}),
         ("/v1/completions", {"prompt": ["a"] * 1024, "bad_words": ["x" * 100] * 256}),
-        ("/v1/chat/completions", {"n": 128, "stop": ["x" * 1000] * 64}),
+        (
+            "/v1/chat/completions",
+            {"messages": [{"role": "user", "content": "x"}], "n": 128, "stop": ["x" * 1000] * 64},
+        ),
     ],
 )
 def test_large_settings_are_not_multiplied(path, body, api):
     """Reliability, fault 23: every completion takes a copy of the settings to an engine, where others wait."""
-    response = api.post(path, {"messages": [{"role": "user", "content": "x"}], **body})
+    response = api.post(path, body)
     assert response.status_code == 400
     assert is_openais(response)
     assert "completions with" in response.json()["error"]["message"]
@@ -253,18 +256,36 @@ def test_messages_do_not_multiply_their_parts(message, api):
     )
 
 
-def test_fields_of_a_large_body_that_mean_nothing_are_never_listed(api, monkeypatch):
+def test_first_unknown_field_of_a_large_body_ends_its_reading(api, monkeypatch):
     """Reliability, fault 20: a million fields with names of their own occupied the event loop for a second."""
+    decoded = []
+    decode = parse._decode
+    monkeypatch.setattr(parse, "_decode", lambda *args: decoded.append(args) or decode(*args))
     body = {"prompt": "a", **{f"x{i}": i for i in range(100_000)}}
-    monkeypatch.setattr(parse, "_list_fields", None)
+    error = api.post("/v1/completions", body).json()["error"]
+    assert (error["param"], error["code"]) == ("x0", "unknown_parameter")
+    assert not decoded
+
+
+def test_large_body_names_what_is_wrong_with_its_known_fields(api):
+    body = {"prompt": "a", "metadata": {f"x{i}": i for i in range(100_000)}}
     assert api.post("/v1/completions", body).status_code == 200
-    assert (
-        api.post("/v1/completions", {**body, "suffix": "b"}).json()["error"]["code"]
-        == "unsupported"
-    )
+    unsupported = api.post("/v1/completions", {**body, "suffix": "b"})
+    assert unsupported.json()["error"]["code"] == "unsupported"
     assert api.post("/v1/completions", {**body, "n": 0}).json()["error"]["param"] == "n"
     del body["prompt"]
     assert "prompt: is missing" in api.post("/v1/completions", body).text
+
+
+@pytest.mark.parametrize(("ids", "bad"), [([104, 2**20], 1), ([2**31 - 1, 2**20], 0)])
+def test_detokenize_names_the_first_id_beyond_the_vocabulary(ids, bad, api):
+    response = api.post("/detokenize", {"tokens": ids})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["param"] == f"tokens.{bad}"
+    assert f"token id {ids[bad]} " in error["message"]
+    assert f"0 to {2**20 - 1}" in error["message"]
+    assert api.post("/detokenize", {"tokens": [2**20 - 1]}).status_code == 200
 
 
 def test_many_bad_token_ids_are_one_error(api):
