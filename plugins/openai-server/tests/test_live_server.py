@@ -117,8 +117,8 @@ def test_official_client_that_leaves_is_aborted(client, live, eventually):
         b"GARBAGE\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
         b"GET / HTTP/9.9\r\n\r\n",
-        b"GET /health HTTP/1.1\r\nbad header\r\n\r\n",
-        b"GET /\xff\xfe HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: x\r\nbad header\r\n\r\n",
+        b"GET /\xff\xfe HTTP/1.1\r\nHost: x\r\n\r\n",
         b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: abc\r\n\r\n",
         b"POST /tokenize HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
         b"POST /tokenize HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
@@ -130,6 +130,45 @@ def test_what_is_no_http_gets_400_and_harms_nobody(data, live, connect):
     assert status == 400
     assert set(body["error"]) == {"message", "type", "param", "code"}
     assert ok(live, connect)
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        b"",
+        b"Host: a\r\nHost: a\r\n",
+        b"Host: localhost\r\nhost: evil.test\r\n",
+        b"Host: a b\r\n",
+        b"Host: a/b\r\n",
+        b"Host: user@localhost\r\n",
+        b"Host: localhost:80x\r\n",
+        b"Host: [::1\r\n",
+    ],
+)
+def test_host_must_be_there_once_and_valid(headers, live, connect):
+    """RFC 9112, section 3.2."""
+    status, body = connect(live).send(b"GET /health HTTP/1.1\r\n" + headers + b"\r\n").answer()
+    assert (status, body["error"]["code"]) == (400, "invalid_http")
+    assert "Host" in body["error"]["message"]
+    assert ok(live, connect)
+
+
+@pytest.mark.parametrize("host", [b"localhost:8000", b"127.0.0.1", b"[::1]:80", b"", b"LOCALHOST."])
+def test_usual_hosts_are_served(host, live, connect):
+    request = b"GET /health HTTP/1.1\r\nHost: %s\r\nConnection: close\r\n\r\n" % host
+    assert connect(live).send(request).answer()[0] == 200
+
+
+@pytest.mark.parametrize("path", [b"/health", b"/ready", b"/v1/models"])
+def test_head_has_the_headers_of_get_and_no_body(path, live, connect):
+    request = b" %s HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % path
+    head = connect(live).send(b"HEAD" + request).until(b"nothing ends it but the connection")
+    get = connect(live).send(b"GET" + request).until(b"nothing ends it but the connection")
+    headers, _, body = head.partition(b"\r\n\r\n")
+    assert headers.startswith(b"HTTP/1.1 200 ")
+    assert body == b""
+    size = len(get.partition(b"\r\n\r\n")[2])
+    assert b"content-length: %d" % size in headers
 
 
 def ok(live, connect) -> bool:

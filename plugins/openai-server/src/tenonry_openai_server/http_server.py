@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import socket
 import ssl
 from collections import deque
@@ -26,6 +27,10 @@ from tenonry.errors import ConfigError
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.settings import ServerConfig
 
+# RFC 9112 section 3.2 and RFC 3986 section 3.2: a name or an address, and perhaps a port; empty for no authority.
+_HOST = re.compile(
+    rb"(?:\[[0-9A-Za-z:.%~_-]+\]|(?:[A-Za-z0-9._~!$&'()*+,;=-]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?"
+)
 MAX_DISCARDED_BYTES = 256 << 20
 CLOSE_TIMEOUT_S = 2
 HANG_UP_S = 1.0
@@ -49,6 +54,7 @@ class BoundedProtocol(HttpToolsProtocol):
     _discarded = 0
     _ignoring = False
     _in_message = False
+    _refusal = "this is no valid HTTP/1.1 request"
     _head_timer: asyncio.TimerHandle | None = None  # there while a head is awaited
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
@@ -96,6 +102,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
+        self._check_host()
         self._disarm()
         super().on_headers_complete()
         self._unanswered.append(self.cycle)
@@ -128,10 +135,25 @@ class BoundedProtocol(HttpToolsProtocol):
         if self._head_bytes > self.max_header_bytes:
             raise ValueError("the head is too large")  # httptools makes it an error of its own
 
+    def _check_host(self) -> None:
+        """Raises ValueError, which httptools makes an error of its own."""
+        hosts = [value for name, value in self.headers if name == b"host"]
+        if not hosts and self.parser.get_http_version() != "1.0":
+            self._refusal = "HTTP/1.1 needs a Host header"
+        elif len(hosts) > 1:
+            self._refusal = f"there are {len(hosts)} Host headers; send one"
+        elif hosts and not _HOST.fullmatch(hosts[0]):
+            self._refusal = "the Host header is no host name or address with an optional port"
+        else:
+            return
+        raise ValueError(self._refusal)
+
     def send_400_response(self, msg: str) -> None:
         """Answer what could not be parsed, and close."""
-        invalid = APIError(400, "this is no valid HTTP/1.1 request", code="invalid_http")
-        self._answer(self._too_large() if self._head_bytes > self.max_header_bytes else invalid)
+        if self._head_bytes > self.max_header_bytes:
+            self._answer(self._too_large())
+        else:
+            self._answer(APIError(400, self._refusal, code="invalid_http"))
 
     def _too_large(self) -> APIError:
         message = f"the request line and headers are larger than {self.max_header_bytes} bytes"
