@@ -14,10 +14,11 @@ from openai_server_fakes import ANSWER
 from tenonry.errors import DrainingError, EngineDeadError, EngineGenerateError, QueueFullError
 from tenonry.outputs import Logprob
 from tenonry.sampling_params import OutputKind
+from tenonry_openai_server import helper_thread
 from tenonry_openai_server.errors import NOTHING_LEFT
-from tenonry_openai_server.protocol import chunks, complete
-from tenonry_openai_server.protocol.logprobs import TokenTexts, completion_logprobs, prompt_logprobs
-from tenonry_openai_server.serving import helper_thread
+from tenonry_openai_server.protocol import views
+from tenonry_openai_server.protocol.logprobs import completion_logprobs, prompt_logprobs
+from tenonry_openai_server.protocol.tokens import TokenTexts
 
 
 def joined(events: list[str], index: int = 0) -> str:
@@ -177,7 +178,7 @@ def test_logprobs_have_the_shape_of_completions(api):
 def test_a_token_that_can_never_come_has_a_number(api):
     """JSON has no infinity."""
     never = {5: Logprob(-math.inf, 3, "x")}
-    (value,) = completion_logprobs([5], [never], TokenTexts(None)).token_logprobs
+    (value,) = completion_logprobs([5], [never], [0], TokenTexts(None)).token_logprobs
     assert value == -9999.0
     assert (
         json.loads(msgspec.json.encode(prompt_logprobs([never], TokenTexts(None))))[0]["5"][
@@ -316,7 +317,7 @@ def test_long_lists_of_logprobs_are_written_on_a_thread(
         return completion_logprobs(*args, **keywords)
 
     monkeypatch.setattr(helper_thread, "INLINE_CHARS", inline)
-    monkeypatch.setattr(chunks if stream else complete, "completion_logprobs", write)
+    monkeypatch.setattr(views, "completion_logprobs", write)
     body = {"prompt": "x" * 60, "max_tokens": 8, "logprobs": 2, "echo": True}
     if stream:
         found = [

@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.version import __version__
 from tenonry_openai_server.state import Phase
 
@@ -22,9 +23,15 @@ def test_models(make_api):
     assert listing["object"] == "list"
     assert [card["id"] for card in listing["data"]] == ["one", "org/two"]
     card = api.get("/v1/models/org/two").json()
-    assert (card["object"], card["root"], card["max_model_len"]) == ("model", "fake", 100)
+    assert (card["object"], card["root"], card["max_model_len"]) == ("model", "org/two", 100)
     missing = api.get("/v1/models/three")
     assert (missing.status_code, error_of(missing)["code"]) == (404, "model_not_found")
+
+
+def test_model_cards_do_not_show_where_the_model_is(make_api):
+    api = make_api(config={"served_model_name": ("mine",)})
+    assert api.engine.model.name not in api.get("/v1/models").text
+    assert api.get("/v1/models").json()["data"][0]["root"] == "mine"
 
 
 def test_tokenize_text_and_back(api):
@@ -76,6 +83,35 @@ def test_phases_show_in_health_and_readiness(api):
     api.state.phase, api.state._engine = Phase.STARTING, None
     assert seen() == (503, 503, 503)
     assert api.get("/health").json() == {"status": "starting"}
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (EngineDeadError("engine 0 did not answer within 5 s"), "engine 0 did not answer"),
+        (EngineGenerateError("rank 1 failed at 0x7f001122"), "rank 1 failed"),
+        (RuntimeError("secret"), "log says more"),
+    ],
+)
+def test_health_asks_the_engines_and_says_why_not(error, reason, api, monkeypatch, caplog):
+    async def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(api.engine, "check_health", fail)
+    response = api.get("/health")
+    assert response.status_code == 503
+    assert response.json()["status"] == "unhealthy"
+    assert reason in response.json()["reason"]
+    assert "0x7f" not in response.text
+    assert "secret" not in response.text
+    assert ("secret" in caplog.text) is isinstance(error, RuntimeError)
+
+
+@pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/v1/models/fake"])
+def test_head_has_the_status_of_get(path, api):
+    assert api.request("HEAD", path).status_code == 200
+    api.state.phase, api.state._engine = Phase.STARTING, None
+    assert api.request("HEAD", path).status_code == 503
 
 
 @pytest.mark.parametrize("phase", [Phase.STARTING, Phase.DRAINING, Phase.DEAD])

@@ -9,7 +9,7 @@ import pytest
 
 from tenonry.errors import EngineGenerateError
 from tenonry_openai_server import sse
-from tenonry_openai_server.watch import DisconnectWatch
+from tenonry_openai_server.disconnect import DisconnectWatch
 
 
 class Client:

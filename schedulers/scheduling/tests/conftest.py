@@ -1,4 +1,4 @@
-"""A scheduler whose steps are scripted by the test, and a driver that sends it requests and results."""
+"""A scheduler that does in each step what the test says, and somebody who asks and answers."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Scripted(BaseScheduler):
         self.script(step)
 
 
-class SchedulerDriver:
-    """Sends requests to the scheduler, and answers its steps with token 9 by default."""
+class Desk:
+    """Asks the scheduler, and answers its steps with token 9 unless told otherwise."""
 
     def __init__(
         self,
@@ -139,16 +139,10 @@ class SchedulerDriver:
         )
         return self.scheduler.update_from_output(output, result)
 
-    def turn_sizes(self, script: Script) -> list[int]:
-        """The tokens of each row in a step that is answered."""
-        output = self.step(script)
-        self.answer(output)
-        return output.num_tokens.tolist()
-
     def turn(self, tokens: dict[int, int] | int = 9) -> dict[int, EngineCoreOutputs]:
         return self.answer(self.step(), tokens)
 
 
 @pytest.fixture
-def make_driver() -> type[SchedulerDriver]:
-    return SchedulerDriver
+def desk() -> type[Desk]:
+    return Desk

@@ -40,26 +40,24 @@ class StreamOrder(InOrder):
         self._copies = torch.cuda.Stream(device)
         self._sent = [torch.cuda.Event() for _ in range(lanes)]
         self._read = [torch.cuda.Event() for _ in range(lanes)]
-        # Recorded for every copy: each wait refers to the record before it.
-        self._arrived = torch.cuda.Event()
+        self._arrived = (
+            torch.cuda.Event()
+        )  # recorded again and again: each wait means the record before it
 
     def begin_step(self, lane: int) -> None:
         self._sent[lane].synchronize()
         self._copies.wait_event(self._read[lane])
 
     def end_step(self, lane: int) -> None:
-        kernels = torch.cuda.current_stream(self._device)
         self._sent[lane].record(self._copies)
-        self._read[lane].record(kernels)
+        self._read[lane].record(torch.cuda.current_stream(self._device))
 
     def copying(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._copies)
 
     def copied(self) -> None:
-        kernels = torch.cuda.current_stream(self._device)
         self._arrived.record(self._copies)
-        kernels.wait_event(self._arrived)
+        torch.cuda.current_stream(self._device).wait_event(self._arrived)
 
     def allocated(self) -> None:
-        kernels = torch.cuda.current_stream(self._device)
-        self._copies.wait_stream(kernels)
+        self._copies.wait_stream(torch.cuda.current_stream(self._device))

@@ -16,13 +16,13 @@ from tenonry.errors import TenonryError
 from tenonry.version import __version__
 from tenonry_openai_server import openapi
 from tenonry_openai_server.auth import HostCheck, KeyCheck, is_local
+from tenonry_openai_server.disconnect import Disconnected
 from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.routes import chat, completions, operations, tokenize
 from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
-from tenonry_openai_server.watch import Disconnected
 
 logger = logging.getLogger("tenonry.server")
 

@@ -16,11 +16,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from tenonry.outputs import RequestOutput
+from tenonry_openai_server.disconnect import Disconnected, DisconnectWatch
 from tenonry_openai_server.errors import as_api_error
 from tenonry_openai_server.guard import RAW_SEND, REQUEST_ID
-from tenonry_openai_server.protocol.chunks import DONE, ChunkWriter
-from tenonry_openai_server.serving.helper_thread import logprobs_size, off_loop
-from tenonry_openai_server.watch import Disconnected, DisconnectWatch
+from tenonry_openai_server.helper_thread import logprobs_size, off_loop
+from tenonry_openai_server.protocol.chunks import DONE, ChunkWriter, on_one_line
 
 logger = logging.getLogger("tenonry.server")
 
@@ -61,7 +61,7 @@ class EventStream(Response):
     async def _pump(self, first: RequestOutput, scope: Scope, watch: DisconnectWatch) -> None:
         send: Send = scope[RAW_SEND]
         write: Callable[[RequestOutput], bytes] = self.write
-        may_be_long = self.write.wishes.include_logprobs
+        may_be_long = self.write.context.options.include_logprobs
         try:
             data = await self._write(first)
             if data:
@@ -86,7 +86,7 @@ class EventStream(Response):
         answer = as_api_error(error, scope.get(REQUEST_ID, ""))
         watch.stop()
         send: Send = scope[RAW_SEND]
-        body = b"data: " + answer.body() + b"\n\n" + DONE
+        body = on_one_line(b"data: " + answer.body() + b"\n\n") + DONE
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 

@@ -24,8 +24,7 @@ class ForwardPlans:
     __slots__ = ("full", "last")
 
     def __init__(self, full: Any, last: Any = None) -> None:
-        self.full = full
-        self.last = last
+        self.full, self.last = full, last
 
 
 class Forward(Protocol):
@@ -54,9 +53,7 @@ class ModuleForward:
     can_prune = False
 
     def __init__(self, model: PreTrainedModel, step: StepPlan) -> None:
-        self.model = model
-        self.step = step
-        self.stage = stage_of(model)
+        self.model, self.step, self.stage = model, step, stage_of(model)
 
     def __call__(
         self,

@@ -128,8 +128,7 @@ class PrometheusStatLogger(StatLogger):
         return series
 
     def _set_facts(self, info: EngineInfo) -> None:
-        storage = self._storage
-        usage = info.usage
+        storage, usage = self._storage, info.usage
         for name in ("plugin_info", "cache_config_info", "engine_info"):
             storage.remove(name)
         for plugin in info.plugins:

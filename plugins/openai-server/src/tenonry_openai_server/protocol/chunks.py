@@ -2,66 +2,44 @@
 
 All that is constant in a stream is rendered once; a chunk that only brings text costs one JSON string and a join.
 Whatever else a client asked for (log-probabilities, token ids, usage in each chunk) takes the longer way.
+
+U+0085, U+2028 and U+2029 are escaped: some clients end a line of the stream there.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import msgspec
 
 from tenonry.errors import EngineGenerateError
-from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
-from tenonry_openai_server.protocol.logprobs import (
-    TokenTexts,
-    chat_logprobs,
-    completion_logprobs,
-    prompt_logprobs,
-)
+from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry_openai_server.protocol.options import ResponseContext
 from tenonry_openai_server.protocol.responses import Usage
+from tenonry_openai_server.protocol.views import (
+    CompletionView,
+    shown_chat_logprobs,
+    shown_prompt_logprobs,
+)
 
 DONE = b"data: [DONE]\n\n"
 _encode = msgspec.json.Encoder().encode
+_LINE_BREAKS = {
+    "\u0085".encode(): b"\\u0085",
+    "\u2028".encode(): b"\\u2028",
+    "\u2029".encode(): b"\\u2029",
+}
 
 
-class Wishes:
-    """What a client wants to hear besides text; `logprobs` is the number of alternatives, None for no logprobs."""
-
-    __slots__ = (
-        "continuous_usage",
-        "echo",
-        "include_usage",
-        "logprobs",
-        "max_tokens",
-        "prompt_logprobs",
-        "token_ids",
-    )
-
-    def __init__(
-        self,
-        *,
-        logprobs: int | None = None,
-        prompt_logprobs: bool = False,
-        token_ids: bool = False,
-        include_usage: bool = False,
-        continuous_usage: bool = False,
-        echo: bool = False,
-        max_tokens: int | None = None,
-    ) -> None:
-        self.logprobs, self.prompt_logprobs, self.token_ids = logprobs, prompt_logprobs, token_ids
-        self.include_usage, self.continuous_usage = include_usage, continuous_usage
-        self.echo, self.max_tokens = echo, max_tokens
-
-    @property
-    def are_plain(self) -> bool:
-        """Nothing but text, once a completion has begun."""
-        return self.logprobs is None and not self.token_ids and not self.continuous_usage
-
-    @property
-    def include_logprobs(self) -> bool:
-        """Lists that may be long, in any chunk."""
-        return self.logprobs is not None or self.prompt_logprobs
+def on_one_line(data: bytes) -> bytes:
+    """Events of JSON in UTF-8, with line breaks beyond ASCII escaped."""
+    if data.isascii():
+        return data
+    for line_break, escaped in _LINE_BREAKS.items():
+        data = data.replace(line_break, escaped)
+    return data
 
 
 class _Prompt:
@@ -70,7 +48,10 @@ class _Prompt:
     __slots__ = ("base", "cached", "generated", "tokens")
 
     def __init__(self, base: int, tokens: int, cached: int) -> None:
-        self.base, self.tokens, self.cached, self.generated = base, tokens, cached, 0
+        self.base = base
+        self.tokens = tokens
+        self.cached = cached
+        self.generated = 0
 
 
 class ChunkWriter(ABC):
@@ -80,28 +61,20 @@ class ChunkWriter(ABC):
     delta_open: ClassVar[bytes]
     delta_close: ClassVar[bytes]
 
-    def __init__(
-        self,
-        response_id: str,
-        created: int,
-        model: str,
-        wishes: Wishes,
-        texts: TokenTexts,
-        bases: dict[str, int],
-    ) -> None:
-        self.wishes, self.texts, self._bases = wishes, texts, bases
+    def __init__(self, context: ResponseContext, bases: Mapping[str, int]) -> None:
+        options = context.options
+        self.context = context
+        self._bases = bases
         constant = {
-            "id": response_id,
+            "id": context.id,
             "object": self.object_name,
-            "created": created,
-            "model": model,
+            "created": context.created,
+            "model": context.model,
         }
-        self._open = b"data: " + _encode(constant)[:-1] + b',"choices":['
-        self._no_usage = b',"usage":null' if wishes.include_usage else b""
-        self._plain = wishes.are_plain
-        self._counts = (
-            wishes.max_tokens != 0
-        )  # the engine makes at least one token, which then nobody sees
+        self._open = on_one_line(b"data: " + _encode(constant)[:-1] + b',"choices":[')
+        self._no_usage = b',"usage":null' if options.include_usage else b""
+        self._plain = options.are_plain
+        self._counts = not options.score_only
         self._plain_close = (
             self.delta_close
             + b',"logprobs":null,"finish_reason":null}]'
@@ -110,11 +83,10 @@ class ChunkWriter(ABC):
         )
         self._prompts: dict[str, _Prompt] = {}
         self._heads: dict[int, bytes] = {}  # of the completions that have begun
-        self._lengths: dict[int, int] = {}  # characters sent, for text offsets
 
     def __call__(self, output: RequestOutput) -> bytes:
         """The events for one output; nothing, where it brings no text yet. Raises EngineGenerateError."""
-        prompt = self._prompts.get(output.request_id) or self._meet(output)
+        prompt = self._prompts.get(output.request_id) or self._begin(output)
         events = []
         for completion in output.outputs:
             prompt.generated += len(completion.token_ids) if self._counts else 0
@@ -123,9 +95,9 @@ class ChunkWriter(ABC):
                 events.append(self._full(prompt, output, completion))
             elif completion.text:
                 events.append(head + _encode(completion.text) + self._plain_close)
-        return events[0] if len(events) == 1 else b"".join(events)
+        return on_one_line(events[0] if len(events) == 1 else b"".join(events))
 
-    def _meet(self, output: RequestOutput) -> _Prompt:
+    def _begin(self, output: RequestOutput) -> _Prompt:
         tokens = len(output.prompt_token_ids)
         prompt = _Prompt(self._bases.get(output.request_id, 0), tokens, output.num_cached_tokens)
         self._prompts[output.request_id] = prompt
@@ -144,7 +116,7 @@ class ChunkWriter(ABC):
         if not (begins or text or completion.token_ids or completion.finish_reason):
             return b""
         usage = self._no_usage
-        if self.wishes.continuous_usage:
+        if self.context.options.continuous_usage:
             usage = b',"usage":' + _encode(Usage.of(prompt.tokens, prompt.generated, prompt.cached))
         ending = {"finish_reason": completion.finish_reason} | extras
         if completion.finish_reason is not None:
@@ -176,7 +148,7 @@ class ChunkWriter(ABC):
 
     def close(self) -> bytes:
         """The events after the last output."""
-        if not self.wishes.include_usage:
+        if not self.context.options.include_usage:
             return DONE
         prompts = self._prompts.values()
         usage = Usage.of(
@@ -194,35 +166,25 @@ class CompletionChunks(ChunkWriter):
     delta_open = b'"text":'
     delta_close = b""
 
+    def __init__(self, context: ResponseContext, bases: Mapping[str, int]) -> None:
+        super().__init__(context, bases)
+        self._views: dict[int, CompletionView] = {}
+
     def _content(
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool
     ) -> tuple[str, dict[str, Any]]:
-        wishes = self.wishes
-        text, token_ids = completion.text, completion.token_ids
-        positions: list[dict[int, Logprob] | None] = list(completion.logprobs or ())
-        if wishes.max_tokens == 0:
-            text, token_ids, positions = "", [], []
+        if begins:
+            self._views[index] = CompletionView(self.context)
+        shown = self._views[index].show(output, completion)
         extras: dict[str, Any] = {}
-        if wishes.token_ids:
-            extras["token_ids"] = token_ids
+        if self.context.options.token_ids:
+            extras["token_ids"] = shown.token_ids
             if begins:
                 extras["prompt_token_ids"] = output.prompt_token_ids
-        if begins and wishes.prompt_logprobs and output.prompt_logprobs is not None:
-            extras["prompt_logprobs"] = prompt_logprobs(output.prompt_logprobs, self.texts)
-        if begins and wishes.echo:
-            text = self.texts.prompt(output) + text
-        extras["logprobs"] = None
-        if wishes.logprobs is not None:
-            offset = self._lengths.get(index, 0)
-            self._lengths[index] = offset + len(text)
-            if begins and wishes.echo:
-                token_ids = [*output.prompt_token_ids, *token_ids]
-                positions = [
-                    *(output.prompt_logprobs or [None] * len(output.prompt_token_ids)),
-                    *positions,
-                ]
-            extras["logprobs"] = completion_logprobs(token_ids, positions, self.texts, offset)
-        return text, extras
+        if begins and (prompt := shown_prompt_logprobs(self.context, output)) is not None:
+            extras["prompt_logprobs"] = prompt
+        extras["logprobs"] = shown.logprobs
+        return shown.text, extras
 
 
 class ChatChunks(ChunkWriter):
@@ -233,29 +195,22 @@ class ChatChunks(ChunkWriter):
     delta_close = b"}"
 
     def _lead(self, index: int, output: RequestOutput) -> bytes:
-        ids = b""
-        if self.wishes.token_ids and index == 0:
-            ids = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
-        if self.wishes.prompt_logprobs and index == 0 and output.prompt_logprobs is not None:
-            ids += b',"prompt_logprobs":' + _encode(
-                prompt_logprobs(output.prompt_logprobs, self.texts)
-            )
+        of_prompt = b""
+        if self.context.options.token_ids and index == 0:
+            of_prompt = b',"prompt_token_ids":' + _encode(output.prompt_token_ids)
+        if index == 0 and (prompt := shown_prompt_logprobs(self.context, output)) is not None:
+            of_prompt += b',"prompt_logprobs":' + _encode(prompt)
         choice = (
             b'{"index":%d,"delta":{"role":"assistant","content":""},"logprobs":null,"finish_reason":null}]'
             % index
         )
-        return self._open + choice + ids + self._no_usage + b"}\n\n"
+        return self._open + choice + of_prompt + self._no_usage + b"}\n\n"
 
     def _content(
         self, index: int, output: RequestOutput, completion: CompletionOutput, *, begins: bool
     ) -> tuple[str, dict[str, Any]]:
-        extras: dict[str, Any] = (
-            {"token_ids": completion.token_ids} if self.wishes.token_ids else {}
-        )
-        extras["logprobs"] = None
-        if self.wishes.logprobs is not None:
-            positions = completion.logprobs or []
-            extras["logprobs"] = chat_logprobs(
-                completion.token_ids, positions, self.texts, self.wishes.logprobs
-            )
+        extras: dict[str, Any] = {}
+        if self.context.options.token_ids:
+            extras["token_ids"] = completion.token_ids
+        extras["logprobs"] = shown_chat_logprobs(self.context, completion)
         return completion.text, extras

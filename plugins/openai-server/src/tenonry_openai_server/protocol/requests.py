@@ -29,6 +29,7 @@ from tenonry_openai_server.protocol.large_fields import (
 from tenonry_openai_server.protocol.parse import Body, explain
 from tenonry_openai_server.protocol.sampling import SamplingBody, Scalars
 
+DEFAULT_MAX_TOKENS = 16
 MAX_MESSAGES = 4096
 MAX_COMPLETIONS = 4096  # prompts × n of one request
 MAX_PARTS = 4096  # of the content of all messages of a chat, and tool calls
@@ -59,6 +60,37 @@ class CompletionRequest(SamplingBody):
     @property
     def num_completions(self) -> int:
         return len(self.prompt) * (self.n or 1)
+
+    @property
+    def max_new_tokens(self) -> int:
+        """At least one: the engine always generates."""
+        for given in (self.max_completion_tokens, self.max_tokens):
+            if given is not None:
+                return max(given, 1)
+        return DEFAULT_MAX_TOKENS
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return self.logprobs
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """With `echo`, log-probabilities cover the prompt."""
+        if self.prompt_logprobs is None and self.echo:
+            return self.logprobs
+        return self.prompt_logprobs
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        return self.add_special_tokens is not False
+
+    @property
+    def echoes_prompt(self) -> bool:
+        return bool(self.echo)
+
+    @property
+    def is_score_only(self) -> bool:
+        return self.max_tokens == 0
 
     @model_validator(mode="after")
     def _check(self) -> CompletionRequest:
@@ -209,6 +241,21 @@ class ChatRequest(SamplingBody, ChatPrompt):
     max_completion_tokens: int | None = Field(None, ge=1, le=MAX_TOKENS)
     logprobs: bool | None = None
     top_logprobs: int | None = Field(None, ge=0, le=MAX_LOGPROBS)
+
+    @property
+    def max_new_tokens(self) -> int | None:
+        if self.max_completion_tokens is not None:
+            return self.max_completion_tokens
+        return self.max_tokens
+
+    @property
+    def num_logprobs(self) -> int | None:
+        return (self.top_logprobs or 0) if self.logprobs else None
+
+    @property
+    def adds_special_tokens(self) -> bool:
+        """Not by default: a chat template writes them."""
+        return bool(self.add_special_tokens)
 
     @model_validator(mode="after")
     def _check(self) -> ChatRequest:

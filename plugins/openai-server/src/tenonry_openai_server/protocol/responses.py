@@ -164,9 +164,10 @@ class DetokenizeResponse(msgspec.Struct):
 
 
 class StateResponse(msgspec.Struct):
-    """Answer of GET /health and GET /ready."""
+    """Answer of GET /health and GET /ready. `reason`: what an engine that is not healthy says."""
 
     status: str
+    reason: str | UnsetType = UNSET
 
 
 class VersionResponse(msgspec.Struct):

@@ -6,12 +6,14 @@ SamplingParams' own and are checked when it is built.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator, WithJsonSchema
 
 from tenonry import sampling_params as limits
+from tenonry.errors import RequestError
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry_openai_server.protocol.parse import Body
 
@@ -79,7 +81,7 @@ class StreamOptions(BaseModel):
     continuous_usage_stats: bool | None = False
 
 
-class SamplingBody(Body):
+class SamplingBody(Body, ABC):
     """Shared fields. A field that is absent or null takes the model's default, then OpenAI's."""
 
     n: int | None = Field(None, ge=1, le=limits.MAX_N)
@@ -124,15 +126,38 @@ class SamplingBody(Body):
     def num_completions(self) -> int:
         return self.n or 1
 
-    def sampling_params(
-        self,
-        defaults: Mapping[str, Any],
-        *,
-        max_tokens: int | None,
-        logprobs: int | None,
-        detokenize: bool,
-    ) -> SamplingParams:
-        """What the engine needs of it. Raises RequestError for a value out of bounds."""
+    @property
+    @abstractmethod
+    def max_new_tokens(self) -> int | None:
+        """The most tokens of an answer; None for the rest of the context."""
+
+    @property
+    @abstractmethod
+    def num_logprobs(self) -> int | None:
+        """Alternatives per token of the answer; None for no log-probabilities."""
+
+    @property
+    def num_prompt_logprobs(self) -> int | None:
+        """The same for the tokens of the prompt."""
+        return self.prompt_logprobs
+
+    @property
+    @abstractmethod
+    def adds_special_tokens(self) -> bool:
+        """Whether the tokenizer adds special tokens around the prompt."""
+
+    @property
+    def echoes_prompt(self) -> bool:
+        """Whether the prompt stands before the answer."""
+        return False
+
+    @property
+    def is_score_only(self) -> bool:
+        """Whether the prompt is only scored: nothing is added to it."""
+        return False
+
+    def sampling_params(self, defaults: Mapping[str, Any], *, detokenize: bool) -> SamplingParams:
+        """The parameters for the engine, with the model's `defaults`. Raises RequestError for a value out of bounds."""
         values: dict[str, Any] = {
             name: defaults[name] for name in DEFAULTABLE if defaults.get(name) is not None
         }
@@ -144,9 +169,9 @@ class SamplingBody(Body):
             values["logit_bias"] = token_biases(self.logit_bias)
         return SamplingParams(
             **values,
-            max_tokens=max_tokens,
-            logprobs=logprobs,
-            prompt_logprobs=self.prompt_logprobs,
+            max_tokens=self.max_new_tokens,
+            logprobs=self.num_logprobs,
+            prompt_logprobs=self.num_prompt_logprobs,
             detokenize=detokenize,
             output_kind=OutputKind.DELTA if self.stream else OutputKind.FINAL,
         )
@@ -154,8 +179,6 @@ class SamplingBody(Body):
 
 def token_biases(given: Mapping[str, float]) -> dict[int, float]:
     """`logit_bias` as JSON has it, with token ids as texts. Raises RequestError."""
-    from tenonry.errors import RequestError
-
     biases: dict[int, float] = {}
     for text, bias in given.items():
         if not (text.isascii() and text.isdigit() and len(text) <= 10):

@@ -1,154 +1,120 @@
-"""What the routes that generate share: reading a body, who calls, starting the engine on a prompt. Front end."""
+"""One request for tokens, from admission to its answer, for both routes that generate. Front end, event loop.
+
+A route brings an `Endpoint`: what differs between completions and chats. The order is the same for both: admit, read
+the body, check the model, build the parameters, prepare the prompts, start the engine, and answer with a stream or as a
+whole.
+"""
 
 from __future__ import annotations
 
-import re
-import time
-import uuid
-from collections.abc import AsyncGenerator, Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 import msgspec
-from starlette.requests import ClientDisconnect, Request
+from starlette.requests import Request
 from starlette.responses import Response
 
-from tenonry.errors import RequestError
-from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import RequestOutput
-from tenonry.sampling_params import SamplingParams
-from tenonry_openai_server.auth import TENANT
-from tenonry_openai_server.errors import APIError, bad_request
-from tenonry_openai_server.protocol.chunks import Wishes
-from tenonry_openai_server.protocol.parse import Body, parse_body
-from tenonry_openai_server.protocol.requests import ChatRequest, CompletionRequest
+from tenonry_openai_server.disconnect import DisconnectWatch
+from tenonry_openai_server.errors import bad_request
+from tenonry_openai_server.helper_thread import logprobs_size, off_loop
+from tenonry_openai_server.merge import last_output, last_outputs, merge
+from tenonry_openai_server.protocol.chunks import ChunkWriter
+from tenonry_openai_server.protocol.options import ResponseContext, ResponseOptions
 from tenonry_openai_server.protocol.sampling import SamplingBody
-from tenonry_openai_server.serving.helper_thread import INLINE_CHARS, logprobs_size, off_loop
-from tenonry_openai_server.state import ServerState
-from tenonry_openai_server.watch import Disconnected
+from tenonry_openai_server.protocol.tokens import TokenTexts
+from tenonry_openai_server.routes.bodies import read_body, server_state
+from tenonry_openai_server.routes.identity import RequestIdentity
+from tenonry_openai_server.sse import EventStream
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
-_TRACE = re.compile(r"[\x21-\x7e ]{1,512}")
-BodyType = TypeVar("BodyType", bound=Body)
+BodyType = TypeVar("BodyType", bound=SamplingBody)
+OutputStream = AsyncGenerator[RequestOutput, None]
 
 
-def server_state(request: Request) -> ServerState:
-    """The state that `create_app` left with the application."""
-    state: ServerState = request.app.state.server
-    return state
+@dataclass(frozen=True, slots=True)
+class Endpoint(Generic[BodyType]):
+    """What one of the routes has of its own.
 
-
-async def read_body(request: Request, model: type[BodyType]) -> BodyType:
-    """The checked body of a POST. Raises APIError 400 or 415, and Disconnected.
-
-    The content type is insisted on: a web page can send any other kind across origins without asking first.
+    `prompts(engine, body)` prepares a request's prompts as `AsyncLLM.generate` takes them; `complete` makes the body of
+    a whole answer of the last output of each prompt.
     """
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind != "application/json":
-        shown = f"'{kind[:64]}'" if kind else "missing"
-        raise APIError(
-            415,
-            f"the content type is {shown}; send application/json",
-            code="unsupported_media_type",
+
+    body: type[BodyType]
+    id_prefix: str
+    prompts: Callable[[AsyncLLM, BodyType], Awaitable[list[Any]]]
+    chunks: type[ChunkWriter]
+    complete: Callable[[ResponseContext, Sequence[RequestOutput]], msgspec.Struct]
+
+    async def answer(self, request: Request) -> Response:
+        """Admit and answer a request. Raises APIError, RequestError and what the engine raises."""
+        state = server_state(request)
+        engine = state.admit()
+        body = await read_body(request, self.body)
+        model = state.check_model(body.model)
+        _check_transfer(engine, body)
+        identity = RequestIdentity.of(request, body, self.id_prefix)
+        generation = Generation(engine, body, identity, model)
+        streams = generation.start(await self.prompts(engine, body))
+        if body.stream:
+            write = self.chunks(generation.context, generation.choice_bases(len(streams)))
+            return EventStream(streams[0] if len(streams) == 1 else merge(streams), write)
+        async with DisconnectWatch(request.receive):
+            outputs = await _last_of(streams)
+            return await _encoded(lambda: self.complete(generation.context, outputs), outputs)
+
+
+class Generation:
+    """One request that was read: its parameters, and what its answer shows. Raises APIError 400 or RequestError."""
+
+    def __init__(
+        self, engine: AsyncLLM, body: SamplingBody, identity: RequestIdentity, model: str
+    ) -> None:
+        self._engine = engine
+        self._body = body
+        self._identity = identity
+        options = ResponseOptions.of(body)
+        texts = TokenTexts(
+            engine.io_processor,
+            as_ids=bool(body.return_tokens_as_token_ids),
+            skip_special_tokens=body.skip_special_tokens is not False,
         )
-    try:
-        raw = await request.body()
-    except ClientDisconnect:
-        raise Disconnected from None
-    return parse_body(model, raw)
-
-
-class Call(NamedTuple):
-    """One HTTP request that generates: its public id, and what of its origin travels with each prompt."""
-
-    id: str
-    created: int
-    tags: dict[str, str | float]
-    cache_salt: str | None
-    trace_headers: dict[str, str] | None
-    data_parallel_rank: int | None
-
-    @classmethod
-    def of(cls, request: Request, body: SamplingBody, prefix: str) -> Call:
-        tenant = request.scope.get(TENANT)
-        salt = f"{tenant}:{body.cache_salt or ''}" if tenant else body.cache_salt
-        return cls(
-            f"{prefix}-{uuid.uuid4().hex}",
-            int(time.time()),
-            {"tenant": tenant} if tenant else {},
-            salt,
-            _trace_headers(request),
-            _rank(request),
+        self.context = ResponseContext(identity.id, identity.created, model, options, texts)
+        self._params = body.sampling_params(
+            engine.model.default_sampling, detokenize=engine.io_processor is not None
         )
 
-    def start(
-        self,
-        engine: AsyncLLM,
-        prompt: Any,
-        params: SamplingParams,
-        body: SamplingBody,
-        number: int = 0,
-        **more: Any,
-    ) -> AsyncGenerator[RequestOutput, None]:
-        """The engine's stream for one prompt; `number` tells several prompts of a request apart."""
-        outputs = engine.generate(
+    def start(self, prompts: Sequence[Any]) -> list[OutputStream]:
+        """The engine's streams, one per prompt; each begins when it is first read."""
+        return [self._start_one(number, prompt) for number, prompt in enumerate(prompts)]
+
+    def _start_one(self, number: int, prompt: Any) -> OutputStream:
+        outputs = self._engine.generate(
             prompt,
-            params,
-            self.prompt_id(number),
-            priority=body.priority or 0,
-            tags=self.tags,
-            cache_salt=self.cache_salt,
-            data_parallel_rank=self.data_parallel_rank,
-            trace_headers=self.trace_headers,
-            kv_transfer_params=body.kv_transfer_params,
-            **more,
+            self._params,
+            self._identity.prompt_id(number),
+            priority=self._body.priority or 0,
+            tags=self._identity.tags,
+            cache_salt=self._identity.cache_salt,
+            data_parallel_rank=self._identity.data_parallel_rank,
+            trace_headers=self._identity.trace_headers,
+            kv_transfer_params=self._body.kv_transfer_params,
+            add_special_tokens=self._body.adds_special_tokens,
         )
-        return cast("AsyncGenerator[RequestOutput, None]", outputs)
+        return cast("OutputStream", outputs)
 
-    def prompt_id(self, number: int) -> str:
-        return f"{self.id}-{number}" if number else self.id
-
-
-def _trace_headers(request: Request) -> dict[str, str] | None:
-    found = {
-        name: request.headers[name]
-        for name in ("traceparent", "tracestate")
-        if name in request.headers
-    }
-    return {name: value for name, value in found.items() if _TRACE.fullmatch(value)} or None
+    def choice_bases(self, num_prompts: int) -> dict[str, int]:
+        """Id of each prompt → index of its first choice."""
+        return {
+            self._identity.prompt_id(number): number * self._params.n
+            for number in range(num_prompts)
+        }
 
 
-def _rank(request: Request) -> int | None:
-    text = request.headers.get("x-data-parallel-rank")
-    if text is None:
-        return None
-    if not (text.isascii() and text.isdigit() and len(text) <= 5):
-        raise bad_request(
-            f"header X-Data-Parallel-Rank is '{text[:20]}'; it must be a rank, such as 0"
-        )
-    return int(text)
-
-
-def wishes_of(
-    body: CompletionRequest | ChatRequest, *, logprobs: int | None, echo: bool = False
-) -> Wishes:
-    """What the client wants to hear. Raises APIError for options that fit nothing."""
-    options = body.stream_options
-    if options is not None and not body.stream:
-        raise bad_request("stream_options needs stream: true", "stream_options")
-    return Wishes(
-        logprobs=logprobs,
-        prompt_logprobs=body.prompt_logprobs is not None,
-        token_ids=bool(body.return_token_ids),
-        include_usage=bool(options and options.include_usage),
-        continuous_usage=bool(options and options.include_usage and options.continuous_usage_stats),
-        echo=echo,
-        max_tokens=body.max_tokens,
-    )
-
-
-def check_transfer(engine: AsyncLLM, body: SamplingBody) -> None:
+def _check_transfer(engine: AsyncLLM, body: SamplingBody) -> None:
     """KV transfer parameters mean something to a KV connector only."""
     if body.kv_transfer_params and engine.config.kv_connector is None:
         raise bad_request(
@@ -156,41 +122,13 @@ def check_transfer(engine: AsyncLLM, body: SamplingBody) -> None:
         )
 
 
-def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
-    """The IO processor. Raises APIError where the server runs without one."""
-    if engine.io_processor is None:
-        raise bad_request(
-            f"{what} needs a tokenizer, and this server runs without one; send token ids", param
-        )
-    return engine.io_processor
+async def _last_of(streams: Sequence[OutputStream]) -> list[RequestOutput]:
+    if len(streams) == 1:
+        return [await last_output(streams[0])]
+    return await last_outputs(streams)
 
 
-async def respond(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
+async def _encoded(make: Callable[[], Any], outputs: Sequence[RequestOutput]) -> Response:
     """What `make` makes of the outputs, as JSON. Lists of log-probabilities may take seconds to write."""
     body = await off_loop(logprobs_size(outputs), lambda: msgspec.json.encode(make()))
     return Response(body, media_type="application/json")
-
-
-async def truncated(
-    engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None, *, special: bool
-) -> Any:
-    """The prompt cut to its last `truncate_prompt_tokens` tokens; -1 keeps what fits beside the answer."""
-    keep = body.truncate_prompt_tokens
-    if keep is None:
-        return prompt
-    longest = engine.info.max_model_len
-    if keep < 0:
-        keep = max(longest - (max_tokens or 1), 0)
-    if not 1 <= keep <= longest:
-        raise RequestError(
-            f"truncate_prompt_tokens={keep} is out of bounds: it must be at least 1 and at most {longest}",
-            "truncate_prompt_tokens",
-        )
-    if isinstance(prompt, list):
-        return prompt[-keep:]
-    io_processor = need_text(engine, "truncate_prompt_tokens", "truncate_prompt_tokens")
-    processed = await off_loop(
-        len(prompt) if isinstance(prompt, str) else INLINE_CHARS + 1,
-        lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special),
-    )
-    return processed.token_ids[-keep:].tolist()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 import msgspec
@@ -9,8 +10,9 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
+from tenonry.errors import TenonryError
 from tenonry.version import __version__
-from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.errors import APIError, clean
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.responses import (
     ModelCard,
@@ -18,8 +20,10 @@ from tenonry_openai_server.protocol.responses import (
     StateResponse,
     VersionResponse,
 )
-from tenonry_openai_server.routes.generation import server_state
+from tenonry_openai_server.routes.bodies import server_state
 from tenonry_openai_server.state import Phase
+
+logger = logging.getLogger("tenonry.server")
 
 router = APIRouter()
 
@@ -29,15 +33,32 @@ def answer(value: Any, status: int = 200, **headers: str) -> Response:
     return Response(msgspec.json.encode(value), status, headers, "application/json")
 
 
+@router.head("/health", include_in_schema=False)
 @router.get("/health", **describe("Whether the engine lives", None, StateResponse))
 async def health(request: Request) -> Response:
-    """200 while the engine lives, a drain included; 503 before it is there and after it died."""
+    """200 while every engine answers, a drain included; 503 before they are there, when one fails and after a death.
+
+    The engines ask their executors; `AsyncLLM.check_health` has the deadline.
+    """
     state = server_state(request)
-    if state.is_healthy:
-        return answer(StateResponse("ok"))
-    return answer(StateResponse(_shown(state.phase)), 503)
+    if not state.is_healthy:
+        return answer(StateResponse(_shown(state.phase)), 503)
+    try:
+        await state.engine.check_health()
+    except Exception as error:  # noqa: BLE001  whatever it is, the answer is that the engine is not well
+        return answer(StateResponse("unhealthy", _reason(error)), 503)
+    return answer(StateResponse("ok"))
 
 
+def _reason(error: Exception) -> str:
+    """Why an engine is not healthy, for operators; texts of unexpected exceptions go to the log."""
+    if isinstance(error, TenonryError):
+        return clean(str(error))
+    logger.error("the health of the engines cannot be checked", exc_info=error)
+    return "the check failed; the server's log says more"
+
+
+@router.head("/ready", include_in_schema=False)
 @router.get("/ready", **describe("Whether new requests are taken", None, StateResponse))
 async def ready(request: Request) -> Response:
     """200 while new requests are taken; 503 while the model loads, during a drain and when the engine died."""
@@ -74,11 +95,12 @@ def _card(request: Request, name: str) -> ModelCard:
     return ModelCard(
         id=name,
         created=state.created,
-        root=state.engine.model.name,
+        root=name,
         max_model_len=state.engine.info.max_model_len,
     )
 
 
+@router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", **describe("Served models", None, ModelList))
 async def models(request: Request) -> Response:
     """The served names of the model."""
@@ -86,6 +108,7 @@ async def models(request: Request) -> Response:
     return answer(ModelList(data=[_card(request, name) for name in names]))
 
 
+@router.head("/v1/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
 async def model(request: Request, name: str) -> Response:
     """One served name."""

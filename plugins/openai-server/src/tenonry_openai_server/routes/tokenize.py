@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from tenonry.sampling_params import SamplingParams
+from tenonry_openai_server.errors import bad_request
+from tenonry_openai_server.helper_thread import off_loop
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.requests import DetokenizeRequest, TokenizeRequest
 from tenonry_openai_server.protocol.responses import DetokenizeResponse, TokenizeResponse
-from tenonry_openai_server.routes.chat import render
-from tenonry_openai_server.routes.generation import need_text, read_body, server_state
-from tenonry_openai_server.serving.helper_thread import off_loop
+from tenonry_openai_server.routes.bodies import read_body, server_state
+from tenonry_openai_server.routes.prompts import need_text, render
 
 router = APIRouter()
 
@@ -60,5 +61,17 @@ async def detokenize(request: Request) -> Response:
     body = await read_body(request, DetokenizeRequest)
     state.check_model(body.model)
     io_processor = need_text(engine, "/detokenize", "tokens")
+    _check_vocabulary(body.tokens, engine.model.vocab_size)
     text = await off_loop(len(body.tokens), lambda: io_processor.decode(body.tokens))
     return Response(msgspec.json.encode(DetokenizeResponse(text)), media_type="application/json")
+
+
+def _check_vocabulary(token_ids: list[int], vocab_size: int) -> None:
+    """Raises APIError 400 for the first id that the model's vocabulary lacks."""
+    largest = max(token_ids, default=0)
+    if largest >= vocab_size:
+        place = next(at for at, token_id in enumerate(token_ids) if token_id >= vocab_size)
+        raise bad_request(
+            f"tokens.{place}: token id {token_ids[place]} is outside the vocabulary: ids go from 0 to {vocab_size - 1}",
+            f"tokens.{place}",
+        )

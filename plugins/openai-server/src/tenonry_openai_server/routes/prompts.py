@@ -1,0 +1,78 @@
+"""Prompts of requests as the engine takes them: chats rendered, long prompts cut. Front end, event loop."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import RequestError
+from tenonry.interfaces.io_processor import IOProcessor
+from tenonry.sampling_params import SamplingParams
+from tenonry_openai_server.errors import bad_request
+from tenonry_openai_server.helper_thread import INLINE_CHARS, off_loop
+from tenonry_openai_server.protocol.requests import ChatPrompt, Message
+from tenonry_openai_server.protocol.sampling import SamplingBody
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+MESSAGE_CHARS = 64  # a template takes as long for a message as for this many characters of text
+
+
+def need_text(engine: AsyncLLM, what: str, param: str) -> IOProcessor:
+    """The IO processor. Raises APIError 400 where the server runs without one."""
+    if engine.io_processor is None:
+        raise bad_request(
+            f"{what} needs a tokenizer, and this server runs without one; send token ids", param
+        )
+    return engine.io_processor
+
+
+async def render(
+    engine: AsyncLLM, messages: list[Message], options: ChatPrompt, *, special: bool
+) -> Any:
+    """The prompt that a chat's messages make. Raises RequestError where the model has no chat template.
+
+    `special`: add special tokens to those that the template writes.
+    """
+    io_processor = need_text(engine, "a chat", "messages")
+    chat = [message.for_template() for message in messages]
+    size = sum(MESSAGE_CHARS + len(message["content"]) for message in chat)
+    keywords = dict(options.chat_template_kwargs or {})
+    prompt = await off_loop(
+        size,
+        lambda: io_processor.render_chat(
+            chat,
+            add_generation_prompt=options.generation_prompt,
+            continue_final_message=bool(options.continue_final_message),
+            chat_template_kwargs=keywords,
+        ),
+    )
+    if special and isinstance(prompt, dict) and "prompt" in prompt:
+        return {**prompt, "add_special_tokens": True}
+    return prompt
+
+
+async def truncated(
+    engine: AsyncLLM, prompt: Any, body: SamplingBody, max_tokens: int | None
+) -> Any:
+    """The prompt cut to its last `truncate_prompt_tokens` tokens; -1 keeps what fits beside the answer."""
+    keep = body.truncate_prompt_tokens
+    if keep is None:
+        return prompt
+    max_model_len = engine.info.max_model_len
+    if keep < 0:
+        keep = max(max_model_len - (max_tokens or 1), 0)
+    if not 1 <= keep <= max_model_len:
+        raise RequestError(
+            f"truncate_prompt_tokens={keep} is out of bounds: it must be at least 1 and at most {max_model_len}",
+            "truncate_prompt_tokens",
+        )
+    if isinstance(prompt, list):
+        return prompt[-keep:]
+    io_processor = need_text(engine, "truncate_prompt_tokens", "truncate_prompt_tokens")
+    special = body.adds_special_tokens
+    processed = await off_loop(
+        len(prompt) if isinstance(prompt, str) else INLINE_CHARS + 1,
+        lambda: io_processor.process_prompt(prompt, SamplingParams(), add_special_tokens=special),
+    )
+    return processed.token_ids[-keep:].tolist()
