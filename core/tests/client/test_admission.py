@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tenonry.client.admission import Admission
+from tenonry.client.admission import MAX_REQUESTS_PER_TURN, Admission
 from tenonry.config import EngineConfig
 from tenonry.errors import QueueFullError, RequestError
 
@@ -52,3 +53,73 @@ def test_each_front_end_has_its_share_of_the_capacity(num_engines, num_clients, 
         with admission.holding(1):
             pass
     assert reasons == ["queue_full"]
+
+
+class TestTurns:
+    """A flood of requests leaves the event loop to others after every few of them."""
+
+    @staticmethod
+    async def flood(admission: Admission, count: int) -> list[int]:
+        """How many requests of `count` that arrive at once are let through in each turn of the loop."""
+        let_through: list[int] = []
+        turns: list[int] = []
+
+        async def request(number: int) -> None:
+            await admission.turn()
+            let_through.append(number)
+
+        tasks = [asyncio.create_task(request(number)) for number in range(count)]
+        while not all(task.done() for task in tasks):
+            before = len(let_through)
+            await asyncio.sleep(0)
+            turns.append(len(let_through) - before)
+        assert let_through == sorted(let_through)  # first come, first served
+        return turns
+
+    def test_a_flood_is_let_through_a_few_at_a_time(self):
+        admission, _, _ = make_admission()
+        turns = asyncio.run(self.flood(admission, 1000))
+        assert sum(turns) == 1000
+        assert max(turns) <= MAX_REQUESTS_PER_TURN
+
+    def test_few_requests_wait_for_no_turn(self):
+        admission, _, _ = make_admission()
+        turns = asyncio.run(self.flood(admission, MAX_REQUESTS_PER_TURN))
+        assert turns[0] == MAX_REQUESTS_PER_TURN
+
+    def test_one_that_is_cancelled_holds_up_no_other(self):
+        admission, _, _ = make_admission()
+
+        async def main() -> None:
+            tasks = [asyncio.create_task(admission.turn()) for _ in range(100)]
+            await asyncio.sleep(0)
+            for task in tasks[20:90]:
+                task.cancel()
+            async with asyncio.timeout(10):
+                await asyncio.gather(*tasks, return_exceptions=True)
+            assert [task.cancelled() for task in tasks].count(True) == 70
+
+        asyncio.run(main())
+
+    def test_requests_that_were_held_while_paused_are_admitted_in_turns(self):
+        admission, _, _ = make_admission()
+        admission.pause()
+        turns: list[int] = []
+        admitted: list[int] = []
+
+        async def request(number: int) -> None:
+            await admission.wait()
+            admitted.append(number)
+
+        async def main() -> None:
+            tasks = [asyncio.create_task(request(number)) for number in range(200)]
+            await asyncio.sleep(0)
+            admission.resume()
+            while not all(task.done() for task in tasks):
+                before = len(admitted)
+                await asyncio.sleep(0)
+                turns.append(len(admitted) - before)
+
+        asyncio.run(main())
+        assert len(admitted) == 200
+        assert max(turns) <= MAX_REQUESTS_PER_TURN

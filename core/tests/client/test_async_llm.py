@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from tenonry.client import async_llm, input_processor
-from tenonry.client.admission import Admission
+from tenonry.client.admission import MAX_REQUESTS_PER_TURN, Admission
 from tenonry.errors import (
     DrainingError,
     EngineGenerateError,
@@ -81,6 +81,30 @@ class TestStreams:
             )
 
         assert served.run(main()) == [tokens(*each) for each in work.values()]
+
+    def test_a_flood_is_processed_a_few_at_a_time(self, served, monkeypatch):
+        """Other tasks, such as a health probe, get the loop in between."""
+        process = served.engine._inputs.process
+        turns: list[int] = [0]
+
+        def counted(*args: Any, **fields: Any) -> Any:
+            turns[-1] += 1
+            return process(*args, **fields)
+
+        monkeypatch.setattr(served.engine._inputs, "process", counted)
+
+        async def main() -> list[Any]:
+            floods = [collect(served.engine, [i], params(), f"{i}") for i in range(300)]
+            job = asyncio.gather(*floods, return_exceptions=True)
+            while not job.done():
+                await asyncio.sleep(0)
+                turns.append(0)
+            return await job
+
+        results = served.run(main())
+        assert results == [tokens([i], params()) for i in range(300)]
+        assert sum(turns) == 300
+        assert max(turns) <= MAX_REQUESTS_PER_TURN
 
     def test_cumulative_and_final_outputs(self, served):
         async def main(kind: OutputKind) -> list[list[int]]:

@@ -13,10 +13,11 @@ import pytest
 
 from tenonry.client.admission import Admission
 from tenonry.client.input_processor import InputProcessor
-from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
-from tenonry.messages import EngineCoreOutputs
+from tenonry.messages import EngineCoreOutputs, FinishedOutput
+from tenonry.outputs import FinishReason
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.step import PromptLogprobs
 from tenonry_testkit.fakes import VirtualClock
@@ -95,4 +96,38 @@ def test_streams_move_between_frames_with_the_logprobs_of_prompts(with_logprobs,
         return found
 
     assert asyncio.run(main()) == deltas
+    client.close()
+
+
+def test_many_requests_that_end_at_once_end_over_several_turns_of_the_loop():
+    """Each of them is detokenised to its end and wakes a caller."""
+    inputs = InputProcessor(fake_model(), None, 1000, seed=0)
+    outputs = OutputProcessor(None, VirtualClock())
+    handles = []
+    for number in range(1600):
+        processed, requests = inputs.process([97], SamplingParams(), f"{number}")
+        outputs.add(processed, requests)
+        handles.append(requests[0].handle)
+    ended = [FinishedOutput(handle, FinishReason.LENGTH) for handle in handles]
+    frame_size = 100
+    client = Client(
+        [
+            EngineCoreOutputs(finished=ended[start : start + frame_size])
+            for start in range(0, len(ended), frame_size)
+        ]
+    )
+
+    async def main() -> list[int]:
+        handler = listening(client, outputs)
+        turns = []
+        while outputs.num_completions:
+            before = outputs.num_completions
+            await asyncio.sleep(0)
+            turns.append(before - outputs.num_completions)
+        handler.stop(RuntimeError("the test is over"))
+        return turns
+
+    turns = asyncio.run(main())
+    assert sum(turns) == 1600
+    assert max(turns) < CHUNK_SIZE + frame_size
     client.close()

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
+from collections import deque
 from collections.abc import Iterator
 
 from tenonry.client.engines import Engines
@@ -15,6 +16,7 @@ from tenonry.errors import DrainingError, QueueFullError, RequestError
 
 EMPTY_POLL_S = 0.02
 DRAINING_RETRY_S = 5.0
+MAX_REQUESTS_PER_TURN = 8  # of at most `input_processor.LONG_TEXT_CHARS` characters each
 
 
 class Admission:
@@ -27,6 +29,8 @@ class Admission:
         self._stats = engines.stats
         self._resumed = asyncio.Event()
         self._resumed.set()
+        self._left_in_turn = MAX_REQUESTS_PER_TURN
+        self._waiting: deque[asyncio.Future[None]] = deque()
         self.held = 0
         self.is_draining = False
 
@@ -112,3 +116,26 @@ class Admission:
         """Wait until admission resumes. Re-checks, because it may have been paused again before this task runs."""
         while not self._resumed.is_set():
             await self._resumed.wait()
+            await self.turn()
+
+    async def turn(self) -> None:
+        """Wait, in order of arrival, until this turn of the event loop has time for the work on one more request."""
+        if self._left_in_turn and not self._waiting:
+            self._left_in_turn -= 1
+            return
+        loop = asyncio.get_running_loop()
+        if not self._waiting:
+            loop.call_soon(self._next_turn, loop)
+        place = loop.create_future()
+        self._waiting.append(place)
+        await place
+
+    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._left_in_turn = MAX_REQUESTS_PER_TURN
+        while self._left_in_turn and self._waiting:
+            place = self._waiting.popleft()
+            if not place.done():  # it was cancelled
+                place.set_result(None)
+                self._left_in_turn -= 1
+        if self._waiting:
+            loop.call_soon(self._next_turn, loop)

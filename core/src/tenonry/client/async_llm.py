@@ -15,7 +15,7 @@ from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines, OwnedEngines
 from tenonry.client.input_processor import InputProcessor, is_long_text
 from tenonry.client.io_calls import post_processor
-from tenonry.client.output_handler import OutputHandler
+from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
@@ -127,6 +127,7 @@ class AsyncLLM:
         self._client.check_alive()
         self._handler.listen()
         with self._admission.holding(params.n):
+            await self._admission.turn()
             process = functools.partial(self._inputs.process, prompt, params, request_id, **fields)
             if is_long_text(prompt, params):
                 processed, requests = await asyncio.to_thread(process)
@@ -159,7 +160,10 @@ class AsyncLLM:
 
     async def abort_all(self) -> None:
         """End every request with reason "abort"."""
-        self._abort(self._outputs.request_ids())
+        request_ids = self._outputs.request_ids()
+        for start in range(0, len(request_ids), CHUNK_SIZE):
+            self._abort(request_ids[start : start + CHUNK_SIZE])
+            await asyncio.sleep(0)
 
     @property
     def num_unfinished_requests(self) -> int:

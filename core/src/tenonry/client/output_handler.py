@@ -84,6 +84,7 @@ class OutputHandler:
 
     def _drain(self) -> bool:
         """Take frames in; False if there may be more."""
+        num_finished = 0
         for _ in range(MAX_FRAMES_PER_TURN):
             outputs = self._client.receive()
             if outputs is None:
@@ -91,8 +92,10 @@ class OutputHandler:
             self._outputs.absorb(outputs)
             if outputs.scheduler_stats is not None and self._stats.enabled:
                 self._stats.observe(outputs, self._outputs.take_iteration(outputs.engine_index))
-            if outputs.prompt_logprobs:
-                break  # they take as long as many frames; a step has at most one per token
+            num_finished += len(outputs.finished)
+            # Both take as long as many frames; a step has at most one of either per token.
+            if outputs.prompt_logprobs or num_finished >= CHUNK_SIZE:
+                break
         return False
 
     # ------------------------------------------------------------------ dead engines
