@@ -297,8 +297,11 @@ class AsyncLLM:
 
     # ------------------------------------------------------------------ health, end
     async def check_health(self) -> None:
-        """Raise EngineDeadError if no request can be served."""
-        self._client.check_alive()
+        """Raise EngineDeadError if no request can be served, or an engine's executor fails its `check_health`.
+
+        An engine that does not answer within `engine_calls.HEALTH_TIMEOUT_S` seconds is not healthy.
+        """
+        await self._calls.check_health()
 
     @property
     def errored(self) -> bool:

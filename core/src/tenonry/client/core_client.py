@@ -215,24 +215,24 @@ class CoreClient:
     async def call(self, method: str, *args: Any) -> list[Any]:
         """Call a method of the allow-list on every engine; the results in the engines' order.
 
-        Raises EngineGenerateError (the engine's own words) or EngineDeadError.
+        Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         self.check_alive()
-        links = [self.engines[index] for index in sorted(self.engines)]
-        return list(await asyncio.gather(*(self._call(link, method, args) for link in links)))
+        calls = [self.call_engine(index, method, *args) for index in sorted(self.engines)]
+        return list(await asyncio.gather(*calls))
 
-    async def _call(self, link: EngineLink, method: str, args: Sequence[Any]) -> Any:
+    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+        """The same on one engine, which is among `engines`."""
+        link = self.engines[index]
         call_id = next(self._call_ids)
-        future = self._calls[link.index, call_id] = asyncio.get_running_loop().create_future()
+        future = asyncio.get_running_loop().create_future()
+        self._calls[index, call_id] = future
         try:
-            self._send(
-                link,
-                RequestType.UTILITY,
-                *self._encoder.encode(UtilityCall(call_id, method, list(args))),
-            )
+            frames = self._encoder.encode(UtilityCall(call_id, method, list(args)))
+            self._send(link, RequestType.UTILITY, *frames)
             return await future
         finally:
-            del self._calls[link.index, call_id]
+            del self._calls[index, call_id]
 
     def check_alive(self) -> None:
         """Raises EngineDeadError if no request can be served."""

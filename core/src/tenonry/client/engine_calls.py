@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.client.stat_manager import StatManager
+from tenonry.errors import EngineDeadError, EngineGenerateError
+
+HEALTH_TIMEOUT_S = 10.0  # an engine answers between two steps
 
 
 class EngineCalls:
@@ -21,6 +25,7 @@ class EngineCalls:
         self._client = client
         self._handler = handler
         self._stats = stats
+        self._health: asyncio.Future[list[None]] | None = None  # the question that is open
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         """One result per engine, in the engines' order."""
@@ -36,6 +41,32 @@ class EngineCalls:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
         engines = await self.call("collective_rpc", method, list(args), timeout_s)
         return [result for ranks in engines for result in ranks]
+
+    async def check_health(self) -> None:
+        """Ask every engine, which asks its executor. Raises EngineDeadError that names one that is not healthy.
+
+        Probes that come while a question is open share its answer.
+        """
+        self._client.check_alive()
+        self._handler.listen()
+        if self._health is None or self._health.done():
+            engines = [link.index for link in self._client.engines.values() if not link.dead]
+            self._health = asyncio.gather(*(self._check_engine(index) for index in engines))
+        await asyncio.shield(self._health)
+        self._client.check_alive()
+
+    async def _check_engine(self, index: int) -> None:
+        try:
+            async with asyncio.timeout(HEALTH_TIMEOUT_S):
+                await self._client.call_engine(index, "check_health")
+        except TimeoutError:
+            reason = f"it did not answer within {HEALTH_TIMEOUT_S:g} s"
+        except (EngineDeadError, EngineGenerateError) as error:
+            reason = str(error)
+        else:
+            return
+        if index in self._client.engines:  # else it has left, and the others serve
+            raise EngineDeadError(f"engine {index} is not healthy: {reason}")
 
     async def sleep(self, level: int) -> None:
         await self.call("sleep", level)
