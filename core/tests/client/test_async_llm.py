@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import logging
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -605,15 +604,6 @@ class TestCalls:
         assert engine.stat_loggers == {}
         with pytest.raises(ValueError, match="has no tokenizer"):
             engine.get_tokenizer()
-
-
-def test_requests_are_logged_if_wanted(served, caplog, monkeypatch):
-    monkeypatch.setattr(
-        served.engine, "config", served.engine.config.model_copy(update={"log_requests": True})
-    )
-    with caplog.at_level(logging.INFO, logger=async_llm.logger.name):
-        served.run(collect(served.engine, [1, 2], params(), "r-77"))
-    assert "request r-77: 2 prompt tokens, SamplingParams(" in caplog.text
 
 
 def test_the_public_names_are_lazy():

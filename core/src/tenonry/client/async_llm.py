@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import functools
-import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Sequence
 from typing import Any
@@ -25,8 +24,6 @@ from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
-
-logger = logging.getLogger(__name__)
 
 
 class AsyncLLM:
@@ -65,7 +62,10 @@ class AsyncLLM:
                 built.callback(self.io_processor.shutdown)
             self._post_process = post_processor(self.io_processor)
             self._outputs = OutputProcessor(
-                self.io_processor, time.monotonic, log_stats=self._stats.enabled
+                self.io_processor,
+                time.monotonic,
+                log_stats=self._stats.enabled,
+                log_requests=config.log_requests,
             )
             self._admission = Admission(config, self._outputs, self._engines)
             self._handler = OutputHandler(self._engines, self._outputs, self._admission)
@@ -111,10 +111,12 @@ class AsyncLLM:
                 yield output
                 if output.finished:
                     return
-        except (EngineDeadError, EngineGenerateError, RequestError):
+        except (EngineDeadError, EngineGenerateError, RequestError) as error:
+            stream.error = error  # if the stream is open still, this is why it ends
             raise
         except Exception as error:
-            raise EngineGenerateError(f"request {request_id} failed: {error}") from error
+            stream.error = EngineGenerateError(f"request {request_id} failed: {error}")
+            raise stream.error from error
         finally:
             # The stream is still open where the caller left, or one completion failed.
             if self._outputs.get(request_id) is stream:
@@ -138,13 +140,11 @@ class AsyncLLM:
         stream = self._outputs.add(processed, requests)
         try:
             self._client.add_requests(requests)
-        except BaseException:
-            self._abort([request_id])
+        except Exception as error:
+            handles = [request.handle for request in requests]
+            self._outputs.fail(handles, error)
+            self._client.abort_requests(handles)
             raise
-        if self.config.log_requests:
-            logger.info(
-                "request %s: %d prompt tokens, %s", request_id, len(processed.token_ids), params
-            )
         return stream
 
     def listen(self) -> None:

@@ -58,7 +58,10 @@ class LLM:
             longest = self.engine_core.kv_cache.max_model_len
             self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
             self._outputs = OutputProcessor(
-                self.io_processor, time.monotonic, log_stats=self._stats.enabled
+                self.io_processor,
+                time.monotonic,
+                log_stats=self._stats.enabled,
+                log_requests=config.log_requests,
             )
             self._ids = itertools.count()
             self._dead: str | None = None

@@ -7,7 +7,6 @@ that arrived meanwhile.
 from __future__ import annotations
 
 import sys
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 
@@ -16,12 +15,13 @@ import numpy as np
 from tenonry.client.constant_list import ConstantList
 from tenonry.client.io_calls import io_call, io_fault
 from tenonry.client.logprobs import logprob_entry
+from tenonry.client.request_ends import finished_stats, log_added, log_end
 from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason, Logprob
-from tenonry.stats import FinishedRequestStats, IterationStats
+from tenonry.stats import IterationStats
 
 Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
 
@@ -33,11 +33,17 @@ class OutputProcessor:
     """
 
     def __init__(
-        self, io: IOProcessor | None, clock: Callable[[], float], *, log_stats: bool = False
+        self,
+        io: IOProcessor | None,
+        clock: Callable[[], float],
+        *,
+        log_stats: bool = False,
+        log_requests: bool = False,
     ) -> None:
         self._io = io
         self._clock = clock
         self._log_stats = log_stats
+        self._log_requests = log_requests
         # Those that have not ended, and that engines still run.
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
@@ -72,6 +78,8 @@ class OutputProcessor:
             stream.completions.append(Completion(request.handle, index, stream, detokenizer))
         self._completions |= {completion.handle: completion for completion in stream.completions}
         self._streams[first.request_id] = stream
+        if self._log_requests:
+            log_added(stream)
         return stream
 
     def get(self, request_id: str) -> Stream | None:
@@ -112,12 +120,8 @@ class OutputProcessor:
                 for c in stream.completions
                 if self._completions.pop(c.handle, None) is not None
             ]
-            self._streams.pop(stream.request_id, None)
             stream.error = stream.error or error
-            if self._log_stats:
-                self._iterations[stream.engine_index].finished.append(
-                    self._finished_stats(stream, "error")
-                )
+            self._close(stream, "error")
             stream.notify()
         return others
 
@@ -291,38 +295,16 @@ class OutputProcessor:
         stream.num_finished += 1
         stream.metrics.last_token_time = completion.last_time
         if stream.finished:
-            self._streams.pop(stream.request_id, None)
-            if self._log_stats:
-                self._iterations[stream.engine_index].finished.append(
-                    self._finished_stats(stream, str(reason))
-                )
+            self._close(stream, str(reason))
 
-    def _finished_stats(self, stream: Stream, reason: str) -> FinishedRequestStats:
-        metrics, params, first = (
-            stream.metrics,
-            stream.request.sampling_params,
-            stream.metrics.first_token_time,
-        )
-        return FinishedRequestStats(
-            request_id=stream.request_id,
-            finish_reason=reason,
-            num_prompt_tokens=len(stream.prompt_token_ids),
-            num_generation_tokens=sum(
-                completion.num_generated for completion in stream.completions
-            ),
-            num_cached_tokens=stream.num_cached_tokens,
-            e2e_latency_s=self._clock() - metrics.arrival_time,
-            ttft_s=first - metrics.arrival_time if first else None,
-            queued_s=metrics.queued_s,
-            prefill_s=max(0.0, first - metrics.arrival_time - metrics.queued_s) if first else 0.0,
-            decode_s=max(0.0, metrics.last_token_time - first) if first else 0.0,
-            num_preemptions=metrics.num_preemptions,
-            max_tokens=params.max_tokens,
-            n=params.n,
-            tags=stream.request.tags,
-            trace_headers=stream.request.trace_headers,
-            start_time=time.time() - (self._clock() - metrics.arrival_time),
-        )
+    def _close(self, stream: Stream, reason: str) -> None:
+        """The end of a request: every stream passes here once."""
+        self._streams.pop(stream.request_id, None)
+        if self._log_stats:
+            stats = finished_stats(stream, reason, self._clock())
+            self._iterations[stream.engine_index].finished.append(stats)
+        if self._log_requests:
+            log_end(stream)
 
     def take_iteration(self, engine_index: int = 0) -> IterationStats:
         """Numbers of an engine's requests since the last call."""

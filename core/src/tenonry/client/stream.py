@@ -78,6 +78,11 @@ class Stream:
     def finished(self) -> bool:
         return self.num_finished == len(self.completions)
 
+    @property
+    def num_generated(self) -> int:
+        """Tokens of all completions."""
+        return sum(completion.num_generated for completion in self.completions)
+
     def notify(self) -> None:
         """Wake the caller, if it waits and there is something for it."""
         waiter = self.waiter
