@@ -131,9 +131,9 @@ def _kinds_table() -> str:
     lines += [f"| hook module | `{HOOK_MODULES}` | where an engine is started | any |", ""]
     lines += ["Parts open further points, which are resolved in the process of the part:\n"]
     lines += ["| kind | entry-point group | a name stands for | asked by |", "|---|---|---|---|"]
-    nobody = ("–", "nobody yet: the name is reserved")
+    unused = ("–", "not yet in use: the name is reserved")
     for name, group in OWNED_GROUPS.items():
-        what, who = OWNERS.get(name, nobody)
+        what, who = OWNERS.get(name, unused)
         lines.append(f"| {name} | `{group}` | {what} | {who} |")
     lines += ["\n[Records](records.md) has what plugins are given and give back.\n"]
     return "\n".join(lines)
