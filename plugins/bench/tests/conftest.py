@@ -1,4 +1,4 @@
-"""A model folder without weights, and a server that is told what to answer."""
+"""A model folder without weights, and a server with set answers."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ class FakeServer:
             for task in others:
                 task.cancel()
             await asyncio.gather(*others, return_exceptions=True)
-            await asyncio.sleep(0.01)  # closed transports tell their protocols
+            await asyncio.sleep(0.01)  # closed transports notify their protocols
 
         asyncio.run_coroutine_threadsafe(end(), self._loop).result()
         self._loop.call_soon_threadsafe(self._loop.stop)
@@ -155,11 +155,11 @@ def plain(status: int, body: bytes) -> list[bytes]:
 
 def completion(body: bytes) -> list[bytes]:
     """What an OpenAI-compatible server streams for a completion: a piece per token, the usage, the end."""
-    asked = json.loads(body)["max_tokens"]
+    count = json.loads(body)["max_tokens"]
     piece = b'data: {"choices":[{"index":0,"text":" w"}]}\n\n'
-    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": asked}}
+    usage = {"choices": [], "usage": {"prompt_tokens": 3, "completion_tokens": count}}
     return chunked(
-        *[piece] * asked, b"data: " + json.dumps(usage).encode() + b"\n\n", b"data: [DONE]\n\n"
+        *[piece] * count, b"data: " + json.dumps(usage).encode() + b"\n\n", b"data: [DONE]\n\n"
     )
 
 

@@ -36,5 +36,5 @@ def test_every_step_decodes_one_token_of_each_request():
 
 
 def test_an_unknown_executor_is_refused(capsys):
-    assert main(["executor", "--executor", "nobody"]) == 1
-    assert "nobody" in capsys.readouterr().err
+    assert main(["executor", "--executor", "no-such-executor"]) == 1
+    assert "no-such-executor" in capsys.readouterr().err

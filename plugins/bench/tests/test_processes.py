@@ -49,7 +49,7 @@ def spinner():
 
 
 @pytest.fixture
-def hoarder():
+def memory_user():
     """Takes 60 MiB at its first line, gives them back at the second and ends at the third."""
     with child(HOARD) as process:
         yield process
@@ -77,11 +77,12 @@ def test_the_meter_tells_this_process_from_its_children(spinner):
 
 def test_the_meter_counts_no_more_than_it_is_given(spinner):
     assert [process.pid for process in below()] == [spinner.pid]
-    nobody, own = CpuMeter([]), CpuMeter([psutil.Process(spinner.pid)])
+    of_none = CpuMeter([])
+    own = CpuMeter([psutil.Process(spinner.pid)])
     spinner.stdin.write("\n")
     spinner.stdin.flush()
     spinner.stdout.readline()
-    assert nobody.take()[1] == 0
+    assert of_none.take()[1] == 0
     assert own.take()[1] > 0
 
 
@@ -99,20 +100,20 @@ def test_a_process_that_is_gone_is_an_error():
         cpu_seconds(process)
 
 
-def test_peak_memory_sees_what_was_there_and_is_gone(hoarder):
-    with PeakMemory(hoarder.pid, period_s=0.01) as small:
+def test_peak_memory_sees_what_was_there_and_is_gone(memory_user):
+    with PeakMemory(memory_user.pid, period_s=0.01) as small:
         pass
-    with PeakMemory(hoarder.pid, period_s=0.01) as large:
-        hoarder.stdin.write("\n")
-        hoarder.stdin.flush()
-        assert hoarder.stdout.readline() == "has it\n"
+    with PeakMemory(memory_user.pid, period_s=0.01) as large:
+        memory_user.stdin.write("\n")
+        memory_user.stdin.flush()
+        assert memory_user.stdout.readline() == "has it\n"
         for _ in range(1000):  # until the watching thread had its turn
             if large.rss_bytes > small.rss_bytes + (30 << 20):
                 break
             time.sleep(0.01)
-        hoarder.stdin.write("\n")
-        hoarder.stdin.flush()
-        assert hoarder.stdout.readline() == "gave it back\n"
+        memory_user.stdin.write("\n")
+        memory_user.stdin.flush()
+        assert memory_user.stdout.readline() == "gave it back\n"
     assert large.rss_bytes > small.rss_bytes + (30 << 20)
     assert 0 < large.pss_bytes < large.rss_bytes - (30 << 20)
 

@@ -22,7 +22,7 @@ LATENCIES = [
 
 @pytest.fixture
 def openai(serve, answers):
-    """A server that lists one model and completes whatever is asked."""
+    """A server that lists one model and completes every prompt."""
 
     def reply(_method, path, body):
         if path == "/v1/models":

@@ -94,7 +94,7 @@ def test_tokens_are_those_of_the_built_in_buffers(device, depth, wanted):
 
 
 @contextlib.contextmanager
-def nobody_waits():
+def no_waiting():
     """CUDA itself raises at any call that waits for the device."""
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", "Synchronization debug mode is a prototype")
@@ -112,16 +112,16 @@ def test_a_steady_decode_step_waits_for_nothing():
     mine = runner(device, CudaBuffers(device, 2))
     for number in range(3):  # the allocator and the libraries have what they need
         mine.execute(decode(number) if number else prefill()).result()
-    with nobody_waits():
+    with no_waiting():
         flying = [mine.execute(decode(number)) for number in (3, 4)]
         assert [len(one.result().token_ids) for one in flying] == [4, 4]
 
 
 @pytest.mark.gpu
 def test_the_built_in_buffers_do_wait():
-    """What the test above would say if copies came from pageable memory."""
+    """The test above fails for copies from pageable memory."""
     device = torch.device("cuda")
     mine = runner(device, HostBuffers(device, 2))
     mine.execute(prefill()).result()
-    with nobody_waits(), pytest.raises(RuntimeError, match="synchronizing"):
+    with no_waiting(), pytest.raises(RuntimeError, match="synchronizing"):
         mine.execute(decode(1))

@@ -1,4 +1,4 @@
-"""A scheduler that does in each step what the test says, and somebody who asks and answers."""
+"""A scheduler whose steps are scripted by the test, and a driver that sends it requests and results."""
 
 from __future__ import annotations
 
@@ -41,8 +41,8 @@ class Scripted(BaseScheduler):
         self.script(step)
 
 
-class Desk:
-    """Asks the scheduler, and answers its steps with token 9 unless told otherwise."""
+class SchedulerDriver:
+    """Sends requests to the scheduler, and answers its steps with token 9 by default."""
 
     def __init__(
         self,
@@ -139,10 +139,16 @@ class Desk:
         )
         return self.scheduler.update_from_output(output, result)
 
+    def turn_sizes(self, script: Script) -> list[int]:
+        """The tokens of each row in a step that is answered."""
+        output = self.step(script)
+        self.answer(output)
+        return output.num_tokens.tolist()
+
     def turn(self, tokens: dict[int, int] | int = 9) -> dict[int, EngineCoreOutputs]:
         return self.answer(self.step(), tokens)
 
 
 @pytest.fixture
-def desk() -> type[Desk]:
-    return Desk
+def make_driver() -> type[SchedulerDriver]:
+    return SchedulerDriver

@@ -10,132 +10,170 @@ from tenonry.request import RequestStatus
 
 
 class TestRefusals:
-    def test_a_prompt_beyond_a_step_without_chunked_prefill(self, desk):
-        book = desk(budget=8, enable_chunked_prefill=False)
+    def test_a_prompt_beyond_a_step_without_chunked_prefill(self, make_driver):
+        driver = make_driver(budget=8, enable_chunked_prefill=False)
         with pytest.raises(RequestError, match=r"9 tokens.*max_num_batched_tokens=8"):
-            book.ask(9)
-        assert not book.scheduler.has_requests()
+            driver.ask(9)
+        assert not driver.scheduler.has_requests()
 
-    def test_nothing_left_to_generate(self, desk):
-        book = desk()
+    def test_nothing_left_to_generate(self, make_driver):
+        driver = make_driver()
         with pytest.raises(RequestError, match="6 tokens and may have 6"):
-            book.ask(4, 2, output_token_ids=[1, 2])
+            driver.ask(4, 2, output_token_ids=[1, 2])
         with pytest.raises(RequestError, match="32 tokens and may have 32"):
-            book.ask(32)
+            driver.ask(32)
 
-    def test_more_than_the_pool_holds(self, desk):
-        book = desk(num_blocks=2)
+    def test_more_than_the_pool_holds(self, make_driver):
+        driver = make_driver(num_blocks=2)
         assert (
-            book.ask(4, 5).status is RequestStatus.WAITING
+            driver.ask(4, 5).status is RequestStatus.WAITING
         )  # nine tokens, of which eight need slots
         with pytest.raises(RequestError, match="grow to 10 tokens, but the KV cache holds 8"):
-            book.ask(4, 6)
+            driver.ask(4, 6)
 
-    def test_an_order_may_refuse_too(self, desk):
-        book = desk()
+    def test_an_order_may_refuse_too(self, make_driver):
+        driver = make_driver()
 
         def order(request):
             raise RequestError("not here")
 
-        book.waiting._order = order
+        driver.waiting._order = order
         with pytest.raises(RequestError, match="not here"):
-            book.ask(4)
-        assert not book.scheduler.has_requests()
+            driver.ask(4)
+        assert not driver.scheduler.has_requests()
 
 
 class TestEnding:
-    def test_wherever_a_request_stands(self, desk):
-        book = desk(max_num_seqs=1)
-        running, waiting = book.ask(4), book.ask(4)
-        output = book.step()
-        ended = book.scheduler.finish_requests(
+    def test_wherever_a_request_stands(self, make_driver):
+        driver = make_driver(max_num_seqs=1)
+        running, waiting = driver.ask(4), driver.ask(4)
+        output = driver.step()
+        ended = driver.scheduler.finish_requests(
             [waiting.handle, 12345, running.handle], FinishReason.ABORT
         )
         assert ended == [waiting, running]
         assert all(
             request.finish_reason is FinishReason.ABORT and request.is_finished for request in ended
         )
-        assert book.scheduler.get_request_counts() == (0, 0)
-        assert not book.scheduler.has_unfinished_requests()
-        assert book.scheduler.has_requests()  # the workers still hold the row
-        assert book.answer(output) == {}
-        assert book.step().gone.tolist() == [0]
-        assert not book.scheduler.has_requests()
+        assert driver.scheduler.get_request_counts() == (0, 0)
+        assert not driver.scheduler.requests
+        assert driver.scheduler.has_requests()  # the workers still hold the row
+        assert driver.answer(output) == {}
+        assert driver.step().gone.tolist() == [0]
+        assert not driver.scheduler.has_requests()
 
-    def test_the_block_manager_sees_all_tokens_and_is_told_once(self, desk):
-        book, freed, forgotten = desk(max_num_seqs=2), [], []
-        blocks = book.scheduler.blocks
+    def test_the_block_manager_sees_all_tokens_and_the_end_once(self, make_driver):
+        driver, freed, forgotten = make_driver(max_num_seqs=2), [], []
+        blocks = driver.scheduler.blocks
         free = blocks.free
         blocks.free = lambda request, row, **how: (
             freed.append((request.num_tokens, how)) or free(request, row, **how)
         )
         blocks.forget = lambda request: forgotten.append(request.handle)
-        ends, aborted, waits = book.ask(4, 2), book.ask(5, 9), book.ask(4)
-        book.turn()
-        book.turn()
+        ends, aborted, waits = driver.ask(4, 2), driver.ask(5, 9), driver.ask(4)
+        driver.turn()
+        driver.turn()
         assert freed == [(6, {"num_known": 5, "drop": False})]
-        book.scheduler.finish_requests([waits.handle, aborted.handle], FinishReason.ABORT)
+        driver.scheduler.finish_requests([waits.handle, aborted.handle], FinishReason.ABORT)
         assert freed[1:] == [(7, {"num_known": 6, "drop": False})]
         assert forgotten == [ends.handle, waits.handle, aborted.handle]
 
-    def test_blocks_on_their_way_are_waited_for(self, desk, monkeypatch):
-        book = desk()
-        assert not book.scheduler.has_requests()
-        monkeypatch.setattr(type(book.scheduler.blocks), "waits", True)
-        assert book.scheduler.has_requests()
-        assert not book.scheduler.has_unfinished_requests()
+    def test_blocks_on_their_way_are_waited_for(self, make_driver, monkeypatch):
+        driver = make_driver()
+        assert not driver.scheduler.has_requests()
+        monkeypatch.setattr(type(driver.scheduler.blocks), "waits", True)
+        assert driver.scheduler.has_requests()
+        assert not driver.scheduler.requests
 
-    def test_all_at_once(self, desk):
-        book = desk()
-        requests = [book.ask(4) for _ in range(6)]
-        book.step()
-        assert book.scheduler.finish_requests(None, FinishReason.ERROR) == requests
-        assert book.scheduler.finish_requests(None, FinishReason.ERROR) == []
+    def test_all_at_once(self, make_driver):
+        driver = make_driver()
+        requests = [driver.ask(4) for _ in range(6)]
+        driver.step()
+        assert driver.scheduler.finish_requests(None, FinishReason.ERROR) == requests
+        assert driver.scheduler.finish_requests(None, FinishReason.ERROR) == []
 
-    def test_the_outcome_counts_preemptions(self, desk):
-        book = desk()
-        request = book.ask(4, 1)
-        book.step()
-        book.scheduler.preempt(request)
-        (outputs,) = book.turn().values()
+    def test_the_outcome_counts_preemptions(self, make_driver):
+        driver = make_driver()
+        request = driver.ask(4, 1)
+        driver.step()
+        driver.scheduler.preempt(request)
+        (outputs,) = driver.turn().values()
         assert outputs.finished[0].num_preemptions == 1
 
 
-def test_a_preempted_request_keeps_its_place_in_the_queue(desk):
-    book = desk(max_num_seqs=1)
-    first, second = book.ask(4), book.ask(4)
-    book.turn()
-    book.scheduler.preempt(first)
-    assert list(book.waiting) == [first, second]
+class TestHooks:
+    @pytest.fixture
+    def driver(self, make_driver):
+        driver = make_driver(max_num_seqs=2)
+        self.calls = []
+        for name in ("started", "preempted", "ended"):
+            setattr(driver.scheduler, name, self.record(name))
+        return driver
+
+    def record(self, name):
+        return lambda request, *_: self.calls.append((name, request))
+
+    def test_each_stay_starts_and_ends(self, driver):
+        request = driver.ask(4, 2)
+        driver.turn()
+        driver.scheduler.preempt(request)
+        driver.turn()
+        assert self.calls == [
+            ("started", request),
+            ("preempted", request),
+            ("started", request),
+            ("ended", request),
+        ]
+        assert request.finish_reason is FinishReason.LENGTH
+
+    def test_a_request_that_never_ran_only_ends(self, driver):
+        request = driver.ask(4)
+        driver.scheduler.finish_requests([request.handle], FinishReason.ABORT)
+        assert self.calls == [("ended", request)]
+
+    def test_started_comes_before_the_request_is_running(self, driver):
+        active = []
+        driver.scheduler.started = lambda request, row, *_: active.append(row in driver.rows.active)
+        driver.ask(4)
+        driver.turn()
+        assert active == [False]
 
 
-def test_resetting_may_preempt_everybody_first(desk):
-    book = desk()
-    requests = [book.ask(4) for _ in range(2)]
-    output = book.step()
-    assert not book.scheduler.reset_prefix_cache()
-    assert book.scheduler.reset_prefix_cache(reset_running_requests=True)
+def test_a_preempted_request_keeps_its_place_in_the_queue(make_driver):
+    driver = make_driver(max_num_seqs=1)
+    first, second = driver.ask(4), driver.ask(4)
+    driver.turn()
+    driver.scheduler.preempt(first)
+    assert list(driver.waiting) == [first, second]
+
+
+def test_resetting_may_preempt_everybody_first(make_driver):
+    driver = make_driver()
+    requests = [driver.ask(4) for _ in range(2)]
+    output = driver.step()
+    assert not driver.scheduler.reset_prefix_cache()
+    assert driver.scheduler.reset_prefix_cache(reset_running_requests=True)
     assert [request.status for request in requests] == [RequestStatus.PREEMPTED] * 2
-    (outputs,) = book.answer(output).values()
+    (outputs,) = driver.answer(output).values()
     assert len(outputs.handles) == 0
-    assert len(book.step().new) == 2
+    assert len(driver.step().new) == 2
 
 
-def test_statistics_count_since_the_last_call(desk):
-    book = desk(num_blocks=8)
-    book.ask(4)
-    book.ask(4)
-    book.turn()
-    book.scheduler.stats_extra["depth"] = 2.0
-    stats = book.scheduler.make_stats()
+def test_statistics_count_since_the_last_call(make_driver):
+    driver = make_driver(num_blocks=8)
+    driver.ask(4)
+    driver.ask(4)
+    driver.turn()
+    driver.scheduler.stats_extra["depth"] = 2.0
+    stats = driver.scheduler.make_stats()
     assert (stats.num_running, stats.num_waiting, stats.num_steps) == (2, 0, 1)
     assert stats.kv_cache_usage == pytest.approx(2 / 8)
     assert stats.extra == {"depth": 2.0}
-    assert book.scheduler.make_stats().num_steps == 0
+    assert driver.scheduler.make_stats().num_steps == 0
 
 
-def test_an_empty_step_has_a_number_too(desk):
-    book = desk()
-    assert [book.step().step_id for _ in range(3)] == [0, 1, 2]
-    output = book.step()
+def test_an_empty_step_has_a_number_too(make_driver):
+    driver = make_driver()
+    assert [driver.step().step_id for _ in range(3)] == [0, 1, 2]
+    output = driver.step()
     assert (len(output.row), len(output.gone), output.new, output.total_tokens) == (0, 0, [], 0)

@@ -11,14 +11,14 @@ from tenonry_scheduling import Rows
 
 
 @pytest.fixture
-def book(desk):
-    return desk(max_num_seqs=3)
+def driver(make_driver):
+    return make_driver(max_num_seqs=3)
 
 
-def test_entering_fills_every_column(book):
+def test_entering_fills_every_column(driver):
     rows, request = (
-        book.rows,
-        book.request(5, 7, min_tokens=2, stop_token_ids=(3, 4), output_token_ids=[50, 51]),
+        driver.rows,
+        driver.request(5, 7, min_tokens=2, stop_token_ids=(3, 4), output_token_ids=[50, 51]),
     )
     row = rows.enter(request)
     assert request.row == row
@@ -33,17 +33,17 @@ def test_entering_fills_every_column(book):
     assert (rows.num_free, len(rows.active)) == (2, 0)
 
 
-def test_stop_ids_of_the_row_before_do_not_stay(book):
-    rows = book.rows
+def test_stop_ids_of_the_row_before_do_not_stay(driver):
+    rows = driver.rows
     for ids in ((1, 2, 3, 4, 5), (6,), ()):
-        request = book.request(4, stop_token_ids=ids)
+        request = driver.request(4, stop_token_ids=ids)
         row = rows.enter(request)
         assert [token for token in rows.stop_ids[row].tolist() if token != -1] == list(ids)
         rows.leave(row)
 
 
-def test_leaving_keeps_the_known_tokens_with_the_request(book):
-    rows, request = book.rows, book.request(4)
+def test_leaving_keeps_the_known_tokens_with_the_request(driver):
+    rows, request = driver.rows, driver.request(4)
     row = rows.enter(request)
     rows.token_ids[row, 4:6] = [70, 71]
     rows.num_tokens[row], rows.pending[row] = 7, 1  # two known outputs, one pending
@@ -55,27 +55,27 @@ def test_leaving_keeps_the_known_tokens_with_the_request(book):
     assert request.token_ids[4] == 70  # its own copy
 
 
-def test_a_row_without_request_is_an_error(book):
+def test_a_row_without_request_is_an_error(driver):
     with pytest.raises(LookupError, match="row 1 holds no request"):
-        book.rows.request(1)
+        driver.rows.request(1)
 
 
-def test_only_announced_rows_are_gone_and_only_once(book):
-    rows = book.rows
-    quiet, told = rows.enter(book.request(4)), rows.enter(book.request(4))
-    rows.announced[told] = True
+def test_only_announced_rows_are_gone_and_only_once(driver):
+    rows = driver.rows
+    quiet, announced = rows.enter(driver.request(4)), rows.enter(driver.request(4))
+    rows.announced[announced] = True
     rows.leave(quiet)
-    rows.leave(told)
-    assert rows.take_gone().tolist() == [told]
+    rows.leave(announced)
+    assert rows.take_gone().tolist() == [announced]
     assert rows.take_gone().tolist() == []
-    again = rows.enter(book.request(4))
+    again = rows.enter(driver.request(4))
     rows.leave(again)
     assert rows.take_gone().tolist() == []
 
 
-def test_leaving_raises_the_generation_and_remembers_the_step(book):
-    rows = book.rows
-    row = rows.enter(book.request(4))
+def test_leaving_raises_the_generation_and_remembers_the_step(driver):
+    rows = driver.rows
+    row = rows.enter(driver.request(4))
     rows.step = 7
     before = int(rows.generation[row])
     rows.leave(row)
@@ -92,7 +92,7 @@ def test_leaving_raises_the_generation_and_remembers_the_step(book):
 def test_running_rows_stand_in_the_order_of_activation(actions):
     from types import SimpleNamespace
 
-    params = SimpleNamespace(min_tokens=0)
+    params = SimpleNamespace(min_tokens=0, prompt_logprobs=None)
     rows, entered, active = Rows(4, 8), [], []
     for number, (action, which) in enumerate(actions):
         if action == "enter" and rows.num_free:
@@ -115,10 +115,10 @@ def test_running_rows_stand_in_the_order_of_activation(actions):
         assert not set(active) & set(entered)
 
 
-def test_the_order_is_the_same_array_until_it_changes(book):
-    rows = book.rows
+def test_the_order_is_the_same_array_until_it_changes(driver):
+    rows = driver.rows
     for _ in range(2):
-        rows.activate(rows.enter(book.request(4)))
+        rows.activate(rows.enter(driver.request(4)))
     order = rows.running()
     assert rows.running() is order
     with pytest.raises(ValueError, match="read-only"):

@@ -104,7 +104,7 @@ def test_a_loop_sees_who_enters_while_it_runs():
     assert list(queue) == seen
 
 
-def test_a_loop_that_raises_loses_nobody():
+def test_a_loop_that_raises_loses_no_request():
     queue = WaitingQueue(lambda request: request.arrival)
     for handle in range(5):
         queue.add(make_request(handle))

@@ -17,7 +17,7 @@ def test_a_batch_runs_to_its_end_before_the_next_one_starts():
     for max_tokens in (2, 5, 1):
         rig.add([1, 2, 3], max_tokens=max_tokens)
     batches = []
-    while rig.scheduler.has_unfinished_requests():
+    while rig.scheduler.requests:
         rig.launch()
         batches.append(rig.scheduler.rows.handle[rig.outputs[-1].row].tolist())
         rig.deliver()

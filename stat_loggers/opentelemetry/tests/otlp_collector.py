@@ -62,7 +62,7 @@ class Collector:
                     self.send_response(collector.status)
                     self.send_header("content-length", "0")
                     self.end_headers()
-                except OSError:  # whoever posted it waits no more
+                except OSError:  # the client no longer waits
                     self.close_connection = True
 
             def log_message(self, format: str, *args: object) -> None:  # noqa: A002

@@ -1,4 +1,4 @@
-"""A collector that is away, slow or full delays nobody, and the log says so once."""
+"""An unreachable, slow or full collector delays no request, and is logged once."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import socket
 import pytest
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
-from tenonry_stat_logger_opentelemetry.exporter import HUSH, WatchedExporter
+from tenonry_stat_logger_opentelemetry.exporter import SDK_LOG, WatchedExporter
 
 SDK = logging.getLogger("opentelemetry.exporter.otlp.proto.http.trace_exporter")
 SPANS = ("a span", "another")
 
 
-class Fake(SpanExporter):
-    """Answers as told; complains where the SDK's exporter does."""
+class FakeExporter(SpanExporter):
+    """Gives a set answer; logs where the SDK's exporter does."""
 
     def __init__(self) -> None:
         self.answer: SpanExportResult | Exception = SpanExportResult.FAILURE
@@ -36,7 +36,7 @@ class Fake(SpanExporter):
 @pytest.fixture
 def watched(caplog):
     caplog.set_level(logging.INFO)
-    fake = Fake()
+    fake = FakeExporter()
     return WatchedExporter(fake, "http://there/v1/traces"), fake
 
 
@@ -45,7 +45,7 @@ def lines(caplog, level=logging.NOTSET):
 
 
 @pytest.fixture
-def nobody():
+def closed_address():
     """An address where nothing listens."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -94,7 +94,7 @@ class TestSaidOnce:
     def test_a_queue_that_is_full_because_of_it(self, watched, caplog):
         exporter, _ = watched
 
-        class Slow(Fake):
+        class Slow(FakeExporter):
             def export(self, spans):
                 SDK.warning("Transient error refused")
                 exporter.lost(1, "more come than it takes")
@@ -118,29 +118,29 @@ class TestSaidOnce:
         assert fake.shutdowns == 1
 
 
-class TestHush:
-    def test_other_users_of_the_sdk_are_heard(self, caplog):
+class TestSdkLogCapture:
+    def test_other_users_of_the_sdk_still_log(self, caplog):
         SDK.warning("theirs")
-        with HUSH.listening() as said:
+        with SDK_LOG.capture() as messages:
             SDK.warning("ours")
         SDK.warning("theirs again")
-        assert said == ["ours"]
+        assert messages == ["ours"]
         assert lines(caplog) == ["theirs", "theirs again"]
 
     def test_it_is_one_for_all_and_stays(self, make_logger):
         """A thread that logs while a filter comes or goes may pass over another one."""
         before = list(SDK.filters)
-        assert HUSH in before
+        assert SDK_LOG in before
         logger = make_logger()
         assert SDK.filters == before
         logger.shutdown()
         assert SDK.filters == before
 
 
-class TestAway:
-    def test_nobody_listens(self, make_logger, record_of, nobody, caplog):
+class TestUnreachable:
+    def test_a_closed_address(self, make_logger, record_of, closed_address, caplog):
         caplog.set_level(logging.INFO)
-        logger = make_logger(endpoint=nobody)
+        logger = make_logger(endpoint=closed_address)
         for _ in range(3):
             logger.record(record_of())
         logger.shutdown()
@@ -150,7 +150,7 @@ class TestAway:
             for r in caplog.records
             if r.name.startswith(("tenonry", "opentelemetry", "urllib3"))
         ]
-        assert nobody in line
+        assert closed_address in line
         assert "refused" in line
 
     def test_it_refuses(self, make_logger, record_of, collector, caplog, monkeypatch):

@@ -1,4 +1,4 @@
-"""The port of its own: answers scrapes, refuses everything else, and says so when it cannot be had."""
+"""The port of its own: answers scrapes, refuses other requests, and a port in use is an error."""
 
 from __future__ import annotations
 

@@ -136,12 +136,9 @@ class DoesNotWaitForTokens(ReferenceScheduler):
 class LosesOutputWhenPreempted(ReferenceScheduler):
     caught_by = "test_preemption_changes_no_token"
 
-    def preempt(self, request, **how):
-        super().preempt(request, **how)
-        request.token_ids, request.num_output_tokens = (
-            request.token_ids[: request.num_prompt_tokens],
-            0,
-        )
+    def preempted(self, request):
+        request.token_ids = request.token_ids[: request.num_prompt_tokens]
+        request.num_output_tokens = 0
 
 
 # ----------------------------------------------------------------------------------------------------- how requests end

@@ -1,4 +1,4 @@
-"""Conversations as a chat service sees them: each turn's prompt is all that was said before and something new.
+"""Conversations as a chat service sees them: each turn's prompt is everything before it and something new.
 
 Front end. The conversations begin with the same system prompt and go on at the same time, each with pauses of its own,
 so that their turns mix in an order that no engine can count on.
@@ -22,7 +22,7 @@ ROOM = 1.25
 
 
 class Sizes(NamedTuple):
-    """Tokens of each part; a user says `user_low` to `user_high` of them. `pause_s`: mean pause before a turn."""
+    """Tokens of each part; a user writes `user_low` to `user_high` of them. `pause_s`: mean pause before a turn."""
 
     conversations: int
     turns: int
@@ -34,12 +34,12 @@ class Sizes(NamedTuple):
 
     @property
     def longest_prompt(self) -> int:
-        """Tokens of the last prompt, if a user always says as much as possible."""
+        """Tokens of the last prompt, if a user always writes as much as possible."""
         return self.system + self.turns * self.user_high + (self.turns - 1) * self.answer
 
 
 class Turn(NamedTuple):
-    """What a user says, after a pause."""
+    """What a user writes, after a pause."""
 
     pause_s: float
     token_ids: list[int]
@@ -58,7 +58,7 @@ class Reuse(NamedTuple):
 
 
 def make_conversations(sizes: Sizes, run: int, vocab_size: int) -> list[list[Turn]]:
-    """All that users will say in one run; nothing but `sizes`, `run` and the vocabulary decides it."""
+    """Everything that users write in one run; it depends on `sizes`, `run` and the vocabulary only."""
     draw = random.Random(f"{default_workloads().seed}/{run}")  # noqa: S311  # no secrets
     low, high = narrow(default_workloads().token_range, vocab_size)
 
@@ -66,8 +66,8 @@ def make_conversations(sizes: Sizes, run: int, vocab_size: int) -> list[list[Tur
         return [draw.randrange(low, high) for _ in range(length)]
 
     def turn(number: int) -> Turn:
-        said = text(draw.randint(sizes.user_low, sizes.user_high))
-        return Turn(draw.uniform(0, 2 * sizes.pause_s), said if number else system + said)
+        written = text(draw.randint(sizes.user_low, sizes.user_high))
+        return Turn(draw.uniform(0, 2 * sizes.pause_s), written if number else system + written)
 
     system = text(sizes.system)
     return [[turn(number) for number in range(sizes.turns)] for _ in range(sizes.conversations)]
@@ -109,7 +109,8 @@ async def _converse(
     engine: AsyncLLM, turns: Sequence[Turn], params: SamplingParams, name: str
 ) -> Reuse:
     prompt: list[int] = []
-    cached = asked = 0
+    cached = 0
+    prompt_tokens = 0
     for number, turn in enumerate(turns):
         await asyncio.sleep(turn.pause_s)
         prompt += turn.token_ids
@@ -124,6 +125,7 @@ async def _converse(
             raise TenonryError(
                 f"turn {number} of conversation {name} got {len(answer)} of {params.max_tokens} tokens"
             )
-        cached, asked = cached + reused, asked + len(prompt)
+        cached += reused
+        prompt_tokens += len(prompt)
         prompt += answer
-    return Reuse(cached, asked)
+    return Reuse(cached, prompt_tokens)

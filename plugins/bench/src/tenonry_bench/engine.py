@@ -30,7 +30,9 @@ from tenonry_bench.settings import (
 from tenonry_bench.streams import Point, StreamClient
 from tenonry_commands.arguments import add_engine_arguments
 
-WARM_UP_STREAMS, WARM_UP_TOKENS, WARM_UP_TRIPS = 64, 16, 50
+WARM_UP_STREAMS = 64
+WARM_UP_TOKENS = 16
+WARM_UP_TRIPS = 50
 
 
 class EngineReport(msgspec.Struct, kw_only=True):

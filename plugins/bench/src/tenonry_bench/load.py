@@ -75,8 +75,8 @@ class LoadRun(msgspec.Struct):
 
 
 class Load:
-    """Sends prompts to a server: at most `concurrency` at a time, or `rate` per second whatever comes back, at times of
-    a Poisson process with a fixed seed.
+    """Sends prompts to a server: at most `concurrency` at a time, or `rate` per second regardless of answers, at times
+    of a Poisson process with a fixed seed.
     """
 
     def __init__(
@@ -89,7 +89,9 @@ class Load:
         timeout_s: float,
         seed: int = 0,
     ) -> None:
-        self._client, self._model, self._timeout_s = client, model, timeout_s
+        self._client = client
+        self._model = model
+        self._timeout_s = timeout_s
         self._slots = asyncio.Semaphore(concurrency) if concurrency else None
         self._rate, self._seed = rate, seed
 
@@ -109,7 +111,9 @@ class Load:
         """When each request starts, in seconds from the beginning."""
         if not self._rate:
             return [0.0] * count
-        draw, at, starts = random.Random(self._seed), 0.0, []  # noqa: S311  # no secrets
+        draw = random.Random(self._seed)  # noqa: S311  # no secrets
+        at = 0.0
+        starts = []
         for _ in range(count):
             starts.append(at)
             at += draw.expovariate(self._rate)

@@ -123,6 +123,6 @@ class TimedFuture:
 
 
 def _constant(array: I32) -> I32:
-    """Results are views of this array: nobody may write into them."""
+    """Results are views of this array, so it is read-only."""
     array.setflags(write=False)
     return array

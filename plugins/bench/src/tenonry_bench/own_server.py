@@ -17,15 +17,14 @@ from collections.abc import Sequence
 from tenonry.errors import LaunchError
 from tenonry_bench.processes import tenonry_command
 
-READY = re.compile(
-    r"ready at http://127\.0\.0\.1:(\d+)"
-)  # said once, when every process of it takes requests
+# Logged once, when every process of the server takes requests.
+READY = re.compile(r"ready at http://127\.0\.0\.1:(\d+)")
 STOP_S = 10.0
 POLL_S = 0.05
 
 
 class OwnServer:
-    """A server on 127.0.0.1. With `port` 0 it takes a free one; which, it says in its output when it is ready."""
+    """A server on 127.0.0.1. With `port` 0 it takes a free one, which it logs when it is ready."""
 
     def __init__(self, model: str, port: int = 0, arguments: Sequence[str] = ()) -> None:
         command = [

@@ -104,7 +104,7 @@ def figures_of(data: dict[str, Any]) -> dict[str, float]:
 def engine_figures(results: list[dict[str, Any]], step_ms: float) -> dict[str, float]:
     """Of the null engine: one entry per number of streams, and perhaps one for round trips.
 
-    Where a step pretends to take `step_ms`, all that tells something is what becomes of them.
+    Where a step sleeps for `step_ms`, only the time per token is a figure: the rest follows from it.
     """
     found = {}
     for result in results:

@@ -60,7 +60,9 @@ class SchedulerRig:
     ) -> None:
         manager = PluginManager(config.plugins)
         self._entry = manager.resolve("scheduler", config.scheduler, config)
-        self._config, self._steps, self._depth = config, steps, depth
+        self._config = config
+        self._steps = steps
+        self._depth = depth
         self._clock = time.thread_time if cpu_clock else time.perf_counter
         self.origin = (
             f"{self._entry.distribution} {self._entry.version}".strip() or self._entry.path
@@ -122,12 +124,10 @@ class Drive:
         depth: int,
         clock: Callable[[], float],
     ) -> None:
-        self.scheduler, self._validator, self._depth, self._clock = (
-            scheduler,
-            validator,
-            depth,
-            clock,
-        )
+        self.scheduler = scheduler
+        self._validator = validator
+        self._depth = depth
+        self._clock = clock
         self._in_flight: deque[SchedulerOutput] = deque()
         self._requests = 0
         self._params = SamplingParams(temperature=0.0, max_tokens=None, ignore_eos=True)
@@ -149,7 +149,7 @@ class Drive:
         """Step until all `running` requests have decoded a while. Raises TenonryError if they never do."""
         decoding = 0
         for _ in range(MAX_SETTLE_STEPS):
-            if not self.scheduler.has_unfinished_requests():
+            if not any(self.scheduler.get_request_counts()):
                 break
             output = self.step(StepTimes())
             decoding = decoding + 1 if len(output.row) == running == output.total_tokens else 0

@@ -190,7 +190,7 @@ async def run_workload(
     done = []
     for prompts in [workloads.prompts(name, run, vocab_size=vocab_size) for run in range(runs)]:
         if meter is not None:
-            meter.take()  # the time since the last run is nobody's
+            meter.take()  # the time since the last run belongs to no run
         done.append(await load.run(prompts, workload.out_len))
         if meter is not None:
             done[-1].server_cpu_s = meter.take()[1]

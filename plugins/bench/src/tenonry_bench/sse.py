@@ -76,7 +76,7 @@ class Client:
         self._tls = ssl.create_default_context() if endpoint.secure else None
 
     async def get(self, path: str) -> tuple[int, bytes]:
-        """Status and body. Raises OSError when there is nobody."""
+        """Status and body. Raises OSError when no server answers."""
         response = await self._open("GET", path, b"")
         try:
             return response.status, await response.read_all()
@@ -183,7 +183,7 @@ class Response:
 
 
 class ChunkDecoder:
-    """Takes the chunked transfer coding apart (RFC 9112, section 7.1), whatever pieces it comes in."""
+    """Decodes the chunked transfer coding (RFC 9112, section 7.1), however it is split into reads."""
 
     def __init__(self) -> None:
         self._buffer = b""

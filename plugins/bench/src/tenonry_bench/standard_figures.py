@@ -16,7 +16,9 @@ ENGINE = {"frontend_us_per_tok": 4.5, "engine_us_per_tok": 3.0}
 ENGINE_TIMES_PEER = 3.0
 ROUND_TRIP_MS = 0.5
 THROUGHPUT_TIMES_PEER = 0.7
-STARTUP_S, IMPORT_S, HELP_S = 5.0, 0.25, 0.5
+STARTUP_S = 5.0
+IMPORT_S = 0.25
+HELP_S = 0.5
 UNITS = {
     "tok_s": "tokens/s",
     "frontend_us_per_tok": "front-end µs/token",

@@ -49,7 +49,9 @@ class StreamClient:
         prompt_len: int,
         processes: Sequence[psutil.Process] | None = None,
     ) -> None:
-        self._engine, self._vocab_size, self._prompt_len = engine, vocab_size, prompt_len
+        self._engine = engine
+        self._vocab_size = vocab_size
+        self._prompt_len = prompt_len
         self._meter = CpuMeter(processes)
         self._seed = default_workloads().seed
         self._points = 0

@@ -132,7 +132,9 @@ class OfflineRunner:
     """Runs workloads on one `LLM`."""
 
     def __init__(self, llm: LLM, workloads: WorkloadFile, vocab_size: int) -> None:
-        self._llm, self._workloads, self._vocab_size = llm, workloads, vocab_size
+        self._llm = llm
+        self._workloads = workloads
+        self._vocab_size = vocab_size
 
     def measure(self, name: str, runs: int, load_s: float) -> WorkloadResult:
         """Warm up with a few short requests, then run the whole workload `runs` times, each with new prompts."""
@@ -181,7 +183,7 @@ def check_output(output: RequestOutput, wanted: int) -> None:
 
 
 def set_threads(threads: int | None) -> None:
-    """Tell torch, before it is loaded, how many threads to use: one per physical core unless someone has decided."""
+    """Set torch's number of threads before torch is loaded: one per physical core unless it is set already."""
     if threads is not None:
         os.environ["OMP_NUM_THREADS"] = str(threads)
     os.environ.setdefault("OMP_NUM_THREADS", str(physical_cores()))

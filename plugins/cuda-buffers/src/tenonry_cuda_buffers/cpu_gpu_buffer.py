@@ -1,6 +1,6 @@
-"""A tensor on the CPU with its twin on a device, and the copies between them. Worker process.
+"""A tensor on the CPU, its counterpart on a device, and the copies between them. Worker process.
 
-All copies are asked for without waiting. From pinned memory such a copy runs beside the host; from pageable memory, and
+All copies are launched without waiting. From pinned memory such a copy runs beside the host; from pageable memory, and
 between CPU tensors, it is done on return.
 """
 
@@ -37,7 +37,12 @@ class CpuGpuBuffer:
             raise ValueError(
                 "dtype=torch.bfloat16 has no numpy type to view it with; pass with_numpy=False and write to .cpu"
             )
-        self.cpu = torch.zeros(*size, dtype=dtype, device="cpu", pin_memory=pin_memory)
+        self.cpu = torch.zeros(
+            *size,
+            dtype=dtype,
+            device="cpu",
+            pin_memory=pin_memory,
+        )
         self.gpu = torch.zeros_like(self.cpu, device=device)
         if with_numpy:
             self.np = self.cpu.numpy()
@@ -54,13 +59,24 @@ class CpuGpuBuffer:
         return _copy(self.gpu, self.cpu, n)
 
 
-def _copy(src: torch.Tensor, dst: torch.Tensor, n: int | None) -> torch.Tensor:
-    return dst.copy_(src, non_blocking=True) if n is None else copy_slice(src, dst, n)
+def _copy(
+    src: torch.Tensor,
+    dst: torch.Tensor,
+    n: int | None,
+) -> torch.Tensor:
+    if n is None:
+        return dst.copy_(src, non_blocking=True)
+    return copy_slice(src, dst, n)
 
 
-def copy_slice(src: torch.Tensor, dst: torch.Tensor, length: int) -> torch.Tensor:
+def copy_slice(
+    src: torch.Tensor,
+    dst: torch.Tensor,
+    length: int,
+) -> torch.Tensor:
     """Start copying `src[:length]` into `dst[:length]`, which is returned."""
-    return dst[:length].copy_(src[:length], non_blocking=True)
+    begin = dst[:length]
+    return begin.copy_(src[:length], non_blocking=True)
 
 
 def tensor_data(tensor: torch.Tensor) -> memoryview:
@@ -68,5 +84,8 @@ def tensor_data(tensor: torch.Tensor) -> memoryview:
 
     It shares the memory of a contiguous CPU tensor; anything else is copied into one first, waiting for the device.
     """
-    data: memoryview = tensor.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().data
+    on_host = tensor.detach().cpu()
+    elements = on_host.contiguous().flatten()
+    octets = elements.view(torch.uint8)
+    data: memoryview = octets.numpy().data
     return data

@@ -40,24 +40,26 @@ class StreamOrder(InOrder):
         self._copies = torch.cuda.Stream(device)
         self._sent = [torch.cuda.Event() for _ in range(lanes)]
         self._read = [torch.cuda.Event() for _ in range(lanes)]
-        self._arrived = (
-            torch.cuda.Event()
-        )  # recorded again and again: each wait means the record before it
+        # Recorded for every copy: each wait refers to the record before it.
+        self._arrived = torch.cuda.Event()
 
     def begin_step(self, lane: int) -> None:
         self._sent[lane].synchronize()
         self._copies.wait_event(self._read[lane])
 
     def end_step(self, lane: int) -> None:
+        kernels = torch.cuda.current_stream(self._device)
         self._sent[lane].record(self._copies)
-        self._read[lane].record(torch.cuda.current_stream(self._device))
+        self._read[lane].record(kernels)
 
     def copying(self) -> AbstractContextManager[object]:
         return torch.cuda.stream(self._copies)
 
     def copied(self) -> None:
+        kernels = torch.cuda.current_stream(self._device)
         self._arrived.record(self._copies)
-        torch.cuda.current_stream(self._device).wait_event(self._arrived)
+        kernels.wait_event(self._arrived)
 
     def allocated(self) -> None:
-        self._copies.wait_stream(torch.cuda.current_stream(self._device))
+        kernels = torch.cuda.current_stream(self._device)
+        self._copies.wait_stream(kernels)

@@ -25,7 +25,10 @@ def slot_mapping(inputs: StepInputs, state: BatchState) -> NDArray[np.int64]:
 
 
 def attention_batch(
-    inputs: StepInputs, state: BatchState, generation: NDArray[np.int64], buffers: StepBuffers
+    inputs: StepInputs,
+    state: BatchState,
+    generation: NDArray[np.int64],
+    buffers: StepBuffers,
 ) -> AttentionBatch:
     """The whole step, as every layer but a pruned last one sees it."""
     return AttentionBatch(
@@ -41,7 +44,10 @@ def attention_batch(
 
 
 def pruned_batch(
-    full: AttentionBatch, full_plan: Any, samples: NDArray[np.bool_], buffers: StepBuffers
+    full: AttentionBatch,
+    full_plan: Any,
+    samples: NDArray[np.bool_],
+    buffers: StepBuffers,
 ) -> AttentionBatch:
     """The last layer's view: all K/V are written, but only the last token of each sampling row goes on."""
     count = int(samples.sum())
@@ -60,7 +66,12 @@ def pruned_batch(
     )
 
 
-def dummy_batch(block: int, block_size: int, count: int, buffers: StepBuffers) -> AttentionBatch:
+def dummy_batch(
+    block: int,
+    block_size: int,
+    count: int,
+    buffers: StepBuffers,
+) -> AttentionBatch:
     """A prompt of `count` tokens in a block that no request has; where exactly its K/V go does not matter."""
     return AttentionBatch(
         row=np.zeros(1, np.int32),

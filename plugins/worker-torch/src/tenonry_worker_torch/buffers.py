@@ -35,7 +35,8 @@ class StepBuffers(ABC):
         )
 
     def __init__(self, device: torch.device, steps_in_flight: int) -> None:
-        self.device, self.steps_in_flight = device, steps_in_flight
+        self.device = device
+        self.steps_in_flight = steps_in_flight
 
     def begin_step(self) -> None:  # noqa: B027 - only buffers with memory of their own need to know
         """A new step starts: memory handed out `steps_in_flight` steps ago may be used again."""

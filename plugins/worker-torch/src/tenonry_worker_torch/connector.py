@@ -64,7 +64,10 @@ class ConnectorHalf:
     """Built when the KV tensors exist; each step goes through it, and is waited for, since a save comes after it."""
 
     def __init__(
-        self, context: WorkerContext, kv_cache: KVCacheConfig, runner: ModelRunner
+        self,
+        context: WorkerContext,
+        kv_cache: KVCacheConfig,
+        runner: ModelRunner,
     ) -> None:
         self._entry = entry = context.kv_connector
         self._runner = runner
@@ -84,7 +87,8 @@ class ConnectorHalf:
 
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
         """Load, compute, save; the answer names the transfers that ended."""
-        connector, metadata = self._connector, output.connector_metadata
+        connector = self._connector
+        metadata = output.connector_metadata
         with blamed(self._entry, "load"):
             connector.load(metadata)
         result = self._runner.answer(output).result()

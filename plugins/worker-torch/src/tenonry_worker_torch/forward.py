@@ -24,7 +24,8 @@ class ForwardPlans:
     __slots__ = ("full", "last")
 
     def __init__(self, full: Any, last: Any = None) -> None:
-        self.full, self.last = full, last
+        self.full = full
+        self.last = last
 
 
 class Forward(Protocol):
@@ -53,7 +54,9 @@ class ModuleForward:
     can_prune = False
 
     def __init__(self, model: PreTrainedModel, step: StepPlan) -> None:
-        self.model, self.step, self.stage = model, step, stage_of(model)
+        self.model = model
+        self.step = step
+        self.stage = stage_of(model)
 
     def __call__(
         self,

@@ -33,7 +33,10 @@ class History:
         return device.type == "cpu"
 
     def inputs(
-        self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers
+        self,
+        output: SchedulerOutput,
+        inputs: StepInputs,
+        buffers: StepBuffers,
     ) -> torch.Tensor:
         """Token ids i64[T] of the step, on the device; call after the step was applied to the state."""
         if self.is_shared:
@@ -43,7 +46,12 @@ class History:
         positions = buffers.put("token_position", inputs.positions.astype(np.int64))
         return self.tokens[rows, positions].long()
 
-    def _copy_new(self, output: SchedulerOutput, inputs: StepInputs, buffers: StepBuffers) -> None:
+    def _copy_new(
+        self,
+        output: SchedulerOutput,
+        inputs: StepInputs,
+        buffers: StepBuffers,
+    ) -> None:
         """Tokens the host learnt first: those of new rows, and ids that came with the step."""
         known = output.next_token >= 0
         rows = [np.full(len(new.token_ids), new.row, np.int64) for new in output.new]
@@ -61,7 +69,11 @@ class History:
         self.tokens.index_put_(where, buffers.put("history_token", np.concatenate(ids)))
 
     def record(
-        self, rows: np.ndarray, columns: np.ndarray, token_ids: torch.Tensor, buffers: StepBuffers
+        self,
+        rows: np.ndarray,
+        columns: np.ndarray,
+        token_ids: torch.Tensor,
+        buffers: StepBuffers,
     ) -> None:
         """Keep what `rows` just sampled at `columns`; on the CPU this also tells the batch state."""
         if self.is_shared:

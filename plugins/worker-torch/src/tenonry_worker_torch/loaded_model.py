@@ -37,8 +37,11 @@ class LoadedModel:
         max_model_len: int,
         parallel: Parallel,
     ) -> None:
-        self.module, self.backend, self.buffers = module, backend, buffers
-        self.device, self.dtype = module.device, module.dtype
+        self.module = module
+        self.backend = backend
+        self.buffers = buffers
+        self.device = module.device
+        self.dtype = module.dtype
         self.vocab_size = found.logits[0].shape[-1]  # of the last stage; the others never sample
         self.parallel = parallel
         self.max_model_len = max_model_len
@@ -63,7 +66,8 @@ def build(
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError."""
     fix_frequencies(module, max_model_len)
-    parallel, config = parallel or alone(), module.config.get_text_config()
+    parallel = parallel or alone()
+    config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     with _named_failure(module, parallel.tensor.size):
         found = probe(module, int(config.vocab_size), parallel.link)
@@ -73,7 +77,14 @@ def build(
             f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}"
         )
     backend = backend_class(found.specs, module.dtype, module.device)
-    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel)
+    model = LoadedModel(
+        module,
+        backend,
+        buffers,
+        found,
+        max_model_len,
+        parallel,
+    )
     run = PackedRun(model.backend, model.layers, buffers)
     if fuse:
         _make_fast(model, found, run, max_model_len)
@@ -99,7 +110,12 @@ def _named_failure(module: PreTrainedModel, size: int) -> Iterator[None]:
         ) from error
 
 
-def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model_len: int) -> None:
+def _make_fast(
+    model: LoadedModel,
+    found: ProbeResult,
+    run: PackedRun,
+    max_model_len: int,
+) -> None:
     from tenonry_worker_torch.fuse import fast_forward
 
     def is_right(forward: Forward) -> bool:
@@ -107,7 +123,12 @@ def _make_fast(model: LoadedModel, found: ProbeResult, run: PackedRun, max_model
 
     group = model.parallel.tensor
     lean = fast_forward(
-        model.module, model.layers, model.step, max_model_len, is_right, group.all_agree
+        model.module,
+        model.layers,
+        model.step,
+        max_model_len,
+        is_right,
+        group.all_agree,
     )
     if lean is not None:
         model.forward = lean

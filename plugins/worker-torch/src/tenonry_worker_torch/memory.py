@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 CGROUP = Path("/sys/fs/cgroup")
 # glibc's mallopt parameters (malloc.h), and the largest threshold it accepts on 64-bit systems.
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-LARGEST_MMAP_THRESHOLD, KEPT_BYTES = 32 << 20, 1 << 30
+M_TRIM_THRESHOLD = -1
+M_MMAP_THRESHOLD = -3
+LARGEST_MMAP_THRESHOLD = 32 << 20
+KEPT_BYTES = 1 << 30
 
 
 def host_memory(cgroup: Path = CGROUP) -> int:
@@ -32,7 +34,11 @@ def host_memory(cgroup: Path = CGROUP) -> int:
     return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
 
 
-def device_memory(model: LoadedModel, num_tokens: int, utilization: float) -> int:
+def device_memory(
+    model: LoadedModel,
+    num_tokens: int,
+    utilization: float,
+) -> int:
     """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
     from tenonry_worker_torch.loading.self_check import PackedRun
 

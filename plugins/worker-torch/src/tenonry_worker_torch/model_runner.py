@@ -46,7 +46,9 @@ class ModelRunner:
         seed: int = 0,
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
-        self.model, self.device, self.buffers = model, model.device, model.buffers
+        self.model = model
+        self.device = model.device
+        self.buffers = model.buffers
         self.state = BatchState(max_num_seqs, max_model_len, block_size)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
@@ -100,10 +102,14 @@ class ModelRunner:
 
     @scoped("tenonry: forward")
     def _forward(
-        self, inputs: StepInputs, given: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
+        self,
+        inputs: StepInputs,
+        given: torch.Tensor,
+        prompt_tokens: list[NDArray[np.int64]],
     ) -> torch.Tensor:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
-        backend, forward = self.model.backend, self.model.forward
+        backend = self.model.backend
+        forward = self.model.forward
         last = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
         wanted = np.concatenate([last, *prompt_tokens]) if prompt_tokens else last
         every = not prompt_tokens and len(last) == len(inputs.token_ids)
@@ -136,14 +142,18 @@ class ModelRunner:
         """For each row that asks: flattened indices of tokens whose successor is a prompt token."""
         found = []
         for i in np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0):
-            first, begin = int(inputs.query_start_loc[i]), int(inputs.start[i])
+            first = int(inputs.query_start_loc[i])
+            begin = int(inputs.start[i])
             last_prompt = int(self.state.num_prompt[inputs.row[i]]) - 1
             count = min(int(inputs.num_tokens[i]), last_prompt - begin)
             found.append(np.arange(first, first + max(count, 0), dtype=np.int64))
         return found
 
     def _prompt_logprobs(
-        self, inputs: StepInputs, logits: torch.Tensor, prompt_tokens: list[NDArray[np.int64]]
+        self,
+        inputs: StepInputs,
+        logits: torch.Tensor,
+        prompt_tokens: list[NDArray[np.int64]],
     ) -> list[PromptPart]:
         parts: list[PromptPart] = []
         if not prompt_tokens:
@@ -151,7 +161,8 @@ class ModelRunner:
         asking = np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0)
         begin = 0
         for i, tokens in zip(asking, prompt_tokens, strict=True):
-            row, start = int(inputs.row[i]), int(inputs.start[i]) + 1
+            row = int(inputs.row[i])
+            start = int(inputs.start[i]) + 1
             if not len(tokens):
                 continue
             chosen = self.history.tokens[row, start : start + len(tokens)].long()
@@ -172,7 +183,8 @@ class ModelRunner:
     def dummy(self) -> None:
         """A forward pass over tokens of nobody, for ranks that others wait for. No request's K/V are touched."""
         self.buffers.begin_step()
-        link, count = self.model.parallel.link, DUMMY_TOKENS
+        link = self.model.parallel.link
+        count = DUMMY_TOKENS
         given = link.inputs(torch.zeros(count, dtype=torch.long, device=self.device))
         positions = self.buffers.put("positions", np.arange(count, dtype=np.int64))
         keep = self.buffers.put("keep", np.array([count - 1]))

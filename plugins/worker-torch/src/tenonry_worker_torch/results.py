@@ -21,8 +21,15 @@ class PromptPart:
 
     __slots__ = ("logprobs", "row", "start")
 
-    def __init__(self, row: int, start: int, logprobs: Logprobs) -> None:
-        self.row, self.start, self.logprobs = row, start, logprobs
+    def __init__(
+        self,
+        row: int,
+        start: int,
+        logprobs: Logprobs,
+    ) -> None:
+        self.row = row
+        self.start = start
+        self.logprobs = logprobs
 
 
 class StepResult:
@@ -37,7 +44,10 @@ class StepResult:
         sampled: Sampled | None,
         prompts: list[PromptPart],
     ) -> None:
-        self.step_id, self.rows, self.sampled, self.prompts = step_id, rows, sampled, prompts
+        self.step_id = step_id
+        self.rows = rows
+        self.sampled = sampled
+        self.prompts = prompts
 
     def output(self) -> ModelRunnerOutput:
         """The answer on the host; waits for the device if it has to."""

@@ -32,7 +32,12 @@ DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 WARM_UP_TOKENS = 8
 
 
-def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str]) -> type[Any]:
+def resolve_class(
+    kind: str,
+    name: str,
+    base: type[Any],
+    resolved: dict[str, str],
+) -> type[Any]:
     """A class of one of this worker's extension points. Raises PluginError with what there is, or the pip command."""
     found, entry = resolve_owned(kind, name)
     if not (isinstance(found, type) and issubclass(found, base)):
@@ -45,10 +50,13 @@ def resolve_class(kind: str, name: str, base: type[Any], resolved: dict[str, str
 
 
 def load(
-    context: WorkerContext, options: TorchOptions, meeting: Meeting | None
+    context: WorkerContext,
+    options: TorchOptions,
+    meeting: Meeting | None,
 ) -> tuple[LoadedModel, dict[str, str]]:
     """The model, made fast and checked, and what the extension points resolved to. `meeting`: of several ranks."""
-    config, resolved = context.config, {}
+    config = context.config
+    resolved = {}
     device = choose_device(config.device, context.local_rank, config.world_size)
     backend = resolve_class(
         "attention_backend",

@@ -107,7 +107,13 @@ class TorchWorker(Worker):
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_torch.startup import make_runner
 
-        self._runner = make_runner(self.model, self.context, self.options, kv_cache, self._resolved)
+        self._runner = make_runner(
+            self.model,
+            self.context,
+            self.options,
+            kv_cache,
+            self._resolved,
+        )
         if self.context.kv_connector is not None:
             from tenonry_worker_torch.connector import ConnectorHalf
 

@@ -22,37 +22,39 @@ from typing import Any
 
 from tenonry.errors import RequestError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry.messages import EngineCoreOutputs, FinishedOutput, ScheduledOutput
+from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import FinishReason
-from tenonry.request import Request, RequestStatus
+from tenonry.request import Request
 from tenonry.stats import SchedulerStats
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_scheduling.blocks import BlockManager
+from tenonry_scheduling.budget import StepBudget
+from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.results import ResultReader
-from tenonry_scheduling.rows import Rows
 from tenonry_scheduling.step_builder import StepBuilder
-from tenonry_scheduling.waiting import WaitingQueue
 
 
 class BaseScheduler(Scheduler):
-    """A scheduler that is right but for the choice: write `choose`, and `order` or `victim` where they matter.
+    """A complete scheduler but for the choice: write `choose`, and `order`, `victim` or `started` where they matter.
 
-    `rows`: the columns; `waiting`: the queue; `blocks`: who hands out KV blocks; `requests`: unfinished ones by handle.
+    `rows`: the columns. `waiting`: the queue. `blocks`: the manager of KV blocks. `requests`: unfinished requests by
+    handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.
+    `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
     """
 
     def __init__(self, context: SchedulerContext, blocks: BlockManager) -> None:
         super().__init__(context)
         self.token_budget = context.config.step_token_budget
         self.chunked_prefill = context.config.enable_chunked_prefill
-        self.rows = Rows(context.config.max_num_seqs, context.max_model_len)
+        self.lifecycle = Lifecycle(context, blocks, self)
+        self.rows = self.lifecycle.rows
+        self.waiting = self.lifecycle.waiting
         self.blocks = blocks
-        blocks.attach(self.rows)
-        self.waiting = WaitingQueue(self.order)
-        self.requests: dict[int, Request] = {}
+        self.requests = self.lifecycle.requests
         self.stats_extra: dict[str, float] = {}
-        self._results = ResultReader(self)
-        self.arrived: set[int] = set()  # rows whose KV came, and that the workers do not know yet
-        self._stats = SchedulerStats()  # what is counted since the last call of make_stats
+        self._results = ResultReader(self.lifecycle)
+        self._num_steps = 0  # since the last call of make_stats
+        self._reported_preemptions = 0
 
     # ------------------------------------------------------------------ for authors
     @abstractmethod
@@ -64,133 +66,97 @@ class BaseScheduler(Scheduler):
         return request.arrival
 
     def victim(self, running: list[Request]) -> Request:
-        """Whom to preempt when blocks run out; `running` holds at least two, in the order they entered."""
+        """The request to preempt when blocks run out; `running` holds at least two, in the order they started."""
         return running[-1]
+
+    def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
+        """Called when a request starts to run, before it is in `step.running`. Does nothing by default.
+
+        `num_computed` of its tokens have K/V already. Called again each time the request comes back from preemption.
+        """
+
+    def preempted(self, request: Request) -> None:
+        """Called when a request lost its row, before it is in the queue again. Does nothing by default."""
+
+    def ended(self, request: Request) -> None:
+        """Called when a request reached its terminal outcome, `request.finish_reason`. Does nothing by default."""
+
+    def preempt(self, request: Request) -> None:
+        """Take a running request's row and blocks away between two steps; `StepBuilder.preempt` does so within one."""
+        self.lifecycle.preempt(request)
 
     # ------------------------------------------------------------------ the interface
     def add_request(self, request: Request) -> None:
         self._refuse_impossible(request)
-        self.waiting.add(request)  # first: a policy's order may refuse it too
-        self.requests[request.handle] = request
+        self.lifecycle.add(request)
 
     def schedule(self) -> SchedulerOutput:
-        step = StepBuilder(self)
+        budget = StepBudget(self.token_budget, chunked_prefill=self.chunked_prefill)
+        step = StepBuilder(self.lifecycle, self.victim, budget)
         self.choose(step)
         self.rows.step += 1
-        self._stats.num_steps += 1
+        self._num_steps += 1
         return step.build()
 
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
     ) -> dict[int, EngineCoreOutputs]:
         if self.blocks.waits or result.transfers_done or result.transfers_failed:
-            self._end_transfers(result)
+            self.lifecycle.end_transfers(result.transfers_done, result.transfers_failed)
         return self._results.read(output, result)
 
     def finish_requests(self, handles: Iterable[int] | None, reason: FinishReason) -> list[Request]:
-        ended = []
+        finished = []
         for handle in list(self.requests) if handles is None else handles:
             request = self.requests.get(handle)
             if request is not None:
-                self.end(request, reason)
-                ended.append(request)
-        return ended
+                self.lifecycle.end(request, reason)
+                finished.append(request)
+        return finished
 
     def has_requests(self) -> bool:
         return bool(self.requests or self.rows.gone or self.blocks.waits)
-
-    def has_unfinished_requests(self) -> bool:
-        return bool(self.requests)
 
     def get_request_counts(self) -> tuple[int, int]:
         running = len(self.rows.active)
         return running, len(self.requests) - running
 
     def make_stats(self) -> SchedulerStats:
-        stats, self._stats = self._stats, SchedulerStats()
-        stats.num_running, stats.num_waiting = self.get_request_counts()
-        stats.kv_cache_usage = 1.0 - self.blocks.num_free / self.blocks.num_total
-        stats.prefix_cache_queries, stats.prefix_cache_hits = self.blocks.take_counts()
-        stats.extra = dict(self.stats_extra)
+        running, waiting = self.get_request_counts()
+        queries, hits = self.blocks.take_counts()
+        preemptions = self.lifecycle.num_preemptions
+        stats = SchedulerStats(
+            num_running=running,
+            num_waiting=waiting,
+            kv_cache_usage=1.0 - self.blocks.num_free / self.blocks.num_total,
+            prefix_cache_queries=queries,
+            prefix_cache_hits=hits,
+            num_preemptions=preemptions - self._reported_preemptions,
+            num_steps=self._num_steps,
+            extra=dict(self.stats_extra),
+        )
+        self._reported_preemptions = preemptions
+        self._num_steps = 0
         return stats
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
         if reset_running_requests:
             for row in self.rows.running().tolist():
-                self.preempt(self.rows.request(row))
+                self.lifecycle.preempt(self.rows.request(row))
         return self.blocks.reset()
 
-    # ------------------------------------------------------------------ what the step builder and the reader call
-    def started(self, request: Request, row: int, num_computed: int, now: float) -> None:
-        """The request runs from now on; the first time its client is told."""
-        self.waiting.discard(request)
-        self.rows.activate(row)
-        request.status = RequestStatus.RUNNING
-        if request.num_cached_tokens < 0:
-            request.num_cached_tokens = num_computed
-            event = ScheduledOutput(request.handle, now - request.arrival_time, num_computed)
-            self._results.scheduled.append(event)
-
-    def undo_start(self, request: Request, row: int) -> None:
-        """The request got a row but could not run after all; it is still in the queue."""
-        self.blocks.free(request, row, num_known=0)
-        self.rows.leave(row)
-
-    def preempt(self, request: Request, *, drop: bool = False) -> None:
-        """Back to the queue, in its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
-        self._release(request, drop=drop)
-        request.status = RequestStatus.PREEMPTED
-        request.num_preemptions += 1
-        self._stats.num_preemptions += 1
-        self.waiting.add(request)
-
-    def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
-        """Terminal outcome: everything the request held is given back. `drop`: its cached blocks are not trusted."""
-        request.finish_reason = reason
-        request.status = RequestStatus.FINISHED
-        self.waiting.discard(request)
-        parameters = self._release(request, drop=drop) if request.row >= 0 else None
-        self.blocks.forget(request)
-        del self.requests[request.handle]
-        return FinishedOutput(
-            request.handle,
-            reason,
-            num_preemptions=request.num_preemptions,
-            kv_transfer_params=parameters,
-        )
-
-    def _release(self, request: Request, *, drop: bool = False) -> dict[str, Any] | None:
-        row, rows = request.row, self.rows
-        rows.save(row)  # a KV connector may read the request's tokens
-        known = min(request.num_tokens, int(rows.num_computed[row]))
-        parameters = self.blocks.free(request, row, num_known=known, drop=drop)
-        rows.leave(row)
-        self.arrived.discard(row)
-        return parameters
-
-    def _end_transfers(self, result: ModelRunnerOutput) -> None:
-        """KV that waited for a transfer is there (or has to be computed): the rows may run."""
-        arrived, lost = self.blocks.transfers(result.transfers_done, result.transfers_failed)
-        for row, num_computed in arrived:
-            self.rows.num_computed[row] = num_computed
-            self.rows.request(row).status = RequestStatus.RUNNING
-            self.rows.activate(row)
-            self.arrived.add(row)
-        for row in lost:
-            self.preempt(self.rows.request(row), drop=True)
-
     def _refuse_impossible(self, request: Request) -> None:
-        """Raises RequestError for what can never run here, however empty the engine is."""
+        """Raises RequestError for a request that cannot run even in an empty engine."""
         if request.num_tokens >= request.max_total_tokens:
             raise RequestError(
                 f"the request has {request.num_tokens} tokens and may have {request.max_total_tokens} in all: nothing "
-                "is left to generate",
+                "is left to generate; shorten the prompt or raise max_tokens",
                 "prompt",
             )
         if request.num_tokens > self.token_budget and not self.chunked_prefill:
             raise RequestError(
                 f"the prompt has {request.num_tokens} tokens, but chunked prefill is off and a step holds at most "
-                f"max_num_batched_tokens={self.token_budget}",
+                f"max_num_batched_tokens={self.token_budget}; shorten the prompt",
                 "prompt",
             )
         slots = self.blocks.num_total * self.context.kv_cache.block_size

@@ -1,4 +1,4 @@
-"""What a scheduler needs from whoever hands out KV blocks. Engine process; `tenonry-kvcache` implements it."""
+"""What a scheduler needs from the code that hands out KV blocks. Engine process; `tenonry-kvcache` implements it."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tenonry_scheduling.rows import Index, Rows
 
 
 class Match(NamedTuple):
-    """What is already there for a request: tokens with K/V (`num_computed`), and whether they can be used now."""
+    """What is cached for a request: `num_computed` tokens with K/V, and whether they can be used now (`ready`)."""
 
     num_computed: int
     ready: bool = True
 
 
 class NewBlocks(NamedTuple):
-    """Blocks added to rows, neighbours for one row: row i32[B], group i32[B], block id i32[B]."""
+    """Blocks added to rows; those of one row are neighbours. row i32[B], group i32[B], block id i32[B]."""
 
     row: I32
     group: I32
@@ -27,10 +27,10 @@ class NewBlocks(NamedTuple):
 
 
 class Transferred(NamedTuple):
-    """What ended transfers mean.
+    """What ended KV transfers mean.
 
-    `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which never
-    came, and have to compute everything again.
+    `arrived`: (row that waited and may run now, its computed tokens). `lost`: rows that ran on contents which were
+    never loaded, and have to compute everything again.
     """
 
     arrived: list[tuple[int, int]]
@@ -38,36 +38,41 @@ class Transferred(NamedTuple):
 
 
 class BlockManager(ABC):
-    """Blocks by row. Every method leaves the books balanced, also when it answers no."""
+    """KV blocks by row. No method leaves a block unaccounted for, not even one that refuses."""
 
     @abstractmethod
     def attach(self, rows: Rows) -> None:
-        """Called once, before anything else: the scheduler's columns."""
+        """Called once, before every other method, with the scheduler's columns."""
 
     @abstractmethod
     def match(self, request: Request, row: int) -> Match | None:
         """Give the row the cached blocks of its longest known prefix, never covering the last token.
 
         `request.token_ids` are all its tokens. None: ask again in a later step (nothing was attached). `ready=False`:
-        blocks are attached but their contents are still on the way; `transfers` will name the row.
+        blocks are attached, but their contents are still being loaded; `transfers` will name the row.
         """
 
     @abstractmethod
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        """Make room for `num_tokens[i]` tokens in all of `rows`, or change nothing and return None."""
+        """Give all of `rows` blocks for `num_tokens[i]` tokens each, or change nothing and return None."""
 
     @abstractmethod
     def register(self, rows: Index, num_known: I32) -> None:
         """`num_known[i]` leading tokens of `rows[i]` have known ids and are computed or scheduled: cache full blocks.
 
-        May leave some for a later call, so that no step has to do the work of many.
+        May leave some for a later call, to bound the work of one step.
         """
 
     @abstractmethod
     def free(
-        self, request: Request, row: int, *, num_known: int, drop: bool = False
+        self,
+        request: Request,
+        row: int,
+        *,
+        num_known: int,
+        drop: bool = False,
     ) -> dict[str, Any] | None:
-        """Take the row's blocks back, registering what is full. `drop`: let nobody find any of them again.
+        """Take the row's blocks back and cache the full ones. `drop`: remove all of them from the cache instead.
 
         `num_known` 0 means that the row never ran. Returns the KV connector's parameters for the client, if the request
         is finished and there are any.
@@ -75,7 +80,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def forget(self, request: Request) -> None:
-        """The request ended: nothing needs to be remembered about it."""
+        """The request ended: drop everything kept about it."""
 
     @abstractmethod
     def table(self, row: int) -> tuple[I32, ...]:
@@ -83,11 +88,11 @@ class BlockManager(ABC):
 
     @abstractmethod
     def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
-        """KV transfers of these handles ended. Asked with every result while it `waits`, so that it may give one up."""
+        """KV transfers of these handles ended. Called with every result while `waits` is true, to detect timeouts."""
 
     @abstractmethod
     def connector_metadata(self) -> Any:
-        """What the KV connector tells its worker half with the next step, or None."""
+        """What the KV connector sends to its worker half with the next step, or None."""
 
     @abstractmethod
     def reset(self) -> bool:
@@ -96,7 +101,7 @@ class BlockManager(ABC):
     @property
     @abstractmethod
     def waits(self) -> bool:
-        """True while a transfer is on the way, so that empty steps are worth sending."""
+        """True while a transfer is under way, so that empty steps must be sent."""
 
     @property
     @abstractmethod
@@ -105,7 +110,8 @@ class BlockManager(ABC):
 
     @property
     @abstractmethod
-    def num_total(self) -> int: ...
+    def num_total(self) -> int:
+        """All blocks."""
 
     @abstractmethod
     def take_counts(self) -> tuple[int, int]:

@@ -12,9 +12,7 @@ from numpy.typing import NDArray
 from tenonry.request import Request
 from tenonry.step import I32, NO_ROWS
 
-Index = NDArray[
-    np.intp
-]  # rows as numpy indexes best: other integer types are converted on every use
+Index = NDArray[np.intp]  # numpy converts every other integer type each time it indexes with it
 UNKNOWN = -1
 STOP_MASK = 0xFFFF
 
@@ -22,33 +20,35 @@ STOP_MASK = 0xFFFF
 class Rows:
     """Numpy columns over `max_num_seqs` rows (S).
 
-    token_ids i32[S, max_model_len+1]; num_tokens i32[S] counts pending tokens too; num_computed i32[S] is optimistic:
-    it counts what was scheduled; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet; limit i32[S]
-    total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count; stop_ids i32[S, W]
-    (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits; handle u64[S];
-    generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S] the workers
-    know it.
+    token_ids i32[S, max_model_len+1]; num_tokens i32[S] includes pending tokens; num_computed i32[S] is optimistic:
+    it includes everything scheduled so far; pending i32[S] tokens scheduled to be sampled whose ids are unknown yet;
+    limit i32[S] total tokens at which the request ends; stop_from i32[S] total tokens from which stop ids count;
+    stop_ids i32[S, W] (−1 fills); may_stop bool[65536] whether some row ever stopped at an id with these low bits;
+    handle u64[S]; generation i32[S]; scheduled_in i64[S] the last step that scheduled the row; announced bool[S]
+    whether the workers know the row.
 
-    `active`: rows that may be scheduled, in the order in which they were activated (a dict for the order's sake).
-    `step`: number of the step being built, set by the scheduler. `left_in`: its value when a row last left, so that no
-    result of this step or a later one can be out of date.
+    `active`: rows that may be scheduled, in the order in which they were activated (a dict keeps that order).
+    `prompt_logprob_rows`: rows that still compute a prompt whose log-probabilities are wanted.
+    `step`: number of the step being built, set by the scheduler. `left_in`: value of `step` when a row last left;
+    results of this step and later ones cannot be out of date.
     """
 
     def __init__(self, max_num_seqs: int, max_model_len: int) -> None:
         self.size = max_num_seqs
         self.token_ids = np.zeros((max_num_seqs, max_model_len + 1), np.int32)
-        self.num_tokens, self.num_computed, self.pending = (
-            np.zeros(max_num_seqs, np.int32) for _ in range(3)
-        )
-        self.limit, self.stop_from, self.generation = (
-            np.zeros(max_num_seqs, np.int32) for _ in range(3)
-        )
+        self.num_tokens = self._column()
+        self.num_computed = self._column()
+        self.pending = self._column()
+        self.limit = self._column()
+        self.stop_from = self._column()
+        self.generation = self._column()
         self.handle = np.zeros(max_num_seqs, np.uint64)
         self.stop_ids = np.full((max_num_seqs, 2), UNKNOWN, np.int32)
         self.may_stop = np.zeros(STOP_MASK + 1, np.bool_)
         self.announced = np.zeros(max_num_seqs, np.bool_)
         self.scheduled_in = np.full(max_num_seqs, -1, np.int64)
         self.active: dict[int, None] = {}
+        self.prompt_logprob_rows: set[int] = set()
         self.step = 0
         self.left_in = 0
         self.gone: list[int] = []
@@ -56,32 +56,42 @@ class Rows:
         self._free = list(range(max_num_seqs - 1, -1, -1))
         self._running: Index | None = None  # `active` as an array, until that changes
 
+    def _column(self) -> I32:
+        return np.zeros(self.size, np.int32)
+
     @property
     def num_free(self) -> int:
+        """Rows without a request."""
         return len(self._free)
 
     def running(self) -> Index:
-        """Active rows, in the order in which they were activated. Read-only, and the same array until that changes."""
-        if self._running is None:
-            self._running = np.fromiter(self.active, np.intp, len(self.active))
-            self._running.setflags(write=False)
-        return self._running
+        """Active rows in the order of activation. Read-only, and the same array until that order changes."""
+        running = self._running
+        if running is None:
+            running = np.fromiter(self.active, np.intp, len(self.active))
+            running.setflags(write=False)
+            self._running = running
+        return running
 
     def enter(self, request: Request) -> int:
-        """Give `request` a row and fill its columns; it is not active yet."""
+        """Give `request` a row and fill its columns; the row is not active yet."""
         row = self._free.pop()
+        params = request.source.sampling_params
         length = len(request.token_ids)
         self.token_ids[row, :length] = request.token_ids
         self.num_tokens[row] = length
         self.num_computed[row] = 0
         self.pending[row] = 0
         self.limit[row] = request.max_total_tokens
-        # Beyond the longest sequence all numbers mean never; max_tokens and min_tokens may come near 2³¹.
-        earliest = request.num_prompt_tokens + request.source.sampling_params.min_tokens
-        self.stop_from[row] = min(earliest, self.token_ids.shape[1])
+        # A number beyond the longest sequence means never; max_tokens and min_tokens may come near 2³¹.
+        earliest = request.num_prompt_tokens + params.min_tokens
+        longest = self.token_ids.shape[1]
+        self.stop_from[row] = min(earliest, longest)
         self.handle[row] = request.handle
         if request.source.stop_token_ids or self.stop_ids[row, 0] != UNKNOWN:
             self._set_stop_ids(row, request.source.stop_token_ids)
+        if params.prompt_logprobs is not None:
+            self.prompt_logprob_rows.add(row)
         self.requests[row] = request
         request.row = row
         return row
@@ -104,6 +114,7 @@ class Rows:
         self.save(row)
         self.request(row).row = -1
         self.requests[row] = None
+        self.prompt_logprob_rows.discard(row)
         self.generation[row] += 1
         self.left_in = self.step
         if self.announced[row]:
@@ -118,19 +129,22 @@ class Rows:
         """Announced rows that left since the last call."""
         if not self.gone:
             return NO_ROWS
-        gone, self.gone = np.array(self.gone, np.int32), []
+        gone = np.array(self.gone, np.int32)
+        self.gone = []
         return gone
 
     def request(self, row: int) -> Request:
+        """The request in `row`. Raises LookupError if there is none."""
         request = self.requests[row]
         if request is None:
             raise LookupError(f"row {row} holds no request")
         return request
 
     def _set_stop_ids(self, row: int, ids: tuple[int, ...]) -> None:
-        if len(ids) > self.stop_ids.shape[1]:
+        width = self.stop_ids.shape[1]
+        if len(ids) > width:
             wider = np.full((self.size, len(ids)), UNKNOWN, np.int32)
-            wider[:, : self.stop_ids.shape[1]] = self.stop_ids
+            wider[:, :width] = self.stop_ids
             self.stop_ids = wider
         self.stop_ids[row] = UNKNOWN
         self.stop_ids[row, : len(ids)] = ids

@@ -1,4 +1,4 @@
-"""Builds one step: what a scheduler's `choose` talks to. Engine process.
+"""Builds one step: the object that a scheduler's `choose` talks to. Engine process.
 
 `run` is for one request, `run_rows` for arrays of rows; both advance the columns at once, optimistically, and either
 schedule all that was asked or change nothing.
@@ -6,63 +6,80 @@ schedule all that was asked or change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from tenonry.request import Request, RequestStatus
+from tenonry.request import Request
 from tenonry.step import I32, KNOWN_TO_WORKER, NewRow, SchedulerOutput
 from tenonry_scheduling.blocks import NewBlocks
+from tenonry_scheduling.budget import StepBudget
+from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
 
-if TYPE_CHECKING:
-    from tenonry_scheduling.base import BaseScheduler
-
-Part = tuple[Index, I32, I32, np.ndarray]  # rows, num_tokens, next_token, samples
+ScheduledRows = tuple[Index, I32, I32, NDArray[np.bool_]]  # row, num_tokens, next_token, samples
 
 
 class StepBuilder:
     """One step in the making.
 
-    `waiting`: requests in queue order; leave the loop at the first that does not fit. `tokens_left`: token budget still
-    free. `now`: the scheduler's clock, seconds. `full`: a request was turned away for lack of budget, rows or blocks.
-    `preempted`: requests that lost their row to this step.
+    `waiting`: requests in queue order; leave the loop at the first that does not fit. `now`: the scheduler's clock,
+    seconds. `full`: a request was refused for lack of budget, rows or blocks. `preempted`: requests that lost their row
+    to this step.
     """
 
-    def __init__(self, scheduler: BaseScheduler) -> None:
-        self._scheduler, self._rows, self._blocks = scheduler, scheduler.rows, scheduler.blocks
-        self._step_id = scheduler.rows.step
-        self.waiting: Iterable[Request] = scheduler.waiting
-        self.now = scheduler.context.clock()
-        self.tokens_left = scheduler.token_budget
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        victim: Callable[[list[Request]], Request],
+        budget: StepBudget,
+    ) -> None:
+        self._lifecycle = lifecycle
+        self._rows = lifecycle.rows
+        self._blocks = lifecycle.blocks
+        self._victim = victim
+        self._budget = budget
+        self._step_id = lifecycle.rows.step
+        self.waiting: Iterable[Request] = lifecycle.waiting
+        self.now = lifecycle.context.clock()
         self.full = False
         self.preempted: list[Request] = []
         self._new: list[NewRow] = []
-        self._parts: list[Part] = []
-        self._started: list[tuple[int, int, int, bool]] = []  # as in `_parts`, one row each
+        self._scheduled: list[ScheduledRows] = []
+        self._started: list[tuple[int, int, int, bool]] = []  # as in `_scheduled`
         self._added: list[NewBlocks] = []
 
     # ------------------------------------------------------------------ looking
     @property
+    def tokens_left(self) -> int:
+        """Token budget that is still free."""
+        return self._budget.tokens_left
+
+    @property
     def free_blocks(self) -> int:
+        """KV blocks that can be handed out now."""
         return self._blocks.num_free
 
     @property
     def free_rows(self) -> int:
+        """Requests that may start besides those that run."""
         return self._rows.num_free
 
     @property
     def num_running(self) -> int:
+        """Running requests."""
         return len(self._rows.active)
 
     @property
     def ready(self) -> Index:
-        """Rows that this step can still run, in the order they entered: not at their limit, no token missing."""
-        rows, context = self._rows, self._scheduler.context
+        """Rows that this step can still run, in the order they started: not at their limit, no token missing."""
+        rows = self._rows
         running = rows.running()
-        if self._parts or self._started:
+        if self._scheduled or self._started:
             running = running[rows.scheduled_in[running] != self._step_id]
+        context = self._lifecycle.context
         if context.max_concurrent_steps > 1 and len(running):
             can_run = rows.num_tokens[running] < rows.limit[running]
             if not context.feeds_back_tokens:
@@ -73,52 +90,75 @@ class StepBuilder:
 
     @property
     def running(self) -> list[Request]:
-        """Running requests, in the order they entered. Costs per request: for schedulers that do not mind."""
-        return [self._rows.request(row) for row in self._rows.running().tolist()]
+        """Running requests, in the order they started. Costs time per request; `ready` does not."""
+        rows = self._rows
+        return [rows.request(row) for row in rows.running().tolist()]
 
     def num_uncomputed(self, rows: Index) -> I32:
         """Tokens of each row that were not computed or scheduled yet (1 for a row that merely decodes)."""
-        uncomputed: I32 = self._rows.num_tokens[rows] - self._rows.num_computed[rows]
+        columns = self._rows
+        uncomputed: I32 = columns.num_tokens[rows] - columns.num_computed[rows]
         return uncomputed
 
     # ------------------------------------------------------------------ deciding
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
-        A waiting one gets blocks for all its tokens at once. False, and nothing changed, if there is no budget, row or
-        block for it, if it runs in this step already, or if its KV is on the way.
+        A waiting one gets blocks for all its tokens at once. False, and nothing changed, if budget, rows or blocks do
+        not suffice (`full` is set), and also if it runs in this step already, is at its length limit, waits for the
+        token it sampled last or for its K/V, or wants prompt log-probabilities of which this step holds enough.
         """
-        if request.row < 0:
+        row = request.row
+        if row < 0:
             return self._start(request, num_tokens)
-        rows, row = self._rows, request.row
-        if row not in rows.active or rows.scheduled_in[row] == self._step_id:
+        if not self._is_ready(row):
             return False
-        count = self._fit(int(rows.num_tokens[row]) - int(rows.num_computed[row]), num_tokens)
-        return count > 0 and self._run(np.array([row]), np.array([count], np.int32), count)
+        rows = self._rows
+        uncomputed = int(rows.num_tokens[row]) - int(rows.num_computed[row])
+        count = self._fit(row, uncomputed, num_tokens)
+        if count == 0:
+            return False
+        return self._run(
+            np.array([row]),
+            np.array([count], np.int32),
+            count,
+        )
 
     def run_rows(self, rows: Index, num_tokens: I32) -> bool:
         """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none."""
         total = int(num_tokens.sum())
-        if total > self.tokens_left:
+        if total > self._budget.tokens_left:
             return False
-        return self._run(np.asarray(rows, np.intp), np.asarray(num_tokens, np.int32), total)
+        if self._rows.prompt_logprob_rows:
+            _, allowed = self._cut_prompt_logprobs(rows, num_tokens)
+            if int(allowed.sum()) < total:
+                return False
+        return self._run(
+            np.asarray(rows, np.intp),
+            np.asarray(num_tokens, np.int32),
+            total,
+        )
 
     def run_ready(self, max_tokens: int | None = None) -> bool:
         """Schedule every ready row: all of its uncomputed tokens, or what the budget allows, decodes first.
 
-        `max_tokens` bounds each row's share. When blocks run out, victims (`scheduler.victim`) are preempted until the
-        others fit. False if nothing ran.
+        `max_tokens` bounds each row's share. When blocks run out, victims (`BaseScheduler.victim`) are preempted until
+        the others fit. False if nothing ran.
         """
+        columns = self._rows
+        budget = self._budget
         while True:
             rows = self.ready
             if len(rows) == 0:
                 return False
-            count = self.num_uncomputed(rows)
+            count = columns.num_tokens[rows] - columns.num_computed[rows]
             if max_tokens is not None:
                 np.minimum(count, max_tokens, out=count)
+            if columns.prompt_logprob_rows:
+                rows, count = self._cut_prompt_logprobs(rows, count)
             total = int(count.sum())
-            if total > self.tokens_left:
-                rows, count = self._cut_to_budget(rows, count)
+            if total > budget.tokens_left:
+                rows, count = budget.cut(rows, count)
                 total = int(count.sum())
             if total == 0:
                 return False
@@ -140,109 +180,140 @@ class StepBuilder:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
             )
-        self._scheduler.preempt(request)
+        self._lifecycle.preempt(request)
         self.preempted.append(request)
 
-    # ------------------------------------------------------------------ details
-    def _cut_to_budget(self, rows: Index, count: I32) -> tuple[Index, I32]:
-        """Decodes first, then earlier rows; the last one may get a part."""
-        first = np.argsort(count > 1, kind="stable")
-        rows, count = rows[first], count[first]
-        room = np.maximum(self.tokens_left - (np.cumsum(count) - count), 0)
-        cut = np.minimum(count, room)
-        if not self._scheduler.chunked_prefill:  # what exceeds a whole budget is split all the same
-            cut[(cut < count) & (count <= self._scheduler.token_budget)] = 0
-        keep = cut.nonzero()[0]
-        return rows[keep], cut[keep].astype(np.int32)
+    def build(self) -> SchedulerOutput:
+        """The finished step. Called once, by `BaseScheduler.schedule`."""
+        output = SchedulerOutput(
+            step_id=self._step_id,
+            gone=self._rows.take_gone(),
+            new=self._new,
+        )
+        if self._started:
+            started = zip(*self._started, strict=True)
+            row, num_tokens, next_token, samples = started
+            self._scheduled.append(
+                (
+                    np.array(row),
+                    np.array(num_tokens, np.int32),
+                    np.array(next_token, np.int32),
+                    np.array(samples, np.bool_),
+                )
+            )
+        if self._scheduled:
+            scheduled = _join(self._scheduled)
+            row, output.num_tokens, output.next_token, output.samples = scheduled
+            output.row = row.astype(np.int32)
+            output.generation = self._rows.generation[row]
+        if self._added:
+            added = _join(self._added)
+            output.new_block_row, output.new_block_group, output.new_block_id = added
+        output.total_tokens = self._budget.num_tokens - self._budget.tokens_left
+        output.connector_metadata = self._blocks.connector_metadata()
+        return output
+
+    # ------------------------------------------------------------------ what fits
+    def _is_ready(self, row: int) -> bool:
+        """Whether `row` is one of `ready`."""
+        rows = self._rows
+        if row not in rows.active or rows.scheduled_in[row] == self._step_id:
+            return False
+        if rows.num_tokens[row] >= rows.limit[row]:
+            return False
+        return self._lifecycle.context.feeds_back_tokens or rows.pending[row] == 0
+
+    def _fit(
+        self,
+        row: int,
+        uncomputed: int,
+        wanted: int | None,
+    ) -> int:
+        """How many of its uncomputed tokens the row may run in this step."""
+        count = uncomputed if wanted is None else min(uncomputed, wanted)
+        has_logprobs = row in self._rows.prompt_logprob_rows
+        return self._budget.fit(count, prompt_logprobs=has_logprobs)
+
+    def _cut_prompt_logprobs(self, rows: Index, count: I32) -> tuple[Index, I32]:
+        prompt_logprob_rows = self._rows.prompt_logprob_rows
+        return self._budget.cut_prompt_logprobs(rows, count, prompt_logprob_rows)
 
     def _preempt_one(self) -> bool:
         """Preempt the victim among the ready requests; the last one is spared."""
         ready = self.ready
         if len(ready) < 2:
             return False
-        self.preempt(self._scheduler.victim([self._rows.request(row) for row in ready.tolist()]))
+        requests = [self._rows.request(row) for row in ready.tolist()]
+        self.preempt(self._victim(requests))
         return True
 
-    def _fit(self, left: int, wanted: int | None) -> int:
-        count = left if wanted is None else min(left, wanted)
-        if count <= self.tokens_left:
-            return count
-        splits = self._scheduler.chunked_prefill or count > self._scheduler.token_budget
-        return self.tokens_left if splits else 0
-
+    # ------------------------------------------------------------------ starting a request
     def _start(self, request: Request, num_tokens: int | None) -> bool:
-        rows, blocks, scheduler = self._rows, self._blocks, self._scheduler
-        if request not in scheduler.waiting:
+        rows = self._rows
+        lifecycle = self._lifecycle
+        if request not in lifecycle.waiting:
             return False
-        if self.tokens_left <= 0 or rows.num_free == 0:
+        if self._budget.tokens_left <= 0 or rows.num_free == 0:
             self.full = True
             return False
+        if self._budget.prompt_logprob_tokens_left <= 0:
+            if request.source.sampling_params.prompt_logprobs is not None:
+                return False
         row = rows.enter(request)
-        match = blocks.match(request, row)
+        match = self._blocks.match(request, row)
         if match is None:
-            scheduler.undo_start(request, row)
+            lifecycle.undo_start(request, row)
             return False
-        if not match.ready:  # it keeps its row: blocks are on their way to it
-            scheduler.waiting.discard(request)
-            request.status = RequestStatus.WAITING_FOR_KV
+        if not match.ready:
+            lifecycle.wait_for_kv(request)
             return False
         start = match.num_computed
         rows.num_computed[row] = start
-        count = self._fit(request.num_tokens - start, num_tokens)
-        if (
-            count <= 0
-            or blocks.grow(np.array([row]), np.array([request.num_tokens], np.int32)) is None
-        ):
-            scheduler.undo_start(request, row)
+        count = self._fit(row, request.num_tokens - start, num_tokens)
+        if count == 0 or not self._has_blocks(row, request.num_tokens):
+            lifecycle.undo_start(request, row)
             self.full = True
             return False
-        self._enter(request, row, start)
-        self._commit_one(request, row, start, count)
+        lifecycle.start(request, row, start, self.now)
+        self._new.append(lifecycle.announce(request, row, start, self.now))
+        self._commit_start(request, row, start, count)
         return True
 
-    def _commit_one(self, request: Request, row: int, start: int, count: int) -> None:
-        """What `_commit` does, for one row that just started: no arrays of one."""
-        columns, end = self._rows, start + count
+    def _has_blocks(self, row: int, num_tokens: int) -> bool:
+        """Give one row blocks for `num_tokens` tokens; they are sent with the row, not as added ones."""
+        added = self._blocks.grow(np.array([row]), np.array([num_tokens], np.int32))
+        return added is not None
+
+    def _announce_arrived(self, rows: Index, added: NewBlocks) -> NewBlocks:
+        """Send rows whose K/V was loaded, with all their blocks, when they first run; returns other rows' blocks."""
+        columns = self._rows
+        arrived = self._lifecycle.arrived.intersection(rows.tolist())
+        for row in sorted(arrived):
+            request = columns.request(row)
+            num_computed = int(columns.num_computed[row])
+            self._new.append(self._lifecycle.announce(request, row, num_computed, self.now))
+        self._lifecycle.arrived -= arrived
+        others = np.isin(added.row, list(arrived), invert=True)
+        return NewBlocks(*(column[others] for column in added))
+
+    def _commit_start(self, request: Request, row: int, start: int, count: int) -> None:
+        """As `_commit`, for one row that just started: no arrays of one."""
+        columns = self._rows
+        end = start + count
         samples = end == request.num_tokens
         columns.num_computed[row] = end
         columns.scheduled_in[row] = self._step_id
         if samples:
             columns.pending[row] += 1
             columns.num_tokens[row] += 1
-        self._started.append((row, count, int(request.token_ids[start]), samples))
+        next_token = int(request.token_ids[start])
+        self._started.append((row, count, next_token, samples))
         self._blocks.register(np.array([row]), np.array([end], np.int32))
-        self.tokens_left -= count
+        self._budget.tokens_left -= count
+        if columns.prompt_logprob_rows:
+            self._count_prompt_logprobs([row], [count])
 
-    def _enter(self, request: Request, row: int, num_computed: int) -> None:
-        """The request starts: tell its client, and the workers, with all blocks that the row has now."""
-        self._scheduler.started(request, row, num_computed, self.now)
-        source = request.source
-        self._rows.announced[row] = True
-        self._new.append(
-            NewRow(
-                row=row,
-                handle=request.handle,
-                token_ids=request.token_ids,
-                num_computed=num_computed,
-                num_output=request.num_output_tokens,
-                block_ids=self._blocks.table(row),
-                sampling=source.sampling_params,
-                stop_token_ids=source.stop_token_ids,
-                bad_words=source.bad_words,
-                adapter=source.adapter,
-                features=source.features,
-            )
-        )
-
-    def _let_in(self, rows: Index, added: NewBlocks) -> NewBlocks:
-        """Rows whose KV came start when they first run, with all their blocks; returns the blocks of the others."""
-        late = self._scheduler.arrived.intersection(rows.tolist())
-        for row in sorted(late):
-            self._enter(self._rows.request(row), row, int(self._rows.num_computed[row]))
-        self._scheduler.arrived -= late
-        others = np.isin(added.row, list(late), invert=True)
-        return NewBlocks(*(column[others] for column in added))
-
+    # ------------------------------------------------------------------ advancing rows
     def _run(self, rows: Index, num_tokens: I32, total: int) -> bool:
         start = self._rows.num_computed[rows]
         end = start + num_tokens
@@ -250,18 +321,21 @@ class StepBuilder:
         if added is None:
             self.full = True
             return False
-        if self._scheduler.arrived:
-            added = self._let_in(rows, added)
+        if self._lifecycle.arrived:
+            added = self._announce_arrived(rows, added)
         if len(added.row):
             self._added.append(added)
         self._commit(rows, start, end, num_tokens)
-        self.tokens_left -= total
+        self._budget.tokens_left -= total
+        if self._rows.prompt_logprob_rows:
+            self._count_prompt_logprobs(rows.tolist(), num_tokens.tolist())
         return True
 
     def _commit(self, rows: Index, start: I32, end: I32, num_tokens: I32) -> None:
         """Advance the columns to the end of the step, and cache what becomes full, for others of this step to find."""
         columns = self._rows
-        length, pending = columns.num_tokens[rows], columns.pending[rows]
+        length = columns.num_tokens[rows]
+        pending = columns.pending[rows]
         samples = end == length
         next_token = columns.token_ids[rows, start]
         known = end
@@ -272,31 +346,22 @@ class StepBuilder:
         columns.scheduled_in[rows] = self._step_id
         columns.pending[rows] = pending + samples
         columns.num_tokens[rows] = length + samples
-        self._parts.append((rows, num_tokens, next_token, samples))
+        self._scheduled.append((rows, num_tokens, next_token, samples))
         self._blocks.register(rows, known)
 
-    def build(self) -> SchedulerOutput:
-        """The finished step."""
-        output = SchedulerOutput(step_id=self._step_id, gone=self._rows.take_gone(), new=self._new)
-        if self._started:
-            row, count, token, samples = zip(*self._started, strict=True)
-            self._parts.append(
-                (
-                    np.array(row),
-                    np.array(count, np.int32),
-                    np.array(token, np.int32),
-                    np.array(samples, np.bool_),
-                )
-            )
-        if self._parts:
-            row, output.num_tokens, output.next_token, output.samples = _join(self._parts)
-            output.row, output.generation = row.astype(np.int32), self._rows.generation[row]
-        if self._added:
-            output.new_block_row, output.new_block_group, output.new_block_id = _join(self._added)
-        output.total_tokens = self._scheduler.token_budget - self.tokens_left
-        output.connector_metadata = self._blocks.connector_metadata()
-        return output
+    def _count_prompt_logprobs(self, rows: list[int], num_tokens: list[int]) -> None:
+        """Take the tokens just scheduled off this step's share; a row whose prompt is computed no longer counts."""
+        columns = self._rows
+        for row, count in zip(rows, num_tokens, strict=True):
+            if row not in columns.prompt_logprob_rows:
+                continue
+            self._budget.prompt_logprob_tokens_left -= count
+            if columns.num_computed[row] >= columns.request(row).num_prompt_tokens:
+                columns.prompt_logprob_rows.discard(row)
 
 
-def _join(parts: list[Any]) -> Any:
-    return parts[0] if len(parts) == 1 else tuple(map(np.concatenate, zip(*parts, strict=True)))
+def _join(columns: list[Any]) -> Any:
+    """Several tuples of columns, one after another, as one tuple."""
+    if len(columns) == 1:
+        return columns[0]
+    return tuple(map(np.concatenate, zip(*columns, strict=True)))

@@ -1,6 +1,6 @@
 """The waiting queue: ordered by a key that is computed once, on entering. Engine process.
 
-A heap with lazy removal, so that a million waiting requests cost a step nothing, and an abort costs O(1).
+A heap with lazy removal: a million waiting requests do not slow a step down, and an abort costs O(1).
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 from tenonry.request import Request
 
-Item = tuple[
-    Any, int, int, Request
-]  # key, arrival, number of the entry (requests are never compared), request
+# Key, arrival, number of the entry (so that requests are never compared), request.
+Item = tuple[Any, int, int, Request]
+MIN_COMPACTED = 64  # a heap of at most this many entries keeps the removed ones
 
 
 class WaitingQueue:
@@ -36,38 +36,36 @@ class WaitingQueue:
         if request.key is None:
             request.key = self._order(request)
         self._entries += 1
-        item = self._members[request.handle] = (
-            request.key,
-            request.arrival,
-            self._entries,
-            request,
-        )
+        item = (request.key, request.arrival, self._entries, request)
+        self._members[request.handle] = item
         heapq.heappush(self._heap, item)
 
     def discard(self, request: Request) -> None:
-        """Take out of the queue, wherever it stands, if it is there."""
+        """Take out of the queue, at any position, if it is a member."""
         self._members.pop(request.handle, None)
-        if len(self._heap) > 64 and len(self._heap) > 2 * len(self._members):
-            self._heap = [item for item in self._heap if self._is_member(item)]
+        most = max(MIN_COMPACTED, 2 * len(self._members))
+        if len(self._heap) > most:
+            members = filter(self._is_member, self._heap)
+            self._heap = list(members)
             heapq.heapify(self._heap)
 
     def __iter__(self) -> Iterator[Request]:
-        """Requests in order. Those still members when the loop ends or breaks stay queued; cost is per request seen.
+        """Requests in order. Those that are still members when the loop ends stay queued; cost is per request visited.
 
-        One loop at a time; a request that enters meanwhile is seen if it stands behind those already seen.
+        One loop at a time. A request that enters meanwhile is visited if it is ordered behind those already visited.
         """
-        seen: list[Item] = []
+        visited: list[Item] = []
         try:
             while self._heap:
                 item = heapq.heappop(self._heap)
                 if self._is_member(item):
-                    seen.append(item)
+                    visited.append(item)
                     yield item[3]
         finally:
-            for item in seen:
+            for item in visited:
                 if self._is_member(item):
                     heapq.heappush(self._heap, item)
 
     def _is_member(self, item: Item) -> bool:
-        """An entry that was removed stays in the heap; the same request may have entered again since."""
+        """Whether an entry of the heap is current: it may have been removed, and its request may have entered again."""
         return self._members.get(item[3].handle) is item

@@ -23,7 +23,12 @@ MAX_EXTRAS = 8  # more of a scheduler author's own numbers would make the line u
 class ConsoleOptions(PluginOptions):
     """Options of the console stat logger."""
 
-    interval_s: float = Field(5.0, gt=0, le=3600, description="Seconds between two lines.")
+    interval_s: float = Field(
+        5.0,
+        gt=0,
+        le=3600,
+        description="Seconds between two lines.",
+    )
     per_engine: bool = Field(False, description="One line for each engine instead of one for all.")
 
 
@@ -37,15 +42,19 @@ class _Window:
         self.restart()
 
     def restart(self) -> None:
-        self.prompt_tokens = self.generation_tokens = self.queries = self.hits = (
-            self.preemptions
-        ) = 0
+        self.prompt_tokens = 0
+        self.generation_tokens = 0
+        self.queries = 0
+        self.hits = 0
+        self.preemptions = 0
 
     def add(self, record: StatRecord) -> None:
-        if (iteration := record.iteration) is not None:
+        iteration = record.iteration
+        if iteration is not None:
             self.prompt_tokens += iteration.num_prompt_tokens
             self.generation_tokens += iteration.num_generation_tokens
-        if (scheduler := record.scheduler) is not None:
+        scheduler = record.scheduler
+        if scheduler is not None:
             self.latest = scheduler
             self.queries += scheduler.prefix_cache_queries
             self.hits += scheduler.prefix_cache_hits
@@ -104,18 +113,20 @@ class ConsoleStatLogger(StatLogger):
     def log(self) -> None:
         """Write the line (or one per busy engine) and start the next interval."""
         now = self._clock()
-        elapsed, self._since = max(now - self._since, 1e-3), now
+        elapsed = max(now - self._since, 1e-3)
+        self._since = now
+        rejected = [_rejected(self._rejections)] if self._rejections else []
         busy = {index: window for index, window in sorted(self._windows.items()) if window.busy}
         if self._per_engine and len(self._windows) > 1:
             for index, window in busy.items():
                 logger.info("engine %d: %s", index, describe((window,), elapsed))
-            if self._rejections:
-                logger.info("%s", _rejected(self._rejections))
-        elif busy or self._rejections:
-            parts = [describe(self._windows.values(), elapsed)] if self._windows else []
-            logger.info(
-                "%s", ", ".join(parts + ([_rejected(self._rejections)] if self._rejections else []))
-            )
+            for line in rejected:
+                logger.info("%s", line)
+        elif busy or rejected:
+            parts = []
+            if self._windows:
+                parts.append(describe(self._windows.values(), elapsed))
+            logger.info("%s", ", ".join(parts + rejected))
         self._rejections = {}
         for window in self._windows.values():
             window.restart()
@@ -125,20 +136,21 @@ def describe(windows: Iterable[_Window], elapsed: float) -> str:
     """Put the numbers of `elapsed` seconds into words; of several engines, sums of counts, means of shares."""
     chosen = list(windows)
     states = [window.latest for window in chosen]
-    queries, preemptions = (
-        sum(getattr(window, name) for window in chosen) for name in ("queries", "preemptions")
-    )
+    prompt_tokens = sum(window.prompt_tokens for window in chosen)
+    generation_tokens = sum(window.generation_tokens for window in chosen)
+    queries = sum(window.queries for window in chosen)
+    hits = sum(window.hits for window in chosen)
+    preemptions = sum(window.preemptions for window in chosen)
+    usage = sum(state.kv_cache_usage for state in states)
     parts = [
-        f"prompt {_rate(sum(window.prompt_tokens for window in chosen) / elapsed)} tok/s",
-        f"generation {_rate(sum(window.generation_tokens for window in chosen) / elapsed)} tok/s",
+        f"prompt {_rate(prompt_tokens / elapsed)} tok/s",
+        f"generation {_rate(generation_tokens / elapsed)} tok/s",
         f"running {sum(state.num_running for state in states)}",
         f"waiting {sum(state.num_waiting for state in states)}",
-        f"KV cache {_percent(sum(state.kv_cache_usage for state in states) / len(states))}",
+        f"KV cache {_percent(usage / len(states))}",
     ]
     if queries:
-        parts.append(
-            f"prefix cache hits {_percent(sum(window.hits for window in chosen) / queries)}"
-        )
+        parts.append(f"prefix cache hits {_percent(hits / queries)}")
     if preemptions:
         parts.append(f"preempted {preemptions}")
     return ", ".join(parts + _extras(state.extra for state in states))
@@ -150,12 +162,14 @@ def _extras(extras: Iterable[Mapping[str, float]]) -> list[str]:
     for extra in extras:
         for name, value in extra.items():
             values.setdefault(name, []).append(value)
-    parts = [f"{name} {sum(values[name]) / len(values[name]):.4g}" for name in sorted(values)]
-    return (
-        [*parts[:MAX_EXTRAS], f"and {len(parts) - MAX_EXTRAS} more"]
-        if len(parts) > MAX_EXTRAS
-        else parts
-    )
+    parts = []
+    for name, reported in sorted(values.items()):
+        mean = sum(reported) / len(reported)
+        parts.append(f"{name} {mean:.4g}")
+    if len(parts) <= MAX_EXTRAS:
+        return parts
+    left_out = len(parts) - MAX_EXTRAS
+    return [*parts[:MAX_EXTRAS], f"and {left_out} more"]
 
 
 def _rejected(rejections: Mapping[str, int]) -> str:

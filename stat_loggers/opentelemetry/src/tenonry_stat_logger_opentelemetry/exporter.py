@@ -1,4 +1,4 @@
-"""Sends batches of spans and says in the log, once, when nobody takes them. Lives on the SDK's sending thread."""
+"""Sends batches of spans, and logs once when the collector does not accept them. Runs on the SDK's sending thread."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 logger = logging.getLogger("tenonry.opentelemetry")
-SILENCE_S = 300.0  # between two complaints
+SILENCE_S = 300.0  # between two warnings
 SDK_LOGGERS = (
     "opentelemetry.attributes",
     "opentelemetry.exporter.otlp.proto.http",
@@ -25,60 +25,62 @@ SDK_LOGGERS = (
 )
 
 
-class Hush(logging.Filter):
-    """Takes what the SDK says about our spans out of its loggers, and hands it to us. Its other users are still heard.
+class SdkLogCapture(logging.Filter):
+    """Collects what the SDK logs on a thread that captures, instead of logging it; other threads log as before.
 
-    A collector that is away, or a client's malformed header, would else be a line per batch or request. There is one
-    of it, which stays: a thread that logs while a filter is removed may pass over the next one.
+    An unreachable collector, or a client's malformed header, would otherwise cost a line per batch or request. One
+    instance is installed for good: a thread that logs while a filter is removed may pass over the next one.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._local = threading.local()
         for name in SDK_LOGGERS:
-            logging.getLogger(name).filters.insert(
-                0, self
-            )  # before one that lets no line through twice
+            # First, before a filter that drops repeated lines.
+            logging.getLogger(name).filters.insert(0, self)
 
     @contextlib.contextmanager
-    def listening(self) -> Iterator[list[str]]:
-        """What this thread says in the block."""
-        said: list[str] = []
-        self._local.said = said
+    def capture(self) -> Iterator[list[str]]:
+        """The messages that the SDK logs on this thread in the block."""
+        messages: list[str] = []
+        self._local.messages = messages
         try:
-            yield said
+            yield messages
         finally:
-            self._local.said = None
+            self._local.messages = None
 
     def filter(self, record: logging.LogRecord) -> bool:
-        said: list[str] | None = getattr(self._local, "said", None)
-        if said is not None:
-            said.append(record.getMessage())
-        return said is None
+        messages: list[str] | None = getattr(self._local, "messages", None)
+        if messages is None:
+            return True
+        messages.append(record.getMessage())
+        return False
 
 
-HUSH = Hush()
+SDK_LOG = SdkLogCapture()
 
 
 class WatchedExporter(SpanExporter):
     """Sends through `exporter` to the collector that is `shown` in the log. `is_failing`: the last batch was lost."""
 
     def __init__(self, exporter: SpanExporter, shown: str) -> None:
-        self._exporter, self._shown = exporter, shown
-        self.is_failing, self._lost = False, 0
-        self._said: list[
-            str
-        ] = []  # by the SDK, about the batch that is being sent, or was sent last
-        self._has_complained, self._silent_until = False, 0.0
+        self._exporter = exporter
+        self._shown = shown
+        self.is_failing = False
+        self._lost = 0
+        # What the SDK logged about the batch that is being sent, or was sent last.
+        self._messages: list[str] = []
+        self._has_warned = False
+        self._silent_until = 0.0
         self._is_shut_down = False
-        self._lock = threading.Lock()  # the observer thread complains, too
+        self._lock = threading.Lock()  # the observer thread warns, too
 
     def export(self, spans: Sequence[ReadableSpan]) -> SpanExportResult:
-        with HUSH.listening() as self._said:
+        with SDK_LOG.capture() as self._messages:
             try:
                 result = self._exporter.export(spans)
-            except Exception as error:  # noqa: BLE001 - the batch is lost, which is said below
-                self._said.append(f"{type(error).__name__}: {error}")
+            except Exception as error:  # noqa: BLE001 - the batch is lost, which is logged below
+                self._messages.append(f"{type(error).__name__}: {error}")
                 result = SpanExportResult.FAILURE
         if result is SpanExportResult.SUCCESS:
             self._recovered()
@@ -88,24 +90,30 @@ class WatchedExporter(SpanExporter):
         return result
 
     def lost(self, count: int, why: str) -> None:
-        """Spans that nobody will see; worth a line if there was none for a while. The SDK may know better why."""
-        why = next(iter(self._said), why)
+        """Count lost spans; log a line unless there was one recently. The SDK's own message replaces `why`."""
+        why = next(iter(self._messages), why)
         with self._lock:
             self._lost += count
             now = time.monotonic()
-            if self._has_complained or now < self._silent_until:
+            if self._has_warned or now < self._silent_until:
                 return
-            self._has_complained, self._silent_until = True, now + SILENCE_S
+            self._has_warned = True
+            self._silent_until = now + SILENCE_S
         logger.warning(
-            "spans for %s are lost: %s; nothing more is said until it takes some", self._shown, why
+            "spans for %s are lost: %s; the next line follows when it accepts spans again",
+            self._shown,
+            why,
         )
 
     def _recovered(self) -> None:
-        self.is_failing, self._said = False, []
+        self.is_failing = False
+        self._messages = []
         with self._lock:
-            lost, self._lost = self._lost, 0
-            has_complained, self._has_complained = self._has_complained, False
-        if has_complained:
+            lost = self._lost
+            self._lost = 0
+            has_warned = self._has_warned
+            self._has_warned = False
+        if has_warned:
             logger.info("%s takes spans again; %d were lost", self._shown, lost)
 
     def shutdown(self) -> None:

@@ -19,16 +19,16 @@ from tenonry.stats import FinishedRequestStats
 from tenonry.version import __version__
 from tenonry_stat_logger_opentelemetry.attributes import Attribute
 from tenonry_stat_logger_opentelemetry.collector import shown
-from tenonry_stat_logger_opentelemetry.exporter import HUSH, WatchedExporter
+from tenonry_stat_logger_opentelemetry.exporter import SDK_LOG, WatchedExporter
 
 SPAN_NAME = "llm_request"  # as in vLLM: dashboards look for it
 FLUSH_S = 1.0  # what is still unsent at the end gets this long; the kernel waits two seconds for all loggers
-LAST_WORDS_S = 0.2
+FINAL_FLUSH_S = 0.2  # for the warning about what is lost
 NS = 1_000_000_000
 
 
 class RequestTracer:
-    """Spans of one service for one collector, `url`. What arguments leave open, the OTEL_… variables say."""
+    """Spans of one service for one collector, `url`. OTEL_… variables set what arguments leave open."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RequestTracer:
         start = request.start_time or time.time() - request.e2e_latency_s
         carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
         with (
-            HUSH.listening()
+            SDK_LOG.capture()
         ):  # headers that make no sense are a client's affair, and begin a new trace
             parent = self._propagator.extract(carrier, context=Context())
             span = self._tracer.start_span(
@@ -69,21 +69,21 @@ class RequestTracer:
             )
             if request.finish_reason == "error":
                 span.set_status(Status(StatusCode.ERROR))
-        with HUSH.listening() as said:
+        with SDK_LOG.capture() as messages:
             span.end(int((start + request.e2e_latency_s) * NS))
-        if said:  # the queue is full, and the oldest span in it made room
+        if messages:  # the queue is full, and the oldest span in it made room
             self._exporter.lost(1, "more come than it takes")
 
     def close(self) -> None:
-        """Send what is left, within a bound: a collector that is known to be away is not waited for. Idempotent."""
+        """Send what is left, within a bound; an unreachable collector is not waited for. Idempotent."""
         if self._exporter.is_failing:
             self._exporter.shutdown()
         flush = threading.Thread(target=self._flush, name="tenonry-spans", daemon=True)
         flush.start()
         flush.join(FLUSH_S)
-        self._exporter.shutdown()  # ends a wait for another try, which then says what is lost
-        flush.join(LAST_WORDS_S)
+        self._exporter.shutdown()  # ends a wait for another try, which then logs what is lost
+        flush.join(FINAL_FLUSH_S)
 
     def _flush(self) -> None:
-        with HUSH.listening():
+        with SDK_LOG.capture():
             self._provider.shutdown()

@@ -31,7 +31,8 @@ class StatsCollector(Collector):
     """Yields one family per name. `read` returns the model's name and the readings, all of one instant."""
 
     def __init__(self, read: Callable[[], tuple[str, list[Reading]]], *, vllm_names: bool) -> None:
-        self._read, self._vllm_names = read, vllm_names
+        self._read = read
+        self._vllm_names = vllm_names
 
     def collect(self) -> Iterator[Metric]:
         model_name, readings = self._read()

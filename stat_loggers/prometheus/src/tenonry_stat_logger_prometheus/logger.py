@@ -128,7 +128,8 @@ class PrometheusStatLogger(StatLogger):
         return series
 
     def _set_facts(self, info: EngineInfo) -> None:
-        storage, usage = self._storage, info.usage
+        storage = self._storage
+        usage = info.usage
         for name in ("plugin_info", "cache_config_info", "engine_info"):
             storage.remove(name)
         for plugin in info.plugins:

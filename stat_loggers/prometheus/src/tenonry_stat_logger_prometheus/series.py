@@ -25,28 +25,26 @@ class EngineSeries:
     """Takes in what one engine reports. `extra_names` is shared by all engines and bounds the names of extras."""
 
     def __init__(self, storage: Storage, engine_index: int, extra_names: set[str]) -> None:
-        self._storage, self._engine, self._extra_names = storage, str(engine_index), extra_names
-        cell, histogram = storage.cell, storage.histogram
+        self._storage = storage
+        self._engine = str(engine_index)
+        self._extra_names = extra_names
+        cell = storage.cell
+        histogram = storage.histogram
         engine = self._engine
-        self.running, self.waiting = (
-            cell("num_requests_running", engine),
-            cell("num_requests_waiting", engine),
-        )
+        self.running = cell("num_requests_running", engine)
+        self.waiting = cell("num_requests_waiting", engine)
         self.kv_usage = cell("kv_cache_usage_perc", engine)
-        self.prompt_tokens, self.cached_tokens = (
-            cell("prompt_tokens", engine),
-            cell("prompt_tokens_cached", engine),
-        )
+        self.prompt_tokens = cell("prompt_tokens", engine)
+        self.cached_tokens = cell("prompt_tokens_cached", engine)
         self.generation_tokens = cell("generation_tokens", engine)
         self.finished = {
             reason: cell("request_success", engine, reason) for reason in FINISH_REASONS
         }
         self.preemptions = cell("num_preemptions", engine)
-        self.queries, self.hits = (
-            cell("prefix_cache_queries", engine),
-            cell("prefix_cache_hits", engine),
-        )
-        self.steps, self.frames_dropped = cell("steps", engine), cell("frames_dropped", engine)
+        self.queries = cell("prefix_cache_queries", engine)
+        self.hits = cell("prefix_cache_hits", engine)
+        self.steps = cell("steps", engine)
+        self.frames_dropped = cell("frames_dropped", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
         self.itl = histogram("inter_token_latency_seconds", engine)
         self.tpot = histogram("request_time_per_output_token_seconds", engine)
@@ -65,7 +63,8 @@ class EngineSeries:
 
     def add_scheduler(self, stats: SchedulerStats) -> None:
         """Take in the state after a step, and what happened since the engine's previous record."""
-        self.running.value, self.waiting.value = stats.num_running, stats.num_waiting
+        self.running.value = stats.num_running
+        self.waiting.value = stats.num_waiting
         self.kv_usage.value = stats.kv_cache_usage
         self.queries.value += stats.prefix_cache_queries
         self.hits.value += stats.prefix_cache_hits

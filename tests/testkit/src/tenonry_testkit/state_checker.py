@@ -25,19 +25,11 @@ class StateChecker:
         self._max_num_seqs = max_num_seqs
 
     def check_counts(self) -> None:
-        """At any moment: has_requests(), has_unfinished_requests() and get_request_counts(). Raises RuleBroken."""
+        """At any moment: has_requests() and get_request_counts(). Raises RuleBroken."""
         live = self._ledger.num_live
         rows = self._step_checker.rows
-        unfinished = self._scheduler.has_unfinished_requests()
         busy = self._scheduler.has_requests()
         running, waiting = self._scheduler.get_request_counts()
-        expect(
-            unfinished == bool(live),
-            COUNTS,
-            "has_unfinished_requests() is {} while {} requests are unfinished",
-            unfinished,
-            live,
-        )
         expect(
             busy or not live,
             GONE_IS_SENT,

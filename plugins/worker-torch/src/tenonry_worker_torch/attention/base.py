@@ -54,9 +54,14 @@ class LayerCache:
     __slots__ = ("both", "key", "value")
 
     def __init__(
-        self, key: torch.Tensor, value: torch.Tensor, both: torch.Tensor | None = None
+        self,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        both: torch.Tensor | None = None,
     ) -> None:
-        self.key, self.value, self.both = key, value, both
+        self.key = key
+        self.value = value
+        self.both = both
 
 
 class CachedLayer(Protocol):
@@ -124,9 +129,14 @@ class AttentionBackend(ABC):
         return ()
 
     def __init__(
-        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+        self,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
-        self.layers, self.dtype, self.device = tuple(layers), dtype, device
+        self.layers = tuple(layers)
+        self.dtype = dtype
+        self.device = device
 
     @abstractmethod
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:

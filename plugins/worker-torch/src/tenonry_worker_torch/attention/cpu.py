@@ -42,7 +42,10 @@ class CpuBackend(SdpaBackend):
     name: ClassVar[str] = "cpu"
 
     def __init__(
-        self, layers: Sequence[LayerSpec], dtype: torch.dtype, device: torch.device
+        self,
+        layers: Sequence[LayerSpec],
+        dtype: torch.dtype,
+        device: torch.device,
     ) -> None:
         super().__init__(layers, dtype, device)
         self.slabs: Slabs | None = None
@@ -104,8 +107,21 @@ class CpuBackend(SdpaBackend):
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if not isinstance(plan, CpuPlan) or not plan.slab_groups:
-            return super().forward(layer, query, key, value, plan, both)
-        both = self.write(layer.kv_cache[0], key, value, plan, both)
+            return super().forward(
+                layer,
+                query,
+                key,
+                value,
+                plan,
+                both,
+            )
+        both = self.write(
+            layer.kv_cache[0],
+            key,
+            value,
+            plan,
+            both,
+        )
         number = self._number[layer.spec.name]
         for group in plan.slab_groups:
             self._fill(group, layer.kv_cache[0], number, both)
@@ -118,11 +134,24 @@ class CpuBackend(SdpaBackend):
                 out.index_copy_(
                     0, group.queries, self._attend(layer.spec, query[group.queries], group, number)
                 )
-        self.prefill(layer, query, key, value, plan, out)
+        self.prefill(
+            layer,
+            query,
+            key,
+            value,
+            plan,
+            out,
+        )
         self.decode_gathered(layer, query, plan, out)
         return out
 
-    def _fill(self, group: SlabGroup, cache: LayerCache, number: int, both: torch.Tensor) -> None:
+    def _fill(
+        self,
+        group: SlabGroup,
+        cache: LayerCache,
+        number: int,
+        both: torch.Tensor,
+    ) -> None:
         """Rows that enter bring all their blocks, and zeros behind them; then every row gains this step's token."""
         slab = group.placement.slab
         tensor = slab.tensors[number]
@@ -138,7 +167,11 @@ class CpuBackend(SdpaBackend):
         )
 
     def _attend(
-        self, spec: LayerSpec, query: torch.Tensor, group: SlabGroup, number: int
+        self,
+        spec: LayerSpec,
+        query: torch.Tensor,
+        group: SlabGroup,
+        number: int,
     ) -> torch.Tensor:
         """`query` [Q, H, D] of the rows of a group → [Q, H, D]."""
         count = group.num_slots
@@ -149,10 +182,20 @@ class CpuBackend(SdpaBackend):
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
             shown = group.longest
             out = self._fused(
-                spec, query, key.narrow(2, 0, shown), value.narrow(2, 0, shown), group
+                spec,
+                query,
+                key.narrow(2, 0, shown),
+                value.narrow(2, 0, shown),
+                group,
             )
         else:
-            out = _products(spec, query, key, value, group.mask_for(spec.window))
+            out = _products(
+                spec,
+                query,
+                key,
+                value,
+                group.mask_for(spec.window),
+            )
         out = out.reshape(count, spec.num_heads, spec.value_size)
         return out if group.slots is None else out.index_select(0, group.slots)
 
@@ -169,18 +212,30 @@ class CpuBackend(SdpaBackend):
         ):  # one row hides nothing of what is shown
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
         mask = group.mask_for(spec.window)[:, None, :, : group.longest]
-        return self.decode_attention(query, key, value, mask, spec)
+        return self.decode_attention(
+            query,
+            key,
+            value,
+            mask,
+            spec,
+        )
 
 
 def _products(
-    spec: LayerSpec, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor
+    spec: LayerSpec,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
 ) -> torch.Tensor:
     """Two batched matrix products over the whole capacity: slices of a slab would be copied by oneDNN."""
     rows, heads, group, size = query.shape
     scaling = spec.scaling
     if query.dtype == torch.float16:  # unscaled scores may leave its range
-        query, scaling = query * scaling, 1.0
-    keys, values = key.reshape(rows * heads, -1, size), value.reshape(rows * heads, -1, size)
+        query = query * scaling
+        scaling = 1.0
+    keys = key.reshape(rows * heads, -1, size)
+    values = value.reshape(rows * heads, -1, size)
     scores = torch.bmm(query.reshape(rows * heads, group, size), keys.transpose(1, 2))
     scores = scores.view(rows, heads * group, -1)
     if spec.softcap:

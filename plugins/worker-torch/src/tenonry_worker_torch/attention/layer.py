@@ -43,8 +43,15 @@ class AttentionLayer:
 
     __slots__ = ("kv_cache", "share", "spec", "step")
 
-    def __init__(self, spec: LayerSpec, step: StepPlan, share: HeadShare | None = None) -> None:
-        self.spec, self.step, self.share = spec, step, share
+    def __init__(
+        self,
+        spec: LayerSpec,
+        step: StepPlan,
+        share: HeadShare | None = None,
+    ) -> None:
+        self.spec = spec
+        self.step = step
+        self.share = share
         self.kv_cache: list[LayerCache] = []
 
     def __call__(
@@ -59,7 +66,14 @@ class AttentionLayer:
         `both` is key and value as one tensor [T, 2 × num_kv_heads, size], if they are that.
         """
         step = self.step
-        return step.backend.forward(self, query, key, value, step.plan, both)
+        return step.backend.forward(
+            self,
+            query,
+            key,
+            value,
+            step.plan,
+            both,
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AttentionLayer:
         """A copied module attends to the same cache: caches are never copied."""
@@ -138,11 +152,19 @@ def paged_attention(
         window=int(sliding_window or 0),
         softcap=float(softcap or 0.0),
     )
-    return layer(module, q, k, v, spec)[None], None
+    return layer(
+        module,
+        q,
+        k,
+        v,
+        spec,
+    )[None], None
 
 
 def _refuse_unknown(
-    module: torch.nn.Module, mask: torch.Tensor | None, other: dict[str, Any]
+    module: torch.nn.Module,
+    mask: torch.Tensor | None,
+    other: dict[str, Any],
 ) -> None:
     """Position biases, attention sinks, bidirectional layers: anything that paged causal attention would get wrong."""
     import torch

@@ -12,13 +12,29 @@ from tenonry_worker_torch.attention.base import LayerSpec
 
 
 def causal_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, spec: LayerSpec
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    spec: LayerSpec,
 ) -> torch.Tensor:
     """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
     length = query.shape[0]
-    mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device)
+    mask = causal_mask(
+        length,
+        0,
+        length,
+        spec.window,
+        query.dtype,
+        query.device,
+    )
     q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
-    return masked_attention(q, k, v, mask, spec)[0].transpose(0, 1)
+    return masked_attention(
+        q,
+        k,
+        v,
+        mask,
+        spec,
+    )[0].transpose(0, 1)
 
 
 def causal_mask(
@@ -43,23 +59,42 @@ def causal_mask(
 
 
 def masked_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, spec: LayerSpec
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    spec: LayerSpec,
 ) -> torch.Tensor:
     """`query` [B, H, S, D], `key`, `value` [B, K, L, D], additive `mask` broadcastable to [B, H, S, L]."""
     if spec.softcap:
-        return softcapped_attention(query, key, value, mask, spec)
+        return softcapped_attention(
+            query,
+            key,
+            value,
+            mask,
+            spec,
+        )
     if spec.group_size > 1 and query.device.type != "cpu":
         key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
     grouped = key.shape[1] != query.shape[1]
     if mask.dim() == 2:
         mask = mask[None, None]
     return functional.scaled_dot_product_attention(
-        query, key, value, attn_mask=mask, scale=spec.scaling, enable_gqa=grouped
+        query,
+        key,
+        value,
+        attn_mask=mask,
+        scale=spec.scaling,
+        enable_gqa=grouped,
     )
 
 
 def softcapped_attention(
-    query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, mask: torch.Tensor, spec: LayerSpec
+    query: torch.Tensor,
+    key: torch.Tensor,
+    value: torch.Tensor,
+    mask: torch.Tensor,
+    spec: LayerSpec,
 ) -> torch.Tensor:
     """As `masked_attention`, the scores bounded by tanh before the mask (Gemma 2, arXiv:2408.00118, section 2)."""
     if key.shape[1] != query.shape[1]:

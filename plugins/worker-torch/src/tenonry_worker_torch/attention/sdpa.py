@@ -37,7 +37,8 @@ class SdpaBackend(AttentionBackend):
     name: ClassVar[str] = "sdpa"
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
-        self.num_blocks, self.block_size = num_blocks, block_size
+        self.num_blocks = num_blocks
+        self.block_size = block_size
         self._pools: list[
             torch.Tensor
         ] = []  # [layers, blocks, heads, slots, size], of layers of one shape
@@ -53,26 +54,27 @@ class SdpaBackend(AttentionBackend):
         }
 
     def _allocate_alike(self, layers: list[LayerSpec]) -> dict[str, LayerCache]:
-        heads, key_size, value_size = (
-            layers[0].num_kv_heads,
-            layers[0].key_size,
-            layers[0].value_size,
-        )
+        heads = layers[0].num_kv_heads
+        key_size = layers[0].key_size
+        value_size = layers[0].value_size
         if key_size == value_size:
             pool = self._pool(len(layers), 2 * heads, key_size)
             return {
                 layer.name: LayerCache(*both.chunk(2, 1), both)
                 for layer, both in zip(layers, pool, strict=True)
             }
-        keys, values = (
-            self._pool(len(layers), heads, key_size),
-            self._pool(len(layers), heads, value_size),
-        )
+        keys = self._pool(len(layers), heads, key_size)
+        values = self._pool(len(layers), heads, value_size)
         return {
             layer.name: LayerCache(*pair) for layer, *pair in zip(layers, keys, values, strict=True)
         }
 
-    def _pool(self, num_layers: int, heads: int, size: int) -> torch.Tensor:
+    def _pool(
+        self,
+        num_layers: int,
+        heads: int,
+        size: int,
+    ) -> torch.Tensor:
         self._pools.append(
             zeros(
                 (num_layers, self.num_blocks, heads, self.block_size, size), self.dtype, self.device
@@ -102,13 +104,26 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        self.write(layer.kv_cache[0], key, value, plan, both)
+        self.write(
+            layer.kv_cache[0],
+            key,
+            value,
+            plan,
+            both,
+        )
         if not plan.num_queries:  # a pruned last layer of a step in which no row samples
             return query.new_empty(0, layer.spec.num_heads, layer.spec.value_size)
         if plan.decode_tokens is None:
             return self._decode(layer, query, plan)
         out = query.new_empty(plan.num_queries, layer.spec.num_heads, layer.spec.value_size)
-        self.prefill(layer, query, key, value, plan, out)
+        self.prefill(
+            layer,
+            query,
+            key,
+            value,
+            plan,
+            out,
+        )
         self.decode_gathered(layer, query, plan, out)
         return out
 
@@ -130,7 +145,12 @@ class SdpaBackend(AttentionBackend):
         self._write_lines(cache.both, both, plan)
         return both
 
-    def _write_lines(self, cache: torch.Tensor, new: torch.Tensor, plan: SdpaPlan) -> None:
+    def _write_lines(
+        self,
+        cache: torch.Tensor,
+        new: torch.Tensor,
+        plan: SdpaPlan,
+    ) -> None:
         """`new` [T, C, size] into `cache` [blocks, C, block_size, size]."""
         lines = plan.lines(new.shape[1])
         cache.view(-1, cache.shape[3]).index_copy_(0, lines, new.reshape(-1, cache.shape[3]))
@@ -138,7 +158,11 @@ class SdpaBackend(AttentionBackend):
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
     def decode_gathered(
-        self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan, out: torch.Tensor
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        plan: SdpaPlan,
+        out: torch.Tensor,
     ) -> None:
         """The decoding rows of a mixed step, into their places in `out`."""
         if plan.decode_tokens is not None and len(plan.decode_order):
@@ -146,7 +170,12 @@ class SdpaBackend(AttentionBackend):
                 0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan)
             )
 
-    def _decode(self, layer: CachedLayer, query: torch.Tensor, plan: SdpaPlan) -> torch.Tensor:
+    def _decode(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        plan: SdpaPlan,
+    ) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
         groups = plan.decode_groups(layer.spec, self.dtype)
         parts = [
@@ -155,14 +184,22 @@ class SdpaBackend(AttentionBackend):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode_group(
-        self, layer: CachedLayer, query: torch.Tensor, group: DecodeGroup
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        group: DecodeGroup,
     ) -> torch.Tensor:
-        spec, rows = layer.spec, group.end - group.begin
+        spec = layer.spec
+        rows = group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
-        return self.decode_attention(grouped, key, value, group.mask, spec).reshape(
-            rows, spec.num_heads, spec.value_size
-        )
+        return self.decode_attention(
+            grouped,
+            key,
+            value,
+            group.mask,
+            spec,
+        ).reshape(rows, spec.num_heads, spec.value_size)
 
     def decode_attention(
         self,
@@ -177,19 +214,39 @@ class SdpaBackend(AttentionBackend):
         The query heads of one KV head are its query rows, so keys are neither repeated nor read twice.
         """
         if spec.softcap:
-            return softcapped_attention(query, key, value, mask, spec)
+            return softcapped_attention(
+                query,
+                key,
+                value,
+                mask,
+                spec,
+            )
         return functional.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, scale=spec.scaling
+            query,
+            key,
+            value,
+            attn_mask=mask,
+            scale=spec.scaling,
         )
 
     def gather(
-        self, cache: LayerCache, index: torch.Tensor, rows: int, spec: LayerSpec
+        self,
+        cache: LayerCache,
+        index: torch.Tensor,
+        rows: int,
+        spec: LayerSpec,
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values [R, K, L, size] of the blocks that `block_index` names."""
         heads = spec.num_kv_heads
         if cache.both is not None:
             found = cache.both.view(2 * heads * self.num_blocks, -1).index_select(0, index)
-            key, value = found.view(2, rows, heads, -1, spec.key_size).unbind()
+            key, value = found.view(
+                2,
+                rows,
+                heads,
+                -1,
+                spec.key_size,
+            ).unbind()
             return key, value
         return (
             cache.key.view(heads * self.num_blocks, -1)
@@ -215,7 +272,13 @@ class SdpaBackend(AttentionBackend):
         for segment in plan.prefill:
             span = slice(segment.token, segment.token + segment.count * segment.length)
             out[span] = self._prefill(
-                layer.spec, layer.kv_cache[0], segment, plan, query[span], key[span], value[span]
+                layer.spec,
+                layer.kv_cache[0],
+                segment,
+                plan,
+                query[span],
+                key[span],
+                value[span],
             )
 
     def _prefill(
@@ -229,7 +292,13 @@ class SdpaBackend(AttentionBackend):
         value: torch.Tensor,
     ) -> torch.Tensor:
         if segment.start:
-            return self._prefill_with_context(spec, cache, segment, plan, query)
+            return self._prefill_with_context(
+                spec,
+                cache,
+                segment,
+                plan,
+                query,
+            )
         shape = (segment.count, segment.length, -1)
         # The CPU's kernel is a fifth faster on heads that lie one behind the other.
         q, k, v = (
@@ -238,11 +307,29 @@ class SdpaBackend(AttentionBackend):
         plain = not spec.softcap and not (spec.window and segment.length > spec.window)
         if plain:
             out = functional.scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=spec.scaling, enable_gqa=spec.group_size > 1
+                q,
+                k,
+                v,
+                is_causal=True,
+                scale=spec.scaling,
+                enable_gqa=spec.group_size > 1,
             )
         else:
-            mask = causal_mask(segment.length, 0, segment.length, spec.window, q.dtype, q.device)
-            out = masked_attention(q, k, v, mask, spec)
+            mask = causal_mask(
+                segment.length,
+                0,
+                segment.length,
+                spec.window,
+                q.dtype,
+                q.device,
+            )
+            out = masked_attention(
+                q,
+                k,
+                v,
+                mask,
+                spec,
+            )
         return out.transpose(1, 2).flatten(0, 1)
 
     def _prefill_with_context(
@@ -276,8 +363,12 @@ class SdpaBackend(AttentionBackend):
                 first_key,
             )
             parts.append(
-                masked_attention(q[:, :, begin : begin + count], key, value, mask, spec)[
-                    0
-                ].transpose(0, 1)
+                masked_attention(
+                    q[:, :, begin : begin + count],
+                    key,
+                    value,
+                    mask,
+                    spec,
+                )[0].transpose(0, 1)
             )
         return parts[0] if len(parts) == 1 else torch.cat(parts)

@@ -25,8 +25,17 @@ class DecodeGroup:
 
     __slots__ = ("begin", "end", "index", "mask")
 
-    def __init__(self, begin: int, end: int, index: torch.Tensor, mask: torch.Tensor) -> None:
-        self.begin, self.end, self.index, self.mask = begin, end, index, mask
+    def __init__(
+        self,
+        begin: int,
+        end: int,
+        index: torch.Tensor,
+        mask: torch.Tensor,
+    ) -> None:
+        self.begin = begin
+        self.end = end
+        self.index = index
+        self.mask = mask
 
 
 class SdpaPlan:
@@ -42,7 +51,8 @@ class SdpaPlan:
     )  # fmt: skip
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
-        self.batch, self.block_size = batch, block_size
+        self.batch = batch
+        self.block_size = block_size
         self.num_queries = int(batch.num_tokens.sum())
         self.prefill: list[Segment] = []
         self.decode_tokens: torch.Tensor | None = None
@@ -73,7 +83,11 @@ class SdpaPlan:
         self._lines.clear()
 
     def context_index(
-        self, segment: Segment, spec: LayerSpec, begin: int, end: int
+        self,
+        segment: Segment,
+        spec: LayerSpec,
+        begin: int,
+        end: int,
     ) -> torch.Tensor:
         """The block index of a segment's blocks [begin, end)."""
         wanted = (segment.token, begin, spec.num_kv_heads, spec.key_size == spec.value_size)
@@ -94,16 +108,28 @@ class SdpaPlan:
             )
             budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
             self._groups[wanted] = [
-                self._make_group(spec, dtype, first[begin:end, None], begin, end)
+                self._make_group(
+                    spec,
+                    dtype,
+                    first[begin:end, None],
+                    begin,
+                    end,
+                )
                 for begin, end in length_groups(lengths - first * self.block_size, budget)
             ]
         return self._groups[wanted]
 
     def _make_group(
-        self, spec: LayerSpec, dtype: torch.dtype, first: NDArray[np.int64], begin: int, end: int
+        self,
+        spec: LayerSpec,
+        dtype: torch.dtype,
+        first: NDArray[np.int64],
+        begin: int,
+        end: int,
     ) -> DecodeGroup:
         """`first` i64[R, 1]: the first block that each row still sees."""
-        batch, size = self.batch, self.block_size
+        batch = self.batch
+        size = self.block_size
         places = self.decode_order[begin:end]
         lengths = batch.seq_lens[places, None].astype(np.int64)
         wanted = first + np.arange(int((-(-lengths // size) - first).max()))

@@ -25,18 +25,33 @@ class Segment:
 
     __slots__ = ("count", "length", "row", "start", "token")
 
-    def __init__(self, token: int, count: int, length: int, row: int, start: int) -> None:
-        self.token, self.count, self.length, self.row, self.start = token, count, length, row, start
+    def __init__(
+        self,
+        token: int,
+        count: int,
+        length: int,
+        row: int,
+        start: int,
+    ) -> None:
+        self.token = token
+        self.count = count
+        self.length = length
+        self.row = row
+        self.start = start
 
 
 def prefill_segments(
-    row: NDArray[np.int32], num_tokens: NDArray[np.int32], start: NDArray[np.int32]
+    row: NDArray[np.int32],
+    num_tokens: NDArray[np.int32],
+    start: NDArray[np.int32],
 ) -> list[Segment]:
     """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding."""
     first_token = np.cumsum(num_tokens) - num_tokens
     segments: list[Segment] = []
     for i in np.flatnonzero(num_tokens > 1):
-        token, length, begin = int(first_token[i]), int(num_tokens[i]), int(start[i])
+        token = int(first_token[i])
+        length = int(num_tokens[i])
+        begin = int(start[i])
         last = segments[-1] if segments else None
         if (
             last is not None
@@ -46,7 +61,15 @@ def prefill_segments(
         ):
             last.count += 1
         else:
-            segments.append(Segment(token, 1, length, int(row[i]), begin))
+            segments.append(
+                Segment(
+                    token,
+                    1,
+                    length,
+                    int(row[i]),
+                    begin,
+                )
+            )
     return segments
 
 
@@ -56,7 +79,8 @@ def length_groups(lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int
     A run is also cut where padding would more than double the work, unless the waste is small.
     """
     groups: list[tuple[int, int]] = []
-    begin, total = 0, len(lengths)
+    begin = 0
+    total = len(lengths)
     while begin < total:
         longest = max(int(lengths[begin]), 1)
         end = min(total, begin + max(1, max_tokens // longest))

@@ -26,8 +26,15 @@ class HeadShare:
 
     __slots__ = ("kv", "num_heads", "query")
 
-    def __init__(self, num_heads: int, query: slice, kv: slice) -> None:
-        self.num_heads, self.query, self.kv = num_heads, query, kv
+    def __init__(
+        self,
+        num_heads: int,
+        query: slice,
+        kv: slice,
+    ) -> None:
+        self.num_heads = num_heads
+        self.query = query
+        self.kv = kv
 
     def of(self, spec: LayerSpec) -> LayerSpec:
         """The layer as the backend sees it."""
@@ -58,11 +65,13 @@ def share_of(attention: nn.Module, spec: LayerSpec) -> HeadShare | None:
     ]
     if len(outputs) != 1:
         return None
-    rank, size = outputs[0].group.rank, outputs[0].group.size
+    rank = outputs[0].group.rank
+    size = outputs[0].group.size
     if outputs[0].in_features * size != spec.num_heads * spec.value_size or spec.num_heads % size:
         return None
     if spec.num_kv_heads % size and size % spec.num_kv_heads:
         return None
-    heads, first = spec.num_heads // size, rank * spec.num_kv_heads // size
+    heads = spec.num_heads // size
+    first = rank * spec.num_kv_heads // size
     kv = slice(first, first + max(1, spec.num_kv_heads // size))
     return HeadShare(spec.num_heads, slice(rank * heads, (rank + 1) * heads), kv)

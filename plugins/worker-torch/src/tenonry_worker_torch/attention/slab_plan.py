@@ -40,10 +40,18 @@ class SlabGroup:
     )  # fmt: skip
 
     def __init__(
-        self, placement: Placement, append: torch.Tensor, mask: torch.Tensor, column: torch.Tensor
+        self,
+        placement: Placement,
+        append: torch.Tensor,
+        mask: torch.Tensor,
+        column: torch.Tensor,
     ) -> None:
-        self.placement, self.append, self.mask, self.column = placement, append, mask, column
-        self.longest, self.num_slots = 0, mask.shape[0]
+        self.placement = placement
+        self.append = append
+        self.mask = mask
+        self.column = column
+        self.longest = 0
+        self.num_slots = mask.shape[0]
         self.entering: tuple[torch.Tensor, torch.Tensor] | None = None
         self.tokens: torch.Tensor | None = None
         self.queries: torch.Tensor | None = None
@@ -73,13 +81,12 @@ class SlabGroup:
     def for_queries(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> SlabGroup:
         """The same rows and writes, with only some of the rows attending."""
         twin = SlabGroup(self.placement, self.append, self.mask, self.column)
-        twin.longest, twin.entering, twin.tokens, twin.windowed = (
-            self.longest,
-            self.entering,
-            self.tokens,
-            self.windowed,
-        )
-        twin.queries, twin.slots = torch.from_numpy(queries), torch.from_numpy(slots)
+        twin.longest = self.longest
+        twin.entering = self.entering
+        twin.tokens = self.tokens
+        twin.windowed = self.windowed
+        twin.queries = torch.from_numpy(queries)
+        twin.slots = torch.from_numpy(slots)
         return twin
 
 
@@ -108,7 +115,9 @@ class SlabPlanner:
         block_size: int,
         block_index: Callable[[NDArray[Any]], NDArray[np.int64]],
     ) -> None:
-        self.slabs, self.block_size, self._block_index = slabs, block_size, block_index
+        self.slabs = slabs
+        self.block_size = block_size
+        self._block_index = block_index
         self._steady: CpuPlan | None = None
 
     def plan(self, batch: AttentionBatch) -> CpuPlan:
@@ -124,7 +133,8 @@ class SlabPlanner:
         return plan
 
     def _place(self, plan: CpuPlan) -> None:
-        batch, order = plan.batch, plan.decode_order
+        batch = plan.batch
+        order = plan.decode_order
         placed, homeless = self.slabs.place(
             batch.row[order].astype(np.int64),
             batch.generation[order],
@@ -144,14 +154,17 @@ class SlabPlanner:
             self.slabs.advance(group.placement.rows)
         return plan
 
-    def _group(self, plan: CpuPlan, places: NDArray[np.int64], placement: Placement) -> SlabGroup:
+    def _group(
+        self,
+        plan: CpuPlan,
+        places: NDArray[np.int64],
+        placement: Placement,
+    ) -> SlabGroup:
         """The group of the rows at `places` of the batch."""
-        batch, slab, slots, heads = (
-            plan.batch,
-            placement.slab,
-            placement.slots,
-            self.slabs.num_kv_heads,
-        )
+        batch = plan.batch
+        slab = placement.slab
+        slots = placement.slots
+        heads = self.slabs.num_kv_heads
         lengths = batch.seq_lens[places].astype(np.int64)
         line = slots[:, None, None] * heads + np.arange(heads)  # [row, key or value, head]
         line = line + (np.arange(2) * len(slab.owner) * heads)[:, None]
@@ -173,7 +186,8 @@ class SlabPlanner:
         if plan.prefill or not is_range(places, len(batch.row)):
             group.tokens = tokens
         if group.tokens is not None or not is_range(slots, group.num_slots):
-            group.queries, group.slots = tokens, torch.from_numpy(slots)
+            group.queries = tokens
+            group.slots = torch.from_numpy(slots)
         if placement.entering.any():
             group.entering = self._entering(
                 batch, places[placement.entering], slots[placement.entering]
@@ -181,7 +195,10 @@ class SlabPlanner:
         return group
 
     def _entering(
-        self, batch: AttentionBatch, places: NDArray[np.int64], slots: NDArray[np.int64]
+        self,
+        batch: AttentionBatch,
+        places: NDArray[np.int64],
+        slots: NDArray[np.int64],
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Slots, and the block index (key or value, row, head, block) of the rows that move in."""
         used = -(-batch.seq_lens[places] // self.block_size)[:, None]
@@ -220,7 +237,8 @@ def _follow(plan: CpuPlan, full: CpuPlan) -> None:
     query_of = np.full(len(batch.block_table), -1)
     query_of[batch.row] = np.arange(len(batch.row))
     for group in full.slab_groups:
-        rows, slots = group.placement.rows, group.placement.slots
+        rows = group.placement.rows
+        slots = group.placement.slots
         asked = query_of[rows] >= 0
         queries = query_of[rows[asked]]
         in_slab[queries] = True

@@ -52,29 +52,39 @@ class Placement:
         slots: NDArray[np.int64],
         entering: NDArray[np.bool_],
     ) -> None:
-        self.slab, self.rows, self.slots, self.entering = slab, rows, slots, entering
+        self.slab = slab
+        self.rows = rows
+        self.slots = slots
+        self.entering = entering
 
 
 class Slabs:
     """The slabs of a backend. Columns by row: slab number, slot, generation, and tokens held (`length`)."""
 
     def __init__(
-        self, num_layers: int, num_kv_heads: int, size: int, dtype: torch.dtype, budget_bytes: int
+        self,
+        num_layers: int,
+        num_kv_heads: int,
+        size: int,
+        dtype: torch.dtype,
+        budget_bytes: int,
     ) -> None:
-        self.num_layers, self.num_kv_heads, self.size, self.dtype = (
-            num_layers,
-            num_kv_heads,
-            size,
-            dtype,
-        )
-        self.budget_bytes, self.used_bytes = budget_bytes, 0
+        self.num_layers = num_layers
+        self.num_kv_heads = num_kv_heads
+        self.size = size
+        self.dtype = dtype
+        self.budget_bytes = budget_bytes
+        self.used_bytes = 0
         self._capacities = capacities(64)
         self._slabs: dict[int, Slab] = {}
         self._slab = np.empty(0, np.int64)
         self._slot = self._generation = self._length = self._slab
 
     def place(
-        self, rows: NDArray[np.int64], generation: NDArray[np.int64], lengths: NDArray[np.int64]
+        self,
+        rows: NDArray[np.int64],
+        generation: NDArray[np.int64],
+        lengths: NDArray[np.int64],
     ) -> tuple[list[tuple[NDArray[np.int64], Placement]], NDArray[np.int64]]:
         """Find or make room for rows that attend to `lengths` tokens, the one of this step included.
 
@@ -90,7 +100,8 @@ class Slabs:
             & (self._length[rows] == lengths - 1)
         )
         self.release(rows[~resident])
-        placed, homeless = [], [np.empty(0, np.int64)]
+        placed = []
+        homeless = [np.empty(0, np.int64)]
         for number in np.unique(wanted):
             which = np.flatnonzero(wanted == number)
             placement = self._place_in(int(number), rows[which], resident[which])
@@ -98,8 +109,10 @@ class Slabs:
                 homeless.append(which)
                 continue
             mine = rows[which]
-            self._slab[mine], self._slot[mine] = number, placement.slots
-            self._generation[mine], self._length[mine] = generation[which], lengths[which]
+            self._slab[mine] = number
+            self._slot[mine] = placement.slots
+            self._generation[mine] = generation[which]
+            self._length[mine] = lengths[which]
             placed.append((which, placement))
         return placed, np.concatenate(homeless)
 
@@ -117,7 +130,10 @@ class Slabs:
         self._slab[rows] = NOWHERE
 
     def _place_in(
-        self, number: int, rows: NDArray[np.int64], resident: NDArray[np.bool_]
+        self,
+        number: int,
+        rows: NDArray[np.int64],
+        resident: NDArray[np.bool_],
     ) -> Placement | None:
         """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
         slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))
@@ -167,7 +183,8 @@ class Slabs:
         for slab in self._slabs.values():
             if slab is not keep and len(slab.owner) and (slab.owner == NOWHERE).all():
                 self.used_bytes -= self._bytes(slab.capacity, len(slab.owner))
-                slab.tensors, slab.owner = [], np.empty(0, np.int64)
+                slab.tensors = []
+                slab.owner = np.empty(0, np.int64)
 
     def _bytes(self, capacity: int, num_slots: int) -> int:
         return (

@@ -29,9 +29,18 @@ class HeadNorm:
 
     __slots__ = ("norm", "weight")
 
-    def __init__(self, query: torch.Tensor, key: torch.Tensor, eps: float, spec: LayerSpec) -> None:
+    def __init__(
+        self,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        eps: float,
+        spec: LayerSpec,
+    ) -> None:
         self.norm = RMSNorm(None, spec.key_size, eps)
-        weights = [query.expand(spec.num_heads, -1), key.expand(spec.num_kv_heads, -1)]
+        weights = [
+            query.expand(spec.num_heads, -1),
+            key.expand(spec.num_kv_heads, -1),
+        ]
         self.weight = torch.cat(weights).contiguous()  # float32 where it is an offset from 1
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
@@ -43,40 +52,71 @@ class FusedAttention:
     """One projection for query, key and value, rotation of all heads at once, and the output projection."""
 
     def __init__(
-        self, qkv: Linear, out: Linear, spec: LayerSpec, head_norm: HeadNorm | None, attend: Attend
+        self,
+        qkv: Linear,
+        out: Linear,
+        spec: LayerSpec,
+        head_norm: HeadNorm | None,
+        attend: Attend,
     ) -> None:
-        self.qkv, self.out, self.spec = qkv, out, spec
-        self.head_norm, self.attend = head_norm, attend
+        self.qkv = qkv
+        self.out = out
+        self.spec = spec
+        self.head_norm = head_norm
+        self.attend = attend
 
     def heads(
-        self, x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, keep: torch.Tensor | None
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        keep: torch.Tensor | None,
     ) -> torch.Tensor:
         """`x` [T, hidden] → attention output [Q, heads · size], not yet projected; `keep` i64[Q] picks the queries."""
         spec = self.spec
-        num_heads, num_kv_heads = spec.num_heads, spec.num_kv_heads
-        every = self.qkv(x).view(x.shape[0], num_heads + 2 * num_kv_heads, spec.key_size)
+        num_heads = spec.num_heads
+        num_kv_heads = spec.num_kv_heads
+        # Per token the heads of query, key and value lie side by side: [T, num_heads + 2 · num_kv_heads, size].
+        every = self.qkv(x)
+        every = every.view(
+            x.shape[0],
+            num_heads + 2 * num_kv_heads,
+            spec.key_size,
+        )
         query_key = every.narrow(1, 0, num_heads + num_kv_heads)
         rotate(
-            query_key if self.head_norm is None else self.head_norm(query_key), cos, sin, query_key
+            query_key if self.head_norm is None else self.head_norm(query_key),
+            cos,
+            sin,
+            out=query_key,
         )
-        query, both = every.narrow(1, 0, num_heads), every.narrow(1, num_heads, 2 * num_kv_heads)
+        query = every.narrow(1, 0, num_heads)
+        both = every.narrow(1, num_heads, 2 * num_kv_heads)
         if keep is not None:
             query = query.index_select(0, keep)
-        key, value = both.narrow(1, 0, num_kv_heads), both.narrow(1, num_kv_heads, num_kv_heads)
-        return self.attend(query, key, value, both).flatten(1)
+        key = both.narrow(1, 0, num_kv_heads)
+        value = both.narrow(1, num_kv_heads, num_kv_heads)
+        attended = self.attend(query, key, value, both)
+        return attended.flatten(1)
 
     def pack(self) -> None:
         """Give both weights to oneDNN, and free those of the modules they came from."""
-        self.qkv, self.out = self.qkv.packed(), self.out.packed()
+        self.qkv = self.qkv.packed()
+        self.out = self.out.packed()
 
 
 class FusedMLP:
     """Gated feed-forward with one projection for gate and up."""
 
     def __init__(
-        self, gate_up: Linear, down: Linear, activation: Callable[[torch.Tensor], torch.Tensor]
+        self,
+        gate_up: Linear,
+        down: Linear,
+        activation: Callable[[torch.Tensor], torch.Tensor],
     ) -> None:
-        self.gate_up, self.down, self.activation = gate_up, down, activation
+        self.gate_up = gate_up
+        self.down = down
+        self.activation = activation
 
     def inner(self, x: torch.Tensor) -> torch.Tensor:
         """[N, hidden] → [N, intermediate]."""
@@ -85,7 +125,8 @@ class FusedMLP:
 
     def pack(self) -> None:
         """Give both weights to oneDNN, and free those of the modules they came from."""
-        self.gate_up, self.down = self.gate_up.packed(), self.down.packed()
+        self.gate_up = self.gate_up.packed()
+        self.down = self.down.packed()
 
 
 def is_linear(module: object) -> bool:
@@ -95,45 +136,69 @@ def is_linear(module: object) -> bool:
 
 def is_output(module: object) -> bool:
     """A layer that ends a part: an `nn.Linear` itself, or one cut along its inputs."""
-    return is_linear(module) or (isinstance(module, RowLinear) and not module.splits_input)
+    if isinstance(module, RowLinear):
+        return not module.splits_input
+    return is_linear(module)
 
 
-def fused_attention(module: nn.Module, spec: LayerSpec, attend: Attend) -> FusedAttention | None:
+def fused_attention(
+    module: nn.Module,
+    spec: LayerSpec,
+    attend: Attend,
+) -> FusedAttention | None:
     """From a module with q_proj/k_proj/v_proj or qkv_proj, o_proj and, maybe, q_norm and k_norm per head."""
     out = getattr(module, "o_proj", None)
     if not is_output(out) or spec.key_size != spec.value_size:
         return None
     merged = getattr(module, "qkv_proj", None)
     parts = [getattr(module, name, None) for name in ("q_proj", "k_proj", "v_proj")]
-    sizes = [spec.num_heads * spec.key_size, *[spec.num_kv_heads * spec.key_size] * 2]
+    query_size = spec.num_heads * spec.key_size
+    kv_size = spec.num_kv_heads * spec.key_size
+    sizes = [query_size, kv_size, kv_size]
     if is_linear(merged):
-        if merged.out_features != sum(sizes):
-            return None
         parts = [merged]
-    elif not all(map(is_linear, parts)) or [part.out_features for part in parts] != sizes:
+        sizes = [sum(sizes)]
+    if not all(map(is_linear, parts)):
+        return None
+    if [part.out_features for part in parts] != sizes:
         return None
     head_norm = None
     if hasattr(module, "q_norm") or hasattr(module, "k_norm"):
         head_norm = _head_norm(module, spec)
         if head_norm is None:
             return None
-    if out.in_features != sizes[0]:
+    if out.in_features != query_size:
         return None
-    return FusedAttention(merge(parts), output_of(out), spec, head_norm, attend)
+    return FusedAttention(
+        merge(parts),
+        output_of(out),
+        spec,
+        head_norm,
+        attend,
+    )
 
 
 def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
-    query, key = (getattr(module, name, None) for name in ("q_norm", "k_norm"))
+    query = getattr(module, "q_norm", None)
+    key = getattr(module, "k_norm", None)
     if not isinstance(query, nn.Module) or not isinstance(key, nn.Module):
         return None
-    first, second = rms_norm_of(query), rms_norm_of(key)
-    if first is None or second is None or first.weight is None or second.weight is None:
+    first = rms_norm_of(query)
+    second = rms_norm_of(key)
+    if first is None or first.weight is None:
+        return None
+    if second is None or second.weight is None:
         return None
     if {first.weight.shape[0], second.weight.shape[0]} != {spec.key_size}:
         return None
     if (first.eps, first.is_offset) != (second.eps, second.is_offset):
         return None
-    return HeadNorm(first.weight, second.weight, first.eps, spec)
+    return HeadNorm(
+        first.weight,
+        second.weight,
+        first.eps,
+        spec,
+    )
 
 
 def fused_mlp(module: nn.Module) -> FusedMLP | None:

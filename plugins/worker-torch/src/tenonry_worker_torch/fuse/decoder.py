@@ -12,7 +12,7 @@ import torch
 
 from tenonry_worker_torch.fuse.block import is_linear
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
-from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear
+from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear, detached_bias
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
 from tenonry_worker_torch.loading.probe import PROMPT_LENGTHS
@@ -38,8 +38,11 @@ class LeanForward:
         end: LeanHead | None,
         step: StepPlan,
     ) -> None:
-        self.embed, self.layers, self.ropes = embed, layers, ropes
-        self.end, self.step = end, step
+        self.embed = embed
+        self.layers = layers
+        self.ropes = ropes
+        self.end = end
+        self.step = step
         self.can_prune = end is not None
 
     def __call__(
@@ -77,33 +80,48 @@ class LeanHead:
 
     __slots__ = ("head", "norm", "softcap")
 
-    def __init__(self, norm: RMSNorm, head: Linear, softcap: float) -> None:
-        self.norm, self.head, self.softcap = norm, head, softcap
+    def __init__(
+        self,
+        norm: RMSNorm,
+        head: Linear,
+        softcap: float,
+    ) -> None:
+        self.norm = norm
+        self.head = head
+        self.softcap = softcap
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
         logits = self.head(self.norm(hidden))
         if self.softcap:
-            logits = logits.div_(self.softcap).tanh_().mul_(self.softcap)
+            logits.div_(self.softcap)
+            logits.tanh_()
+            logits.mul_(self.softcap)
         return logits
 
 
 def layer_types_of(model: PreTrainedModel) -> list[str]:
     """The type of each layer of the model as its config names it, those of other stages included."""
     config = model.config.get_text_config()
-    return list(
-        getattr(config, "layer_types", None) or ["full_attention"] * config.num_hidden_layers
-    )
+    types = getattr(config, "layer_types", None)
+    if not types:
+        types = ["full_attention"] * config.num_hidden_layers
+    return list(types)
 
 
 def lean_forward(
-    model: PreTrainedModel, layers: dict[str, AttentionLayer], step: StepPlan, max_model_len: int
+    model: PreTrainedModel,
+    layers: dict[str, AttentionLayer],
+    step: StepPlan,
+    max_model_len: int,
 ) -> LeanForward | None:
     """Build it, or None when the model is put together differently."""
-    inner, stage = model.base_model, stage_of(model)
+    inner = model.base_model
+    stage = stage_of(model)
     names = {name for name, _ in inner.named_children()}
     if names != {"embed_tokens", "layers", "norm", "rotary_emb"}:
         return None
-    blocks, types = stage.own(inner.layers), stage.own(layer_types_of(model))
+    blocks = stage.own(inner.layers)
+    types = stage.own(layer_types_of(model))
     end = lean_head(model) if stage.is_last else None
     if len(blocks) != len(layers) or (stage.is_last and end is None):
         return None
@@ -117,20 +135,33 @@ def lean_forward(
         kind: rope_table(inner.rotary_emb, kind, positions, model.dtype)
         for kind in sorted(set(types))
     }
-    if any(layer is None for layer in lean) or any(table is None for table in ropes.values()):
+    if any(layer is None for layer in lean):
         return None
-    return LeanForward(inner.embed_tokens if stage.is_first else None, lean, ropes, end, step)
+    if any(table is None for table in ropes.values()):
+        return None
+    return LeanForward(
+        inner.embed_tokens if stage.is_first else None,
+        lean,
+        ropes,
+        end,
+        step,
+    )
 
 
 def lean_head(model: PreTrainedModel) -> LeanHead | None:
     """The norm after the layers and the head, or None where they are of another kind."""
-    norm, head = rms_norm_of(model.base_model.norm), model.get_output_embeddings()
+    norm = rms_norm_of(model.base_model.norm)
+    head = model.get_output_embeddings()
     if norm is None or not (is_linear(head) or isinstance(head, GatherLinear)):
         return None
-    softcap = float(getattr(model.config.get_text_config(), "final_logit_softcapping", None) or 0.0)
+    config = model.config.get_text_config()
+    softcap = getattr(config, "final_logit_softcapping", None) or 0.0
     is_tied = head.weight is getattr(model.get_input_embeddings(), "weight", None)
-    bias = None if head.bias is None else head.bias.detach()
-    dense = DenseLinear(head.weight.detach(), bias, () if is_tied else (head,))
+    projection: Linear = DenseLinear(
+        head.weight.detach(),
+        detached_bias(head),
+        sources=() if is_tied else (head,),
+    )
     if isinstance(head, GatherLinear):
-        return LeanHead(norm, GatheredLinear(dense, head.group, head.out_features), softcap)
-    return LeanHead(norm, dense, softcap)
+        projection = GatheredLinear(projection, head.group, head.out_features)
+    return LeanHead(norm, projection, float(softcap))

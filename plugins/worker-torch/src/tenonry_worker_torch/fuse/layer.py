@@ -42,7 +42,9 @@ class LeanLayer:
         norms: list[RMSNorm | None],
         layer_type: str,
     ) -> None:
-        self.attention, self.mlp, self.layer_type = attention, mlp, layer_type
+        self.attention = attention
+        self.mlp = mlp
+        self.layer_type = layer_type
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
 
     def __call__(
@@ -68,7 +70,9 @@ class LeanLayer:
         x = hidden if self.before_mlp is None else self.before_mlp(hidden)
         if not isinstance(self.mlp, FusedMLP):
             made = self.mlp(x[None])
-            out = (made[0] if isinstance(made, tuple) else made).view(x.shape)
+            if isinstance(made, tuple):
+                made = made[0]
+            out = made.view(x.shape)
         elif self.after_mlp is None:
             return self.mlp.down.add(self.mlp.inner(x), hidden)
         else:
@@ -87,20 +91,23 @@ class LeanLayer:
 
 
 def lean_layer(
-    module: nn.Module, spec: LayerSpec, attend: Attend, layer_type: str
+    module: nn.Module,
+    spec: LayerSpec,
+    attend: Attend,
+    layer_type: str,
 ) -> LeanLayer | None:
     """A layer with `self_attn`, `mlp` and norms under known names; None if it looks different."""
     attention = getattr(module, "self_attn", None)
     mlp = getattr(module, "mlp", None)
     norms = _norms(module)
-    known = {"self_attn", "mlp", *(name for layout in NORM_LAYOUTS for name in layout if name)}
-    others = {
-        name
-        for name, part in module.named_children()
-        if not isinstance(part, nn.Dropout | nn.Identity)
-    } - known
-    if attention is None or mlp is None or norms is None or others:
+    if attention is None or mlp is None or norms is None:
         return None
+    known = {"self_attn", "mlp"}
+    for layout in NORM_LAYOUTS:
+        known.update(name for name in layout if name)
+    for name, part in module.named_children():
+        if name not in known and not isinstance(part, nn.Dropout | nn.Identity):
+            return None
     fused = fused_attention(attention, spec, attend)
     if fused is None:
         return None
@@ -108,10 +115,13 @@ def lean_layer(
 
 
 def _norms(module: nn.Module) -> list[RMSNorm | None] | None:
+    """One norm, or None, for each place of the layout that the module has; None if it has another one."""
     names = {name for name, _ in module.named_children() if name.endswith("norm")}
     for layout in NORM_LAYOUTS:
-        if names == {name for name in layout if name}:
-            made = [None if name is None else rms_norm_of(getattr(module, name)) for name in layout]
-            if all(norm is not None for norm, name in zip(made, layout, strict=True) if name):
-                return made
+        wanted = [name for name in layout if name]
+        if names != set(wanted):
+            continue
+        found = {name: rms_norm_of(getattr(module, name)) for name in wanted}
+        if None not in found.values():
+            return [found[name] if name else None for name in layout]
     return None

@@ -41,9 +41,14 @@ class DenseLinear:
     __slots__ = ("bias", "sources", "weight")
 
     def __init__(
-        self, weight: torch.Tensor, bias: torch.Tensor | None, sources: Sequence[nn.Linear] = ()
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+        sources: Sequence[nn.Linear] = (),
     ) -> None:
-        self.weight, self.bias, self.sources = weight, bias, sources
+        self.weight = weight
+        self.bias = bias
+        self.sources = sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
@@ -70,13 +75,26 @@ class PackedLinear:
         self.bias = bias
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return _ONEDNN._linear_pointwise.default(x, self.weight, self.bias, "none", [], "")  # noqa: SLF001
+        return _ONEDNN._linear_pointwise.default(  # noqa: SLF001
+            x,
+            self.weight,
+            self.bias,
+            "none",
+            [],
+            "",
+        )
 
     def packed(self) -> PackedLinear:
         return self
 
     def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
-        return _ONEDNN._linear_pointwise.binary(x, other, self.weight, self.bias, "add")  # noqa: SLF001
+        return _ONEDNN._linear_pointwise.binary(  # noqa: SLF001
+            x,
+            other,
+            self.weight,
+            self.bias,
+            "add",
+        )
 
 
 class SummedLinear:
@@ -84,8 +102,15 @@ class SummedLinear:
 
     __slots__ = ("bias", "group", "piece")
 
-    def __init__(self, piece: Linear, bias: torch.Tensor | None, group: TensorGroup) -> None:
-        self.piece, self.bias, self.group = piece, bias, group
+    def __init__(
+        self,
+        piece: Linear,
+        bias: torch.Tensor | None,
+        group: TensorGroup,
+    ) -> None:
+        self.piece = piece
+        self.bias = bias
+        self.group = group
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         out = self.group.sum(self.piece(x))
@@ -103,8 +128,15 @@ class GatheredLinear:
 
     __slots__ = ("group", "piece", "size")
 
-    def __init__(self, piece: Linear, group: TensorGroup, size: int) -> None:
-        self.piece, self.group, self.size = piece, group, size
+    def __init__(
+        self,
+        piece: Linear,
+        group: TensorGroup,
+        size: int,
+    ) -> None:
+        self.piece = piece
+        self.group = group
+        self.size = size
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return self.group.gather(self.piece(x)).narrow(-1, 0, self.size)
@@ -121,13 +153,17 @@ class PackedModule(nn.Module):
 
     def __init__(self, linear: nn.Linear) -> None:
         super().__init__()
-        self.in_features, self.out_features = linear.in_features, linear.out_features
-        self._packed = pack(
-            linear.weight.detach(), None if linear.bias is None else linear.bias.detach()
-        )
+        self.in_features = linear.in_features
+        self.out_features = linear.out_features
+        self._packed = pack(linear.weight.detach(), detached_bias(linear))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._packed(x)
+
+
+def detached_bias(module: nn.Linear) -> torch.Tensor | None:
+    """The bias without its gradient; None if the layer has none."""
+    return None if module.bias is None else module.bias.detach()
 
 
 def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
@@ -150,10 +186,8 @@ def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
 def output_of(module: nn.Linear) -> Linear:
     """A layer that ends an attention or feed-forward part, cut along its inputs or whole."""
     if isinstance(module, RowLinear):
-        bias = None if module.bias is None else module.bias.detach()
-        return SummedLinear(
-            DenseLinear(module.weight.detach(), None, (module,)), bias, module.group
-        )
+        piece = DenseLinear(module.weight.detach(), None, (module,))
+        return SummedLinear(piece, detached_bias(module), module.group)
     return merge([module])
 
 
@@ -163,26 +197,33 @@ def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
     The modules keep working, on views of the merged weight.
     """
     if len(modules) == 1:
-        bias = modules[0].bias
+        module = modules[0]
         return DenseLinear(
-            modules[0].weight.detach(), None if bias is None else bias.detach(), modules
+            module.weight.detach(),
+            detached_bias(module),
+            modules,
         )
     weight = torch.cat([module.weight.detach() for module in modules])
     begin = 0
     for module in modules:
-        module.weight = nn.Parameter(
-            weight[begin : begin + module.out_features], requires_grad=False
-        )
-        begin += module.out_features
-    return DenseLinear(weight, _merged_bias(weight, modules), modules)
+        end = begin + module.out_features
+        module.weight = nn.Parameter(weight[begin:end], requires_grad=False)
+        begin = end
+    bias = _merged_bias(weight, modules)
+    return DenseLinear(weight, bias, modules)
 
 
-def _merged_bias(weight: torch.Tensor, modules: Sequence[nn.Linear]) -> torch.Tensor | None:
+def _merged_bias(
+    weight: torch.Tensor,
+    modules: Sequence[nn.Linear],
+) -> torch.Tensor | None:
+    """One bias for the merged weight, zero where a layer has none; None if none has."""
     if all(module.bias is None for module in modules):
         return None
-    return torch.cat(
-        [
-            weight.new_zeros(module.out_features) if module.bias is None else module.bias.detach()
-            for module in modules
-        ]
-    )
+    parts = []
+    for module in modules:
+        bias = detached_bias(module)
+        if bias is None:
+            bias = weight.new_zeros(module.out_features)
+        parts.append(bias)
+    return torch.cat(parts)

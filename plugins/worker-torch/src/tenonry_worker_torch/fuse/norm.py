@@ -27,13 +27,23 @@ class RMSNorm:
     __slots__ = ("_doubled", "_size", "eps", "is_offset", "weight")
 
     def __init__(
-        self, weight: torch.Tensor | None, size: int, eps: float, *, is_offset: bool = False
+        self,
+        weight: torch.Tensor | None,
+        size: int,
+        eps: float,
+        *,
+        is_offset: bool = False,
     ) -> None:
-        self._size, self.eps, self.is_offset = size, eps, is_offset
-        self.weight = 1.0 + weight.float() if weight is not None and is_offset else weight
-        self._doubled = (
-            None if self.weight is None else torch.cat([self.weight, torch.zeros_like(self.weight)])
-        )
+        self._size = size
+        self.eps = eps
+        self.is_offset = is_offset
+        if weight is not None and is_offset:
+            weight = 1.0 + weight.float()
+        self.weight = weight
+        self._doubled = None
+        if weight is not None:
+            zeros = torch.zeros_like(weight)
+            self._doubled = torch.cat([weight, zeros])
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         if x.device.type != "cpu":
@@ -42,7 +52,10 @@ class RMSNorm:
             return self._few(x)
         values = x.float()
         scale = torch.linalg.vector_norm(values, 2, -1, keepdim=True)
-        scale = scale.square_().mul_(1.0 / self._size).add_(self.eps).rsqrt_()
+        scale.square_()
+        scale.mul_(1.0 / self._size)
+        scale.add_(self.eps)
+        scale.rsqrt_()
         if values is x:
             values = x * scale
         else:
@@ -53,9 +66,14 @@ class RMSNorm:
         both = torch.cat((x, x.neg()), -1)
         if self.is_offset and x.dtype != torch.float32:
             both = both.float()
-        normed = torch.layer_norm(both, (2 * self._size,), self._doubled, None, self.eps).narrow(
-            -1, 0, self._size
+        normed = torch.layer_norm(
+            both,
+            (2 * self._size,),
+            self._doubled,
+            None,
+            self.eps,
         )
+        normed = normed.narrow(-1, 0, self._size)
         return normed if normed.dtype == x.dtype else normed.to(x.dtype)
 
     def _weighted(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
@@ -66,9 +84,11 @@ class RMSNorm:
         return values.to(dtype).mul_(self.weight)
 
     def _on_device(self, x: torch.Tensor) -> torch.Tensor:
-        if self.is_offset:
-            return functional.rms_norm(x.float(), (self._size,), self.weight, self.eps).to(x.dtype)
-        return functional.rms_norm(x, (self._size,), self.weight, self.eps)
+        shape = (self._size,)
+        if not self.is_offset:
+            return functional.rms_norm(x, shape, self.weight, self.eps)
+        normed = functional.rms_norm(x.float(), shape, self.weight, self.eps)
+        return normed.to(x.dtype)
 
 
 def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
@@ -88,7 +108,8 @@ def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | Non
     size = weight.shape[0]
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        sample, other = torch.randn(3, size) * 3, torch.rand(size) + 0.5
+        sample = torch.randn(3, size) * 3
+        other = torch.rand(size) + 0.5
         kept = weight.data
         try:
             weight.data = other
@@ -97,10 +118,11 @@ def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | Non
             weight.data = kept
     for is_offset in (False, True):
         got = RMSNorm(other, size, float(eps), is_offset=is_offset)(sample)
-        if got.shape == wanted.shape and torch.allclose(got, wanted, rtol=1e-4, atol=1e-5):
-            return RMSNorm(
-                weight.detach() if with_weight else None, size, float(eps), is_offset=is_offset
-            )
+        if got.shape != wanted.shape:
+            continue
+        if torch.allclose(got, wanted, rtol=1e-4, atol=1e-5):
+            own = weight.detach() if with_weight else None
+            return RMSNorm(own, size, float(eps), is_offset=is_offset)
     return None
 
 

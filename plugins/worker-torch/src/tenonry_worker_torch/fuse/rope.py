@@ -27,50 +27,70 @@ class RopeTable:
 
     def __init__(self, cos: torch.Tensor, sin: torch.Tensor) -> None:
         self.size = cos.shape[-1]
+        half = self.size // 2
+        first = sin[:, :half]
+        second = sin[:, half:]
         self.cos = cos
-        self.sin = torch.cat([-sin[:, : self.size // 2], sin[:, self.size // 2 :]], -1)
+        self.sin = torch.cat([-first, second], -1)
 
     def at(self, positions: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Cos and sin [T, 1, size] of `positions` i64[T]."""
-        return self.cos.index_select(0, positions)[:, None], self.sin.index_select(0, positions)[
-            :, None
-        ]
+        cos = self.cos.index_select(0, positions)
+        sin = self.sin.index_select(0, positions)
+        return cos[:, None], sin[:, None]
 
 
-def rotate(x: torch.Tensor, cos: torch.Tensor, sin: torch.Tensor, out: torch.Tensor) -> None:
+def rotate(
+    x: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    out: torch.Tensor,
+) -> None:
     """Rotate `x` [T, heads, D] into `out` of the same shape, which may be `x` itself.
 
     With cos and sin of fewer than D elements the rest of each head is only copied.
     """
-    size, whole = cos.shape[-1], x.shape[-1]
+    size = cos.shape[-1]
+    whole = x.shape[-1]
     if size < whole:
         if out is not x:
-            out.narrow(-1, size, whole - size).copy_(x.narrow(-1, size, whole - size))
-        x, out = x.narrow(-1, 0, size), out.narrow(-1, 0, size)
-    torch.addcmul(x * cos, x.roll(size // 2, -1), sin, out=out)
+            rest = x.narrow(-1, size, whole - size)
+            out.narrow(-1, size, whole - size).copy_(rest)
+        x = x.narrow(-1, 0, size)
+        out = out.narrow(-1, 0, size)
+    torch.addcmul(
+        x * cos,
+        x.roll(size // 2, -1),
+        sin,
+        out=out,
+    )
 
 
 def rope_table(
-    rotary: nn.Module, layer_type: str, num_positions: int, dtype: torch.dtype
+    rotary: nn.Module,
+    layer_type: str,
+    num_positions: int,
+    dtype: torch.dtype,
 ) -> RopeTable | None:
     """The table for positions 0 … num_positions − 1; None if it would be too long or is not plain (cos, sin)."""
     if num_positions > MAX_TABLE_POSITIONS:
         return None
     device = next((buffer.device for buffer in rotary.buffers()), torch.device("cpu"))
     positions = torch.arange(num_positions, device=device)[None]
+    hidden = torch.zeros(1, 1, 1, dtype=dtype, device=device)
     with torch.no_grad():
-        made = call_rotary(
-            rotary, torch.zeros(1, 1, 1, dtype=dtype, device=device), positions, layer_type
-        )
+        made = call_rotary(rotary, hidden, positions, layer_type)
     if not (isinstance(made, tuple) and len(made) == 2):
         return None
     cos, sin = made
     if cos.dim() != 3 or cos.shape != sin.shape or cos.shape[:2] != (1, num_positions):
         return None
-    half = cos.shape[-1] // 2
-    if not (
-        torch.equal(cos[..., :half], cos[..., half:])
-        and torch.equal(sin[..., :half], sin[..., half:])
-    ):
+    if not _repeats(cos) or not _repeats(sin):
         return None
     return RopeTable(cos[0], sin[0])
+
+
+def _repeats(table: torch.Tensor) -> bool:
+    """Whether the two halves of [..., size] are equal."""
+    half = table.shape[-1] // 2
+    return torch.equal(table[..., :half], table[..., half:])

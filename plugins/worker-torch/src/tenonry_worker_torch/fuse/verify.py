@@ -35,8 +35,10 @@ def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
 
     All kinds are tried even after one differed: ranks that share layers must do the same.
     """
-    seen, agreed = set(), True
-    stage, rotary = stage_of(model), model.base_model.rotary_emb
+    seen = set()
+    agreed = True
+    stage = stage_of(model)
+    rotary = model.base_model.rotary_emb
     blocks = stage.own(model.base_model.layers)
     for block, spec, layer_type in zip(
         blocks, specs, stage.own(layer_types_of(model)), strict=True
@@ -54,7 +56,12 @@ def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
     return agreed
 
 
-def layer_agrees(block: nn.Module, spec: LayerSpec, layer_type: str, rotary: nn.Module) -> bool:
+def layer_agrees(
+    block: nn.Module,
+    spec: LayerSpec,
+    layer_type: str,
+    rotary: nn.Module,
+) -> bool:
     """Compare a random float32 copy of `block` with the lean layer made from it."""
 
     def attend(

@@ -22,8 +22,17 @@ _ONE_AT_A_TIME = threading.Lock()  # transformers loads in threads, and torch ha
 class RandomSlice:
     """One parameter of `whole`, a model without storage, made when it is indexed with `...`."""
 
-    def __init__(self, whole: PreTrainedModel, name: str, seed: int, shard: Shard | None) -> None:
-        self.whole, self.name, self.seed, self.shard = whole, name, seed, shard
+    def __init__(
+        self,
+        whole: PreTrainedModel,
+        name: str,
+        seed: int,
+        shard: Shard | None,
+    ) -> None:
+        self.whole = whole
+        self.name = name
+        self.seed = seed
+        self.shard = shard
 
     def __getitem__(self, _everything: Any) -> torch.Tensor:
         made = self._make()

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.parallel.groups import Parallel
 
-INDEX, SINGLE = "model.safetensors.index.json", "model.safetensors"
+INDEX = "model.safetensors.index.json"
+SINGLE = "model.safetensors"
 # What a checkpoint's tensors go through on their way into one parameter without losing track of rows and columns.
 HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}
 SHARDS = "tenonry_shards"
@@ -35,9 +36,13 @@ class Parts:
     """The model class of one rank, and what its parameters are cut from. `whole` is the model without storage."""
 
     def __init__(
-        self, whole: PreTrainedModel, config: PretrainedConfig, parallel: Parallel
+        self,
+        whole: PreTrainedModel,
+        config: PretrainedConfig,
+        parallel: Parallel,
     ) -> None:
-        self.whole, self.config = whole, copy.deepcopy(config)
+        self.whole = whole
+        self.config = copy.deepcopy(config)
         self.tied: dict[str, str] = dict(
             whole.all_tied_weights_keys
         )  # parameter → the one whose weight it shares
@@ -88,7 +93,12 @@ class Parts:
 def part_class(model_class: type[PreTrainedModel], parallel: Parallel) -> type[PreTrainedModel]:
     """The class of `model_class` whose objects hold one rank's part. It goes by the same name and module."""
 
-    def build(self: Any, config: PretrainedConfig, *arguments: Any, **options: Any) -> None:
+    def build(
+        self: Any,
+        config: PretrainedConfig,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
         model_class.__init__(self, config, *arguments, **options)
         if parallel.link.num_stages > 1:
             keep_stage(self, parallel.link)
@@ -113,22 +123,38 @@ class Renaming:
         self._converter_of = {
             pattern: step for step in self._converters for pattern in step.source_patterns
         }
-        self._prefix, self._names = model.base_model_prefix, model.state_dict()
+        self._prefix = model.base_model_prefix
+        self._names = model.state_dict()
 
     def target(self, key: str, shards: dict[str, Shard]) -> tuple[str, int | None]:
         """The parameter's name, and in how many parts the tensor `key` is cut if that is not as the shard says."""
         from transformers.core_model_loading import rename_source_key
 
         name, pattern = rename_source_key(
-            key, self._renamings, self._converters, self._prefix, self._names
+            key,
+            self._renamings,
+            self._converters,
+            self._prefix,
+            self._names,
         )
         if name not in self._names and key in self._names:
-            name, pattern = rename_source_key(key, [], [], self._prefix, self._names)
+            name, pattern = rename_source_key(
+                key,
+                [],
+                [],
+                self._prefix,
+                self._names,
+            )
         if pattern is None or not shards:
             return name, None
         return name, self._parts_of_source(key, self._converter_of[pattern], shards.get(name))
 
-    def _parts_of_source(self, key: str, converter: Any, shard: Shard | None) -> int | None:
+    def _parts_of_source(
+        self,
+        key: str,
+        converter: Any,
+        shard: Shard | None,
+    ) -> int | None:
         steps = {type(step).__name__ for step in converter.operations}
         is_joined = len(converter.source_patterns) > 1
         sources = len(converter.source_patterns)

@@ -56,7 +56,11 @@ def probe_prompts(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
     return list(ids.split(list(PROMPT_LENGTHS)))
 
 
-def probe(model: PreTrainedModel, vocab_size: int, link: Link) -> ProbeResult:
+def probe(
+    model: PreTrainedModel,
+    vocab_size: int,
+    link: Link,
+) -> ProbeResult:
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
     register_interface()
     model.set_attn_implementation(INTERFACE_NAME)
@@ -78,15 +82,19 @@ def probe(model: PreTrainedModel, vocab_size: int, link: Link) -> ProbeResult:
             spec.index = order
     found.sort(key=lambda pair: pair[0].index)
     result = ProbeResult([spec for spec, _ in found], [module for _, module in found])
-    result.prompts, result.logits = prompts, logits
+    result.prompts = prompts
+    result.logits = logits
     return result
 
 
 def run_through(
-    model: PreTrainedModel, prompts: list[torch.Tensor], link: Link
+    model: PreTrainedModel,
+    prompts: list[torch.Tensor],
+    link: Link,
 ) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """What this stage is given for each prompt, and what it makes of it, one at a time."""
-    given, made = [], []
+    given = []
+    made = []
     for prompt in prompts:
         given.append(link.inputs(prompt))
         made.append(run_alone(model, given[-1]))

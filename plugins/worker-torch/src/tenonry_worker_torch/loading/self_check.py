@@ -47,12 +47,10 @@ class PackedRun:
         buffers: StepBuffers,
         block_size: int = BLOCK_SIZE,
     ) -> None:
-        self.backend, self.layers, self.buffers, self.block_size = (
-            backend,
-            layers,
-            buffers,
-            block_size,
-        )
+        self.backend = backend
+        self.layers = layers
+        self.buffers = buffers
+        self.block_size = block_size
 
     def logits(self, forward: Forward, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
         """Logits of every position, one tensor [length, vocabulary] per prompt."""
@@ -71,7 +69,10 @@ class PackedRun:
         self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
 
     def _run(
-        self, forward: Forward, prompts: list[torch.Tensor], keep: torch.Tensor | None
+        self,
+        forward: Forward,
+        prompts: list[torch.Tensor],
+        keep: torch.Tensor | None,
     ) -> torch.Tensor:
         blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
         bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])
@@ -117,10 +118,15 @@ def logits_agree(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
     return all(relative_error(g, w) <= TOLERANCE[w.dtype] for g, w in zip(got, wanted, strict=True))
 
 
-def check_model(packed: list[torch.Tensor], apart: list[torch.Tensor], architecture: str) -> None:
+def check_model(
+    packed: list[torch.Tensor],
+    apart: list[torch.Tensor],
+    architecture: str,
+) -> None:
     """Raises ModelError naming the architecture when the packed logits are not those of the prompts on their own."""
     for number, (got, wanted) in enumerate(zip(packed, apart, strict=True)):
-        error, allowed = relative_error(got, wanted), TOLERANCE[wanted.dtype]
+        error = relative_error(got, wanted)
+        allowed = TOLERANCE[wanted.dtype]
         if not error <= allowed:
             raise ModelError(
                 f"{architecture} fails the self check of worker 'torch': prompt {number + 1} of two gives other logits "

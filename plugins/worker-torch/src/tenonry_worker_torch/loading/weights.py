@@ -26,7 +26,11 @@ if TYPE_CHECKING:
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
 
-def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torch.device:
+def choose_device(
+    wanted: str,
+    local_rank: int = 0,
+    world_size: int = 1,
+) -> torch.device:
     """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and has no device for this rank."""
     if wanted == "auto":
         wanted = "cuda" if torch.cuda.is_available() else "cpu"
@@ -51,7 +55,11 @@ def choose_device(wanted: str, local_rank: int = 0, world_size: int = 1) -> torc
     return torch.device(wanted)
 
 
-def choose_dtype(wanted: str, config: Any, device: torch.device) -> torch.dtype:
+def choose_dtype(
+    wanted: str,
+    config: Any,
+    device: torch.device,
+) -> torch.dtype:
     """`auto` is the checkpoint's own type; half precision becomes bfloat16 on CPUs that cannot compute with it."""
     if wanted != "auto":
         return DTYPES[wanted]
@@ -91,7 +99,14 @@ def load_model(
         if parallel.is_alone and not is_dummy:
             model = _stored(path, config, chosen, architecture)
         else:
-            model = _part(path, whole, config, chosen, parallel, seed if is_dummy else None)
+            model = _part(
+                path,
+                whole,
+                config,
+                chosen,
+                parallel,
+                seed if is_dummy else None,
+            )
     return model.to(device).eval().requires_grad_(False)
 
 
@@ -116,7 +131,11 @@ def _bad_config(path: str, error: Exception) -> ModelError:
     )
 
 
-def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrainedModel:
+def _skeleton(
+    config: PretrainedConfig,
+    architecture: str,
+    path: str,
+) -> PreTrainedModel:
     """The model without storage, to look at its layers."""
     from transformers import AutoModelForCausalLM
 
@@ -132,7 +151,10 @@ def _skeleton(config: PretrainedConfig, architecture: str, path: str) -> PreTrai
 
 
 def _stored(
-    path: str, config: PretrainedConfig, dtype: torch.dtype, architecture: str
+    path: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    architecture: str,
 ) -> PreTrainedModel:
     from transformers import AutoModelForCausalLM
 
@@ -167,7 +189,11 @@ def _part(
     with ExitStack() as open_files, _weights_of(architecture, path):
         weights = parts.stored(path, open_files) if seed is None else parts.random(seed)
         model, info = parts.model_class.from_pretrained(
-            None, config=parts.config, state_dict=weights, dtype=dtype, output_loading_info=True
+            None,
+            config=parts.config,
+            state_dict=weights,
+            dtype=dtype,
+            output_loading_info=True,
         )
     _check_complete(info, path, architecture)
     return model
@@ -186,7 +212,11 @@ def _weights_of(architecture: str, path: str) -> Iterator[None]:
         ) from error
 
 
-def _check_complete(info: Any, path: str, architecture: str) -> None:
+def _check_complete(
+    info: Any,
+    path: str,
+    architecture: str,
+) -> None:
     for kind in ("missing_keys", "mismatched_keys"):
         if info.get(kind):
             names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])

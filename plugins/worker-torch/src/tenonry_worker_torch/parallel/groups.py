@@ -31,8 +31,15 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 class TensorGroup:
     """The ranks that share one stage's layers. A group of one does nothing, and is never told apart by its callers."""
 
-    def __init__(self, rank: int = 0, size: int = 1, group: Any = None) -> None:
-        self.rank, self.size, self._group = rank, size, group
+    def __init__(
+        self,
+        rank: int = 0,
+        size: int = 1,
+        group: Any = None,
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self._group = group
 
     def sum(self, x: torch.Tensor) -> torch.Tensor:
         """The sum over all ranks, in place where `x` is contiguous; every rank gets the same bits."""
@@ -83,8 +90,15 @@ class Link:
     step; what is under way is kept until it has arrived.
     """
 
-    def __init__(self, stage: int = 0, num_stages: int = 1, group: Any = None) -> None:
-        self.stage, self.num_stages, self._group = stage, num_stages, group
+    def __init__(
+        self,
+        stage: int = 0,
+        num_stages: int = 1,
+        group: Any = None,
+    ) -> None:
+        self.stage = stage
+        self.num_stages = num_stages
+        self._group = group
         self._like = torch.empty(0)
         self._under_way: deque[tuple[Any, torch.Tensor]] = deque()
 
@@ -96,7 +110,12 @@ class Link:
     def is_last(self) -> bool:
         return self.stage == self.num_stages - 1
 
-    def carries(self, hidden_size: int, dtype: torch.dtype, device: torch.device) -> None:
+    def carries(
+        self,
+        hidden_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
         """What one token is on its way between stages."""
         self._like = torch.empty(hidden_size, dtype=dtype, device=device)
 
@@ -149,7 +168,11 @@ def alone() -> Parallel:
     return Parallel(TensorGroup(), Link())
 
 
-def open_store(host: str, world_size: int, timeout_s: float) -> tuple[Any, str]:
+def open_store(
+    host: str,
+    world_size: int,
+    timeout_s: float,
+) -> tuple[Any, str]:
     """Listen on a free port of `host`; the store, which must be kept, and its URL. Raises ConfigError."""
     try:
         family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
@@ -166,14 +189,24 @@ def open_store(host: str, world_size: int, timeout_s: float) -> tuple[Any, str]:
     return store, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
-def find_store(rendezvous: str, world_size: int, timeout_s: float) -> Any:
+def find_store(
+    rendezvous: str,
+    world_size: int,
+    timeout_s: float,
+) -> Any:
     """The store behind a rendezvous URL. Raises ConfigError naming it."""
     url = urlsplit(rendezvous)
     timeout = timedelta(seconds=timeout_s)
     if url.scheme == "file" and url.path:
         return dist.FileStore(unquote(url.path), world_size)
     if url.scheme == "tcp" and url.hostname and url.port:
-        return dist.TCPStore(url.hostname, url.port, world_size, is_master=False, timeout=timeout)
+        return dist.TCPStore(
+            url.hostname,
+            url.port,
+            world_size,
+            is_master=False,
+            timeout=timeout,
+        )
     raise ConfigError(
         f"rendezvous '{rendezvous}' of several ranks must be file:///PATH or tcp://HOST:PORT"
     )
@@ -204,11 +237,9 @@ class Meeting:
 
     def __init__(self, context: WorkerContext, opened: tuple[Any, str] | None = None) -> None:
         config = context.config
-        self.rank, self.world_size, self._timeout_s = (
-            context.rank,
-            config.world_size,
-            config.start_timeout,
-        )
+        self.rank = context.rank
+        self.world_size = config.world_size
+        self._timeout_s = config.start_timeout
         if opened is None:
             opened = (
                 find_store(context.rendezvous, self.world_size, config.start_timeout),
@@ -224,20 +255,23 @@ class Meeting:
 
     def join(self, context: WorkerContext, device: torch.device) -> Parallel:
         """Make the groups of all ranks, in one order everywhere; this rank's place among them."""
-        config, timeout = context.config, timedelta(seconds=context.config.step_timeout)
+        config = context.config
+        timeout = timedelta(seconds=context.config.step_timeout)
         interface = interface_towards(urlsplit(self._url).hostname or LOOPBACK)
         if (
             interface is not None
         ):  # else gloo asks for the host's name, which may well mean another one
             os.environ.setdefault(INTERFACE_VARIABLE, interface)
         self.wait_for_all("here")
-        is_cuda, hook = device.type == "cuda", sys.excepthook
+        is_cuda = device.type == "cuda"
+        hook = sys.excepthook
         dist.init_process_group(
             "nccl" if is_cuda else "gloo", store=self.store, rank=self.rank, world_size=self.world_size,
             timeout=timeout, device_id=device if is_cuda else None,
         )  # fmt: skip
         sys.excepthook = hook  # torch's own says which rank it is, as the executor does already
-        tp_size, pp_size = config.tensor_parallel_size, config.pipeline_parallel_size
+        tp_size = config.tensor_parallel_size
+        pp_size = config.pipeline_parallel_size
         rows = [list(range(stage * tp_size, (stage + 1) * tp_size)) for stage in range(pp_size)]
         columns = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]
         tensor = (

@@ -23,11 +23,20 @@ class RowLinear(nn.Linear):
     With `splits_input` every rank is given the whole input and takes its own features of it.
     """
 
-    def __init__(self, whole: nn.Linear, group: TensorGroup, *, splits_input: bool) -> None:
+    def __init__(
+        self,
+        whole: nn.Linear,
+        group: TensorGroup,
+        *,
+        splits_input: bool,
+    ) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = whole.in_features // group.size, whole.out_features
-        self.weight, self.bias = whole.weight, whole.bias
-        self.group, self.splits_input = group, splits_input
+        self.in_features = whole.in_features // group.size
+        self.out_features = whole.out_features
+        self.weight = whole.weight
+        self.bias = whole.bias
+        self.group = group
+        self.splits_input = splits_input
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.splits_input:
@@ -41,8 +50,10 @@ class GatherLinear(nn.Linear):
 
     def __init__(self, whole: nn.Linear, group: TensorGroup) -> None:
         nn.Module.__init__(self)
-        self.in_features, self.out_features = whole.in_features, whole.out_features
-        self.weight, self.bias = whole.weight, whole.bias
+        self.in_features = whole.in_features
+        self.out_features = whole.out_features
+        self.weight = whole.weight
+        self.bias = whole.bias
         self.group = group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -56,7 +67,8 @@ class VocabularyLookup:
     """The forward pass of an embedding that holds some of the vocabulary: the others' rows are zeros here."""
 
     def __init__(self, embedding: nn.Embedding, group: TensorGroup) -> None:
-        self.look_up, self.group = embedding.forward, group
+        self.look_up = embedding.forward
+        self.group = group
         self.size = embedding.weight.shape[0]
 
     def __call__(self, token_ids: torch.Tensor) -> torch.Tensor:
@@ -72,5 +84,10 @@ class SumOutput:
     def __init__(self, group: TensorGroup) -> None:
         self.group = group
 
-    def __call__(self, _module: nn.Module, _inputs: Any, output: torch.Tensor) -> torch.Tensor:
+    def __call__(
+        self,
+        _module: nn.Module,
+        _inputs: Any,
+        output: torch.Tensor,
+    ) -> torch.Tensor:
         return self.group.sum(output)

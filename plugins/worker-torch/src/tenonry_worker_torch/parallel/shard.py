@@ -46,9 +46,11 @@ class Shard:
         """
         shape = list(source.shape if isinstance(source, torch.Tensor) else source.get_shape())
         parts = self.parts if parts is None else parts
-        dim, whole = self.dim % len(shape), shape[self.dim] // parts
+        dim = self.dim % len(shape)
+        whole = shape[self.dim] // parts
         piece = -(-whole // self.count)
-        begin, end = min(self.index * piece, whole), min((self.index + 1) * piece, whole)
+        begin = min(self.index * piece, whole)
+        end = min((self.index + 1) * piece, whole)
         before = (slice(None),) * dim
         found = [
             source[(*before, slice(part * whole + begin, part * whole + end))]
@@ -66,8 +68,15 @@ class FileSlice:
 
     __slots__ = ("parts", "shard", "source")
 
-    def __init__(self, source: Any, shard: Shard | None, parts: int | None = None) -> None:
-        self.source, self.shard, self.parts = source, shard, parts
+    def __init__(
+        self,
+        source: Any,
+        shard: Shard | None,
+        parts: int | None = None,
+    ) -> None:
+        self.source = source
+        self.shard = shard
+        self.parts = parts
 
     def __getitem__(self, _everything: Any) -> torch.Tensor:
         return self.source[...] if self.shard is None else self.shard.cut(self.source, self.parts)

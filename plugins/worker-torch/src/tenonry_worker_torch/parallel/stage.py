@@ -26,7 +26,11 @@ EVERY_STAGE_HAS = frozenset(
 )
 
 
-def share_of(count: int, stage: int, num_stages: int) -> range:
+def share_of(
+    count: int,
+    stage: int,
+    num_stages: int,
+) -> range:
     """The layers of one stage: neighbours, as even as possible; the first stages take what is left over, since the
     last one also has the head.
     """
@@ -43,9 +47,15 @@ class Skipped(nn.Module):
         for name, value in vars(layer).items():
             if not name.startswith("_") and isinstance(value, str | int | float | None):
                 setattr(self, name, value)
-        self.family, self.is_checked = family, False
+        self.family = family
+        self.is_checked = False
 
-    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *others: Any,
+        **named: Any,
+    ) -> torch.Tensor:
         if not self.is_checked:
             self._check(others, named)
             self.is_checked = True
@@ -73,7 +83,12 @@ class Entry(Skipped):
 
     received: torch.Tensor | None = None
 
-    def forward(self, hidden_states: torch.Tensor, *others: Any, **named: Any) -> torch.Tensor:
+    def forward(
+        self,
+        hidden_states: torch.Tensor,
+        *others: Any,
+        **named: Any,
+    ) -> torch.Tensor:
         super().forward(hidden_states, *others, **named)
         return hidden_states if self.received is None else self.received
 
@@ -82,11 +97,15 @@ class Stage:
     """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them."""
 
     def __init__(
-        self, link: Link | None = None, layers: range | None = None, entry: Entry | None = None
+        self,
+        link: Link | None = None,
+        layers: range | None = None,
+        entry: Entry | None = None,
     ) -> None:
         self.is_first = link is None or link.is_first
         self.is_last = link is None or link.is_last
-        self.layers, self.entry = layers, entry
+        self.layers = layers
+        self.entry = entry
 
     def __call__(
         self,
@@ -106,7 +125,11 @@ class Stage:
         if not self.is_last:
             return model.base_model(**fed, use_cache=False).last_hidden_state[0]
         kept = 0 if keep is None else keep  # transformers: 0 means every position
-        return model(**fed, use_cache=False, logits_to_keep=kept).logits[0]
+        return model(
+            **fed,
+            use_cache=False,
+            logits_to_keep=kept,
+        ).logits[0]
 
     def own(self, all_layers: Any) -> list[Any]:
         """Of things there is one of per layer: those of this stage."""
@@ -126,7 +149,8 @@ def stage_of(model: nn.Module) -> Stage:
 def keep_stage(model: PreTrainedModel, link: Link) -> None:
     """Leave in `model` what this rank's stage runs. Raises ModelError: a family without a plan, or too few layers."""
     before, name, after = pipeline_plan(model, link.num_stages)
-    base, family = model.base_model, type(model).__name__
+    base = model.base_model
+    family = type(model).__name__
     layers: nn.ModuleList = getattr(base, name)
     if len(layers) < link.num_stages:
         raise ModelError(
@@ -146,7 +170,11 @@ def keep_stage(model: PreTrainedModel, link: Link) -> None:
     setattr(model, STAGE_ATTRIBUTE, Stage(link, mine, entry))
 
 
-def _refuse_unplanned(base: nn.Module, planned: set[str], family: str) -> None:
+def _refuse_unplanned(
+    base: nn.Module,
+    planned: set[str],
+    family: str,
+) -> None:
     """Something with weights that the plan does not place would be missing where it is needed, in silence."""
     for child, module in base.named_children():
         if child not in planned and any(True for _ in module.parameters()):

@@ -55,10 +55,15 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
     return cutter.shards
 
 
-def check_heads(model: PreTrainedModel, plan: dict[str, str], size: int) -> None:
+def check_heads(
+    model: PreTrainedModel,
+    plan: dict[str, str],
+    size: int,
+) -> None:
     """Raises ModelError, with the numbers, when the plan cuts heads and they cannot be shared out evenly."""
     cut = {pattern.rpartition(".")[2] for pattern, style in plan.items() if style == "colwise"}
-    config, family = model.config.get_text_config(), type(model).__name__
+    config = model.config.get_text_config()
+    family = type(model).__name__
     heads = int(config.num_attention_heads)
     kv_heads = int(getattr(config, "num_key_value_heads", None) or heads)
     if cut & QUERY and heads % size:
@@ -75,7 +80,8 @@ class Cutter:
     """Applies styles to one model and keeps a record of what was cut."""
 
     def __init__(self, model: PreTrainedModel, group: TensorGroup) -> None:
-        self.model, self.group = model, group
+        self.model = model
+        self.group = group
         self.shards: dict[str, Shard] = {}
         self._names = [name for name, _ in model.named_modules()]
         self._parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
@@ -109,7 +115,12 @@ class Cutter:
 
     # ------------------------------------------------------------------ modules
 
-    def _cut_module(self, name: str, module: nn.Module, style: str) -> None:
+    def _cut_module(
+        self,
+        name: str,
+        module: nn.Module,
+        style: str,
+    ) -> None:
         if style in SUMMED:
             module.register_forward_hook(SumOutput(self.group))
             self._summed.append(name)
@@ -122,7 +133,12 @@ class Cutter:
                 f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}')"
             )
 
-    def _cut_linear(self, name: str, module: nn.Linear, style: str) -> None:
+    def _cut_linear(
+        self,
+        name: str,
+        module: nn.Linear,
+        style: str,
+    ) -> None:
         size = self.group.size
         if style == "rowwise" or style in SPLIT_INPUT:
             self._cut(name, module, "weight", Shard(-1, self.group.rank, size))
@@ -139,9 +155,15 @@ class Cutter:
         else:
             module.out_features = module.weight.shape[0]
 
-    def _output_shard(self, name: str, module: nn.Linear, style: str) -> tuple[int, int, int, bool]:
+    def _output_shard(
+        self,
+        name: str,
+        module: nn.Linear,
+        style: str,
+    ) -> tuple[int, int, int, bool]:
         """Index, count, parts and padding of a cut along the outputs; where KV heads are few, ranks share them."""
-        rank, size = self.group.rank, self.group.size
+        rank = self.group.rank
+        size = self.group.size
         if name.rpartition(".")[2] in KEY_VALUE and style == "colwise":
             heads = self._kv_heads(name, module)
             if heads < size:
@@ -182,7 +204,8 @@ class Cutter:
     def _cut_parameter(self, name: str, style: str) -> None:
         """A parameter that a plan names itself: the stacked weights [experts, out, in] of an experts module."""
         owner, _, part = name.rpartition(".")
-        rank, size = self.group.rank, self.group.size
+        rank = self.group.rank
+        size = self.group.size
         parts = 2 if style.startswith("packed") else 1
         module = self.model.get_submodule(owner)
         if style not in STACKED or getattr(module, part).dim() != 3:
@@ -193,8 +216,15 @@ class Cutter:
             owner, module, part, Shard(-1 if style.endswith("rowwise") else -2, rank, size, parts)
         )
 
-    def _cut(self, name: str, module: nn.Module, part: str, shard: Shard) -> None:
-        old, key = getattr(module, part), f"{name}.{part}"
+    def _cut(
+        self,
+        name: str,
+        module: nn.Module,
+        part: str,
+        shard: Shard,
+    ) -> None:
+        old = getattr(module, part)
+        key = f"{name}.{part}"
         if key in self.shards:
             raise ModelError(
                 f"{key} is cut twice by the tensor parallel plan; use tensor_parallel_size=1"

@@ -41,36 +41,64 @@ class BadWords(LogitsProcessor):
 
     def _rebuild(self) -> None:
         self._is_stale = False
-        words = [(row, word) for row, of_row in self._of_row.items() for word in of_row]
-        longest = max((len(word) - 1 for _, word in words), default=0)
-        self._row = np.array([row for row, _ in words], np.int64)
-        self._last = np.array([word[-1] for _, word in words], np.int64)
-        self._size = np.array([len(word) - 1 for _, word in words], np.int64)
+        rows: list[int] = []
+        words: list[tuple[int, ...]] = []
+        for row, of_row in self._of_row.items():
+            rows += [row] * len(of_row)
+            words += of_row
+        last = [word[-1] for word in words]
+        sizes = [len(word) - 1 for word in words]
+        longest = max(sizes, default=0)
+        self._row = np.array(rows, np.int64)
+        self._last = np.array(last, np.int64)
+        self._size = np.array(sizes, np.int64)
         prefix = np.zeros((len(words), longest), np.int64)
-        for i, (_, word) in enumerate(words):
-            prefix[i, longest - len(word) + 1 :] = word[
-                :-1
-            ]  # right-aligned: the last column is the newest token
-        self._prefix = torch.as_tensor(prefix, device=self.context.device)
+        for i, word in enumerate(words):
+            # Right-aligned: the last column is the newest token.
+            begin = longest - sizes[i]
+            prefix[i, begin:] = word[:-1]
+        self._prefix = self.context.put(prefix)
 
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
         if self._is_stale:
             self._rebuild()
-        place = np.full(self.context.max_num_seqs, -1, np.int64)
-        place[step.row] = np.arange(len(step.row))
-        lines = place[self._row]
-        # Only output tokens count: a sequence longer than the output so far cannot be completed now.
-        which = np.flatnonzero(
-            (lines >= 0) & (self._size <= np.where(lines >= 0, step.num_output[lines], -1))
+        put = self.context.put
+
+        # The sequences whose row samples, i64[M]. Only output tokens count: a sequence longer than the output so far
+        # cannot be completed now.
+        lines = step.place_of(self._row, self.context.max_num_seqs)
+        num_output = np.where(
+            lines >= 0,
+            step.num_output[lines],
+            -1,
         )
+        may_match = (lines >= 0) & (self._size <= num_output)
+        which = np.flatnonzero(may_match)
         if not len(which):
             return
-        put = lambda array: torch.as_tensor(array, device=logits.device)  # noqa: E731 - three uses on the next lines
+
+        # The newest tokens of each sequence's row, [M, longest], and those of them that the sequence is compared with.
         longest = self._prefix.shape[1]
-        columns = step.length[lines[which]][:, None].astype(np.int64) + np.arange(-longest, 0)
-        counts = columns >= (step.length[lines[which]] - self._size[which])[:, None]
-        newest = self.context.history[put(self._row[which])[:, None], put(np.maximum(columns, 0))]
-        matches = ((newest == self._prefix[put(which)]) | ~put(counts)).all(1)
+        length = step.length[lines[which]]
+        end = length[:, None].astype(np.int64)
+        columns = end + np.arange(-longest, 0)
+        first = length - self._size[which]
+        counts = columns >= first[:, None]
+        rows = put(self._row[which])[:, None]
+        inside = put(np.maximum(columns, 0))
+        newest = self.context.history[rows, inside]
+        is_equal = newest == self._prefix[put(which)]
+        matches = (is_equal | ~put(counts)).all(1)
+
         # Added, not assigned: several sequences of a row may end with the same token.
-        change = torch.where(matches, float("-inf"), 0.0)
-        logits.index_put_((put(lines[which]), put(self._last[which])), change, accumulate=True)
+        change = torch.where(
+            matches,
+            float("-inf"),
+            0.0,
+        )
+        where = (put(lines[which]), put(self._last[which]))
+        logits.index_put_(where, change, accumulate=True)

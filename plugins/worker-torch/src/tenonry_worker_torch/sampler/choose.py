@@ -27,17 +27,18 @@ def greedy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def _greedy_numpy(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Numpy's argmax is vectorised where torch's is not, and lets NaN win."""
+    """Numpy's argmax is vectorised where torch's is not, and it returns the place of a NaN if there is one."""
     values = logits.numpy()
     ids = values.argmax(-1)
-    return torch.from_numpy(ids), torch.from_numpy(np.isnan(values[np.arange(len(ids)), ids]))
+    top = values[np.arange(len(ids)), ids]
+    return torch.from_numpy(ids), torch.from_numpy(np.isnan(top))
 
 
 def _greedy_by_bits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """16-bit floats compared as integers, which is 100 times faster than torch's argmax of them.
 
     Non-negative floats order like their bit patterns, and every negative one has a negative pattern. NaN patterns lie
-    beyond infinity's on both sides. Rows without a non-negative value are rare and go the slow way.
+    beyond infinity's on both sides. Rows without a non-negative value are rare; their argmax is taken in float32.
     """
     infinity = FLOAT16_LIKE[logits.dtype]
     patterns = logits.view(torch.int16).numpy()
@@ -47,12 +48,16 @@ def _greedy_by_bits(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     is_nan = (top > infinity) | (negative_top > infinity + 0x8000)
     below_zero = np.flatnonzero((top < 0) & ~is_nan)
     if len(below_zero):
-        ids[below_zero] = logits[torch.from_numpy(below_zero)].float().numpy().argmax(-1)
+        values = logits[torch.from_numpy(below_zero)].float().numpy()
+        ids[below_zero] = values.argmax(-1)
     return torch.from_numpy(ids), torch.from_numpy(is_nan)
 
 
 def truncated_weights(
-    logits: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, min_p: torch.Tensor
+    logits: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+    min_p: torch.Tensor,
 ) -> torch.Tensor:
     """Unnormalised probabilities f32[N, V] of `logits` (already over temperature), 0 where truncated.
 
@@ -61,25 +66,42 @@ def truncated_weights(
     """
     weights = torch.softmax(logits, -1)
     if bool((min_p > 0).any()):
-        _keep(weights, min_p * weights.amax(-1))
+        most_likely = weights.amax(-1)  # [N]
+        _keep(weights, min_p * most_likely)
     wants = (top_k > 0) | (top_p < 1)
     if bool(wants.all()):
-        _keep(weights, _thresholds(weights, top_k, top_p))
+        limit = _thresholds(weights, top_k, top_p)
+        _keep(weights, limit)
     elif bool(wants.any()):
         rows = wants.nonzero()[:, 0]
         limit = weights.new_zeros(len(weights))
-        limit[rows] = _thresholds(weights[rows], top_k[rows], top_p[rows])
+        limit[rows] = _thresholds(
+            weights[rows],
+            top_k[rows],
+            top_p[rows],
+        )
         _keep(weights, limit)
     return weights
 
 
-def _keep(weights: torch.Tensor, limit: torch.Tensor) -> None:
+def _keep(
+    weights: torch.Tensor,
+    limit: torch.Tensor,
+) -> None:
     """Zero what is below a row's limit. The mask is made of floats: mixing types costs the CPU eight times as much."""
-    stays = torch.ge(weights, limit[:, None], out=torch.empty_like(weights))
+    stays = torch.empty_like(weights)
+    torch.ge(
+        weights,
+        limit[:, None],
+        out=stays,
+    )
     weights.mul_(stays)
 
 
-def largest(values: torch.Tensor, count: int) -> torch.Tensor:
+def largest(
+    values: torch.Tensor,
+    count: int,
+) -> torch.Tensor:
     """The `count` largest of each row of [N, V], falling.
 
     Where that is few of many, they are looked for in the chunks with the largest maxima, which must hold them.
@@ -87,74 +109,141 @@ def largest(values: torch.Tensor, count: int) -> torch.Tensor:
     rows, width = values.shape
     if 4 * count * NARROW > width:
         return values.topk(count, sorted=True).values
-    chunks = functional.pad(values, (0, -width % NARROW)) if width % NARROW else values
+    chunks = values
+    if width % NARROW:
+        chunks = functional.pad(values, (0, -width % NARROW))
     chunks = chunks.reshape(rows, -1, NARROW)
-    best = chunks.amax(-1).topk(count, sorted=False).indices
-    found = chunks.gather(1, best[..., None].expand(-1, -1, NARROW)).view(rows, -1)
+    maxima = chunks.amax(-1)  # [N, chunks]
+    best = maxima.topk(count, sorted=False).indices
+    index = best[..., None].expand(-1, -1, NARROW)
+    found = chunks.gather(1, index).view(rows, -1)  # [N, count * NARROW]
     return found.topk(count, sorted=True).values
 
 
-def _thresholds(weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+def _thresholds(
+    weights: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
+) -> torch.Tensor:
     """The smallest weight that stays, f32[N]; tries the largest `CANDIDATES` before it sorts whole rows."""
     vocab_size = weights.shape[1]
-    width = min(vocab_size, max(CANDIDATES if bool((top_p < 1).any()) else 1, int(top_k.max())))
-    limit, is_known = _thresholds_among(largest(weights, width), weights, top_k, top_p)
+    wants_nucleus = bool((top_p < 1).any())
+    width = max(CANDIDATES if wants_nucleus else 1, int(top_k.max()))
+    width = min(vocab_size, width)
+    candidates = largest(weights, width)
+    limit, is_known = _thresholds_among(candidates, weights, top_k, top_p)
     if not bool(is_known.all()):
         rest = (~is_known).nonzero()[:, 0]
         some = weights[rest]
-        limit[rest] = _thresholds_among(_sorted(some), some, top_k[rest], top_p[rest])[0]
+        limit[rest], _ = _thresholds_among(
+            _sorted(some),
+            some,
+            top_k[rest],
+            top_p[rest],
+        )
     return limit
 
 
 def _sorted(values: torch.Tensor) -> torch.Tensor:
     """Whole rows, falling. numpy sorts float32 three times as fast as torch does on the CPU."""
     if values.device.type == "cpu":
-        return torch.from_numpy(-np.sort(-values.numpy(), axis=-1))
+        rising = np.sort(-values.numpy(), axis=-1)
+        return torch.from_numpy(-rising)
     return values.sort(-1, descending=True).values
 
 
 def _thresholds_among(
-    falling: torch.Tensor, weights: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor
+    falling: torch.Tensor,
+    weights: torch.Tensor,
+    top_k: torch.Tensor,
+    top_p: torch.Tensor,
 ) -> tuple[torch.Tensor, torch.Tensor]:
-    """Thresholds as far as the largest weights `falling` [N, n] tell, and for which rows they do."""
+    """Thresholds [N] from the largest weights `falling` [N, n], and for which rows these suffice, bool[N]."""
     width = falling.shape[1]
+    vocab_size = weights.shape[1]
+    has_top_k = top_k > 0
+    has_no_top_p = top_p >= 1
+
+    # All below are [N, n]: the mass of the candidates in the top k, and the mass before each of them.
     ranks = torch.arange(width, device=weights.device)
-    count = torch.where(top_k > 0, top_k, weights.shape[1])
+    count = torch.where(has_top_k, top_k, vocab_size)
     in_k = ranks < count[:, None]
     mass = torch.where(in_k, falling, 0.0).double()
-    total = torch.where(top_k > 0, mass.sum(-1), weights.sum(-1).double())
-    goal = top_p.double() * total
     before = mass.cumsum(-1) - mass
-    stays = in_k & ((before < goal[:, None]) | (ranks == 0) | (top_p >= 1)[:, None])
-    limit = torch.where(stays, falling, float("inf")).amin(-1)
-    is_known = ((top_k > 0) & (top_k <= width)) | ~stays[:, -1] | (top_p >= 1)
-    return limit, is_known | (falling[:, -1] <= 0) | (width == weights.shape[1])
+
+    total = torch.where(
+        has_top_k,
+        mass.sum(-1),
+        weights.sum(-1).double(),
+    )
+    goal = top_p.double() * total
+    is_needed = before < goal[:, None]
+    in_p = is_needed | (ranks == 0) | has_no_top_p[:, None]
+    stays = in_k & in_p
+    limit = torch.where(
+        stays,
+        falling,
+        float("inf"),
+    ).amin(-1)
+
+    # The candidates suffice where they hold the top k, where the last one falls out, or where they are all there is.
+    holds_top_k = has_top_k & (top_k <= width)
+    is_cut = ~stays[:, -1]
+    has_all = (falling[:, -1] <= 0) | (width == vocab_size)
+    is_known = holds_top_k | is_cut | has_no_top_p | has_all
+    return limit, is_known
 
 
-def draw(weights: torch.Tensor, uniform: torch.Tensor) -> torch.Tensor:
+def draw(
+    weights: torch.Tensor,
+    uniform: torch.Tensor,
+) -> torch.Tensor:
     """The inverse of the cumulative distribution: `weights` f32[N, V] ≥ 0, `uniform` f64[N] in (0, 1) → i64[N].
 
     Two levels, both accumulated in float64: over chunks of `CHUNK` tokens, then within one chunk.
     """
     vocab_size = weights.shape[1]
     main = vocab_size - vocab_size % CHUNK
-    sums = weights[:, :main].unflatten(1, (main // CHUNK, CHUNK)).sum(-1)
+
+    # The chunk: sums [N, chunks], goal and chunk [N, 1].
+    chunks = (main // CHUNK, CHUNK)
+    sums = weights[:, :main].unflatten(1, chunks).sum(-1)
     if main < vocab_size:
-        sums = torch.cat([sums, weights[:, main:].sum(-1, keepdim=True)], 1)
+        last = weights[:, main:].sum(-1, keepdim=True)
+        sums = torch.cat([sums, last], 1)
     upper = sums.double().cumsum(-1)
     goal = (uniform * upper[:, -1])[:, None]
     chunk = _first_beyond(upper, sums, goal)
-    below = torch.where(chunk > 0, upper.gather(1, (chunk - 1).clamp_min_(0)), 0.0)
+
+    # The token in it: inside [N, CHUNK], zero beyond the vocabulary.
+    previous = (chunk - 1).clamp_min_(0)
+    below = torch.where(
+        chunk > 0,
+        upper.gather(1, previous),
+        0.0,
+    )
     places = chunk * CHUNK + torch.arange(CHUNK, device=weights.device)
-    inside = weights.gather(1, places.clamp(max=vocab_size - 1)) * (places < vocab_size)
-    within = _first_beyond(inside.double().cumsum(-1) + below, inside, goal)
-    return (chunk * CHUNK + within)[:, 0].clamp_(max=vocab_size - 1)
+    inside = weights.gather(1, places.clamp(max=vocab_size - 1))
+    inside = inside * (places < vocab_size)
+    running = inside.double().cumsum(-1) + below
+    within = _first_beyond(running, inside, goal)
+    token_ids = (chunk * CHUNK + within)[:, 0]
+    return token_ids.clamp_(max=vocab_size - 1)
 
 
-def _first_beyond(sums: torch.Tensor, parts: torch.Tensor, goal: torch.Tensor) -> torch.Tensor:
+def _first_beyond(
+    sums: torch.Tensor,
+    parts: torch.Tensor,
+    goal: torch.Tensor,
+) -> torch.Tensor:
     """The first place [N, 1] where the running `sums` exceed `goal`; never one behind the last part that is not zero,
     where rounding at the very end of a sum would point.
     """
     places = torch.arange(parts.shape[1], device=parts.device)
-    last = torch.where(parts > 0, places, 0).amax(-1, keepdim=True)
-    return torch.minimum(torch.searchsorted(sums, goal, right=True), last)
+    last = torch.where(
+        parts > 0,
+        places,
+        0,
+    ).amax(-1, keepdim=True)
+    found = torch.searchsorted(sums, goal, right=True)
+    return torch.minimum(found, last)

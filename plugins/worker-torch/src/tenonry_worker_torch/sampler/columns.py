@@ -24,8 +24,14 @@ class SamplingColumns:
     `is_plain` rows need an argmax and nothing else.
     """
 
-    def __init__(self, max_num_seqs: int, vocab_size: int, engine_seed: int = 0) -> None:
-        self.vocab_size, self._engine_seed = vocab_size, engine_seed
+    def __init__(
+        self,
+        max_num_seqs: int,
+        vocab_size: int,
+        engine_seed: int = 0,
+    ) -> None:
+        self.vocab_size = vocab_size
+        self._engine_seed = engine_seed
         self.temperature = np.zeros(max_num_seqs, np.float32)
         self.top_p = np.ones(max_num_seqs, np.float32)
         self.min_p = np.zeros(max_num_seqs, np.float32)
@@ -37,30 +43,45 @@ class SamplingColumns:
         self.is_processed = np.zeros(max_num_seqs, np.bool_)
         self.is_plain = np.ones(max_num_seqs, np.bool_)
 
-    def enter(self, new: NewRow, *, is_processed: bool) -> None:
+    def enter(
+        self,
+        new: NewRow,
+        *,
+        is_processed: bool,
+    ) -> None:
         """Write the columns of a row that starts or comes back."""
-        row, wants = new.row, new.sampling
+        row = new.row
+        wants = new.sampling
         self.temperature[row] = wants.temperature
-        self.top_p[row], self.min_p[row] = wants.top_p, wants.min_p
-        self.top_k[row] = 0 if wants.top_k <= 0 or wants.top_k >= self.vocab_size else wants.top_k
+        self.top_p[row] = wants.top_p
+        self.min_p[row] = wants.min_p
+        is_cut = 0 < wants.top_k < self.vocab_size
+        self.top_k[row] = wants.top_k if is_cut else 0
         self.seed[row] = self._seed(new)
-        self.logprobs[row] = (
-            NONE if wants.logprobs is None else min(wants.logprobs, self.vocab_size)
-        )
-        self.prompt_logprobs[row] = (
-            NONE if wants.prompt_logprobs is None else min(wants.prompt_logprobs, self.vocab_size)
-        )
-        self.is_greedy[row] = wants.temperature < COLDEST
+        self.logprobs[row] = self._count(wants.logprobs)
+        self.prompt_logprobs[row] = self._count(wants.prompt_logprobs)
+        is_greedy = wants.temperature < COLDEST
+        wants_logprobs = wants.logprobs is not None
+        self.is_greedy[row] = is_greedy
         self.is_processed[row] = is_processed
-        self.is_plain[row] = self.is_greedy[row] and not is_processed and wants.logprobs is None
+        self.is_plain[row] = is_greedy and not is_processed and not wants_logprobs
 
     def _seed(self, new: NewRow) -> np.uint64:
-        """The request's seed; one that came without is told apart by its handle."""
-        if new.sampling.seed is not None:
-            return np.uint64(new.sampling.seed % 2**64)
-        base = np.array([(self._engine_seed * 2**32 + new.handle) % 2**64], np.uint64)
+        """The request's seed; without one, a seed made from the engine's and the request's handle."""
+        seed = new.sampling.seed
+        if seed is not None:
+            return np.uint64(seed % 2**64)
+        counter = self._engine_seed * 2**32 + new.handle
+        base = np.array([counter % 2**64], np.uint64)
         with np.errstate(over="ignore"):
-            return np.uint64(mix(base)[0])
+            mixed = mix(base)
+        return np.uint64(mixed[0])
+
+    def _count(self, wanted: int | None) -> int:
+        """How many log-probabilities a position has beside the chosen token's."""
+        if wanted is None:
+            return NONE
+        return min(wanted, self.vocab_size)
 
     def needs_prompt_logprobs(self, rows: NDArray[np.int32]) -> bool:
         """Whether any of the rows wants log-probabilities of its prompt."""

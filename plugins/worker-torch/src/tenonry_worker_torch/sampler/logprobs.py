@@ -16,8 +16,15 @@ class Logprobs:
 
     __slots__ = ("logprobs", "rank", "token_ids")
 
-    def __init__(self, token_ids: torch.Tensor, logprobs: torch.Tensor, rank: torch.Tensor) -> None:
-        self.token_ids, self.logprobs, self.rank = token_ids, logprobs, rank
+    def __init__(
+        self,
+        token_ids: torch.Tensor,
+        logprobs: torch.Tensor,
+        rank: torch.Tensor,
+    ) -> None:
+        self.token_ids = token_ids
+        self.logprobs = logprobs
+        self.rank = rank
 
     def start_copy(self) -> None:
         """Begin moving the tensors to the host; `numpy` may be called once the device has come so far."""
@@ -35,42 +42,76 @@ class Logprobs:
         )
 
 
-def logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
+def logprobs_of(
+    logits: torch.Tensor,
+    chosen: torch.Tensor,
+    count: int,
+) -> Logprobs:
     """`logits` [N, V], `chosen` i64[N], the `count` most likely tokens beside the chosen one.
 
     The rank of a token is one more than the number of tokens with a larger logit.
     """
-    values = logits.float()
+    values = logits.float()  # [N, V]
     normaliser = torch.logsumexp(values, -1, keepdim=True)
-    own = values.gather(1, chosen[:, None])
+    ids = chosen[:, None]
+    own = values.gather(1, ids)
     rank = (values > own).sum(-1) + 1
-    best = values.topk(count, sorted=True) if count else None
-    ids = torch.cat([chosen[:, None], best.indices], 1) if best else chosen[:, None]
-    kept = torch.cat([own, best.values], 1) if best else own
-    return Logprobs(ids, kept - normaliser, rank)
-
-
-def prompt_logprobs_of(logits: torch.Tensor, chosen: torch.Tensor, count: int) -> Logprobs:
-    """As `logprobs_of`, in pieces: a prompt has many positions."""
-    piece = max(1, PIECE_ELEMENTS // logits.shape[1])
-    return concatenated(
-        [
-            logprobs_of(logits[i : i + piece], chosen[i : i + piece], count)
-            for i in range(0, logits.shape[0], piece)
-        ]
+    if not count:
+        return Logprobs(
+            ids,
+            own - normaliser,
+            rank,
+        )
+    best = values.topk(count, sorted=True)
+    ids = torch.cat([ids, best.indices], 1)  # [N, count + 1]
+    kept = torch.cat([own, best.values], 1)
+    return Logprobs(
+        ids,
+        kept - normaliser,
+        rank,
     )
+
+
+def prompt_logprobs_of(
+    logits: torch.Tensor,
+    chosen: torch.Tensor,
+    count: int,
+) -> Logprobs:
+    """As `logprobs_of`, in pieces: a prompt has many positions."""
+    length = logits.shape[0]
+    piece = max(1, PIECE_ELEMENTS // logits.shape[1])
+    parts = []
+    for begin in range(0, length, piece):
+        end = begin + piece
+        parts.append(
+            logprobs_of(
+                logits[begin:end],
+                chosen[begin:end],
+                count,
+            )
+        )
+    return concatenated(parts)
 
 
 def concatenated(parts: list[Logprobs]) -> Logprobs:
     """Positions one after another; those with fewer tokens are filled up with their chosen one."""
     width = max(part.token_ids.shape[1] for part in parts)
+    token_ids = [_widened(part.token_ids, width) for part in parts]
+    logprobs = [_widened(part.logprobs, width) for part in parts]
+    ranks = [part.rank for part in parts]
     return Logprobs(
-        torch.cat([_widened(part.token_ids, width) for part in parts]),
-        torch.cat([_widened(part.logprobs, width) for part in parts]),
-        torch.cat([part.rank for part in parts]),
+        torch.cat(token_ids),
+        torch.cat(logprobs),
+        torch.cat(ranks),
     )
 
 
-def _widened(table: torch.Tensor, width: int) -> torch.Tensor:
+def _widened(
+    table: torch.Tensor,
+    width: int,
+) -> torch.Tensor:
     missing = width - table.shape[1]
-    return torch.cat([table, table[:, :1].expand(-1, missing)], 1) if missing else table
+    if not missing:
+        return table
+    filler = table[:, :1].expand(-1, missing)
+    return torch.cat([table, filler], 1)

@@ -42,12 +42,16 @@ class RowTables:
             self.line[row] = -1
 
 
-def grown(table: torch.Tensor, lines: int) -> torch.Tensor:
+def grown(
+    table: torch.Tensor,
+    lines: int,
+) -> torch.Tensor:
     """`table` with at least `lines` lines; new ones are zero, and the size doubles."""
-    if table.shape[0] >= lines:
+    size, width = table.shape
+    if size >= lines:
         return table
-    bigger = table.new_zeros(max(lines, 2 * table.shape[0]), table.shape[1])
-    bigger[: table.shape[0]] = table
+    bigger = table.new_zeros(max(lines, 2 * size), width)
+    bigger[:size] = table
     return bigger
 
 
@@ -59,44 +63,73 @@ class Penalties(LogitsProcessor):
     def __init__(self, context: ProcessorContext) -> None:
         super().__init__(context)
         self._tables = RowTables(context.max_num_seqs)
-        self._counts = torch.zeros(0, context.vocab_size, dtype=torch.int32, device=context.device)
-        self._amounts = np.zeros(
-            (context.max_num_seqs, 3), np.float32
-        )  # presence, frequency, repetition
+        self._counts = torch.zeros(
+            0,
+            context.vocab_size,
+            dtype=torch.int32,
+            device=context.device,
+        )
+        # Presence, frequency and repetition penalty by row.
+        self._amounts = np.zeros((context.max_num_seqs, 3), np.float32)
 
     def enter(self, new: NewRow) -> bool:
         wants = new.sampling
-        amounts = (wants.presence_penalty, wants.frequency_penalty, wants.repetition_penalty)
+        amounts = (
+            wants.presence_penalty,
+            wants.frequency_penalty,
+            wants.repetition_penalty,
+        )
         if amounts == (0.0, 0.0, 1.0):
             return False
         self._amounts[new.row] = amounts
         line = self._tables.take(new.row)
         self._counts = grown(self._counts, self._tables.num_lines)
-        output = np.array(new.token_ids[len(new.token_ids) - new.num_output :], np.int64)
-        ids = torch.as_tensor(output, device=self.context.device)
-        self._counts[line] = torch.bincount(ids, minlength=self.context.vocab_size).to(torch.int32)
+        first_output = len(new.token_ids) - new.num_output
+        output = np.array(new.token_ids[first_output:], np.int64)
+        ids = self.context.put(output)
+        counts = torch.bincount(ids, minlength=self.context.vocab_size)
+        self._counts[line] = counts.to(torch.int32)
         return True
 
     def leave(self, row: int) -> None:
         self._tables.give_back(row)
 
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
-        def put(array: NDArray[np.generic]) -> torch.Tensor:
-            return torch.as_tensor(array, device=logits.device)
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
+        put = self.context.put
 
+        # One entry per token that a row has seen, repeats included, i64[M]: its line of the logits, and its column of
+        # the history.
         length = step.length.astype(np.int64)
-        places = np.repeat(
-            np.arange(len(length)), length
-        )  # one entry per token of each row, repeats included
-        columns = np.arange(length.sum()) - np.repeat(np.cumsum(length) - length, length)
-        tokens = self.context.history[put(step.row[places].astype(np.int64)), put(columns)].long()
-        counts = self._counts[put(self._tables.line[step.row[places]]), tokens]
-        presence, frequency, repetition = put(self._amounts[step.row[places]]).unbind(1)
-        old = logits[put(places), tokens]
-        new = old * torch.where(old > 0, 1.0 / repetition, repetition)
-        new = new - frequency * counts - presence * (counts > 0)
-        logits.index_put_((put(places), tokens), new)  # repeats of a token write the same value
+        lines = np.repeat(np.arange(len(length)), length)
+        begins = np.cumsum(length) - length
+        first = np.repeat(begins, length)
+        columns = np.arange(length.sum()) - first
+        rows = step.row[lines].astype(np.int64)
+        tokens = self.context.history[put(rows), put(columns)].long()
+        table_lines = put(self._tables.line[rows])
+        counts = self._counts[table_lines, tokens]
+        presence, frequency, repetition = put(self._amounts[rows]).unbind(1)
 
-    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:
-        lines = torch.as_tensor(self._tables.line[row], device=token_ids.device)
+        where = (put(lines), tokens)
+        old = logits[where]
+        factor = torch.where(
+            old > 0,
+            1.0 / repetition,
+            repetition,
+        )
+        new = old * factor
+        new = new - frequency * counts
+        new = new - presence * (counts > 0)
+        logits.index_put_(where, new)  # repeats of a token write the same value
+
+    def accept(
+        self,
+        row: NDArray[np.int32],
+        token_ids: torch.Tensor,
+    ) -> None:
+        lines = self.context.put(self._tables.line[row])
         self._counts[lines, token_ids] += 1

@@ -10,9 +10,9 @@ from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 
 if TYPE_CHECKING:
-    import torch
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow
@@ -24,10 +24,20 @@ class ProcessorContext:
     __slots__ = ("device", "history", "max_num_seqs", "vocab_size")
 
     def __init__(
-        self, max_num_seqs: int, vocab_size: int, device: torch.device, history: torch.Tensor
+        self,
+        max_num_seqs: int,
+        vocab_size: int,
+        device: torch.device,
+        history: torch.Tensor,
     ) -> None:
-        self.max_num_seqs, self.vocab_size = max_num_seqs, vocab_size
-        self.device, self.history = device, history
+        self.max_num_seqs = max_num_seqs
+        self.vocab_size = vocab_size
+        self.device = device
+        self.history = history
+
+    def put(self, array: NDArray[np.generic]) -> torch.Tensor:
+        """`array` as a tensor on the device; on the CPU the two share memory."""
+        return torch.as_tensor(array, device=self.device)
 
 
 class SampleStep:
@@ -38,13 +48,32 @@ class SampleStep:
     __slots__ = ("length", "num_output", "row")
 
     def __init__(
-        self, row: NDArray[np.int32], num_output: NDArray[np.int32], length: NDArray[np.int32]
+        self,
+        row: NDArray[np.int32],
+        num_output: NDArray[np.int32],
+        length: NDArray[np.int32],
     ) -> None:
-        self.row, self.num_output, self.length = row, num_output, length
+        self.row = row
+        self.num_output = num_output
+        self.length = length
 
-    def select(self, wanted: NDArray[np.bool_]) -> SampleStep:
+    def select(self, wanted: NDArray[np.bool_] | slice) -> SampleStep:
         """The same for some of the rows."""
-        return SampleStep(self.row[wanted], self.num_output[wanted], self.length[wanted])
+        return SampleStep(
+            row=self.row[wanted],
+            num_output=self.num_output[wanted],
+            length=self.length[wanted],
+        )
+
+    def place_of(
+        self,
+        rows: NDArray[np.int64],
+        max_num_seqs: int,
+    ) -> NDArray[np.int64]:
+        """The place of each of `rows` in this step, −1 for those that do not sample."""
+        place = np.full(max_num_seqs, -1, np.int64)
+        place[self.row] = np.arange(len(self.row))
+        return place[rows]
 
 
 class LogitsProcessor(ABC):
@@ -65,8 +94,16 @@ class LogitsProcessor(ABC):
         """An active row is gone: forget it."""
 
     @abstractmethod
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
         """Change `logits` f32[N, vocabulary] in place; every row of the step is active."""
 
-    def accept(self, row: NDArray[np.int32], token_ids: torch.Tensor) -> None:  # noqa: B027 - few depend on it
+    def accept(  # noqa: B027 - few depend on it
+        self,
+        row: NDArray[np.int32],
+        token_ids: torch.Tensor,
+    ) -> None:
         """`token_ids` i64[N] were chosen for active rows; called after every sampling."""

@@ -44,8 +44,13 @@ class Sampled:
 
     __slots__ = ("failure", "logprob_lines", "logprobs", "token_ids")
 
-    def __init__(self, token_ids: torch.Tensor, failure: torch.Tensor) -> None:
-        self.token_ids, self.failure = token_ids, failure
+    def __init__(
+        self,
+        token_ids: torch.Tensor,
+        failure: torch.Tensor,
+    ) -> None:
+        self.token_ids = token_ids
+        self.failure = failure
         self.logprobs: Logprobs | None = None
         self.logprob_lines: NDArray[np.int64] | None = None
 
@@ -60,85 +65,135 @@ class Sampler:
         extra: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.context = context
-        self.columns = SamplingColumns(context.max_num_seqs, context.vocab_size, engine_seed)
+        self.columns = SamplingColumns(
+            context.max_num_seqs,
+            context.vocab_size,
+            engine_seed,
+        )
         self.processors = [kind(context) for kind in (*BUILT_IN, *extra)]
 
     def enter(self, new: NewRow) -> None:
         """A row starts or comes back; whatever its index meant before is forgotten."""
         self.leave(new.row)
+        is_processed = False
         for processor in self.processors:
-            processor.active[new.row] = processor.enter(new)
-        is_processed = any(bool(processor.active[new.row]) for processor in self.processors)
+            is_active = processor.enter(new)
+            processor.active[new.row] = is_active
+            is_processed = is_processed or bool(is_active)
         self.columns.enter(new, is_processed=is_processed)
 
     def leave(self, row: int) -> None:
         """A row is gone."""
-        if self.columns.is_processed[row]:
-            for processor in self.processors:
-                if processor.active[row]:
-                    processor.leave(row)
-                    processor.active[row] = False
-            self.columns.is_processed[row] = False
+        if not self.columns.is_processed[row]:
+            return
+        for processor in self.processors:
+            if processor.active[row]:
+                processor.leave(row)
+                processor.active[row] = False
+        self.columns.is_processed[row] = False
 
-    def sample(self, logits: torch.Tensor, step: SampleStep) -> Sampled:
+    def sample(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> Sampled:
         """`logits` [N, V] as the model gave them."""
         plain = self.columns.is_plain[step.row]
         if plain.all():
             return _greedy(logits)
         if not plain.any():
-            sampled = self._in_tiles(logits, step, np.arange(len(step.row)))
+            every_line = np.arange(len(step.row))
+            sampled = self._in_tiles(logits, step, every_line)
         else:
             sampled = self._apart(logits, step, plain)
         if self.columns.is_processed[step.row].any():
             self._accept(step, sampled.token_ids)
         return sampled
 
-    def _apart(self, logits: torch.Tensor, step: SampleStep, plain: NDArray[np.bool_]) -> Sampled:
+    def _apart(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+        plain: NDArray[np.bool_],
+    ) -> Sampled:
         """Plain rows by argmax, the others with all that they want."""
-        easy, hard = (np.flatnonzero(which) for which in (plain, ~plain))
-        first = _greedy(logits[torch.as_tensor(easy, device=logits.device)])
-        places = torch.as_tensor(hard, device=logits.device)
-        second = self._in_tiles(logits[places], step.select(~plain), hard)
-        order = torch.as_tensor(
-            np.argsort(np.concatenate([easy, hard]), kind="stable"), device=logits.device
+        put = self.context.put
+        plain_lines = np.flatnonzero(plain)
+        other_lines = np.flatnonzero(~plain)
+        first = _greedy(logits[put(plain_lines)])
+        second = self._in_tiles(
+            logits[put(other_lines)],
+            step.select(~plain),
+            other_lines,
         )
+        lines = np.concatenate([plain_lines, other_lines])
+        order = put(np.argsort(lines, kind="stable"))
         sampled = Sampled(
             torch.cat([first.token_ids, second.token_ids])[order],
             torch.cat([first.failure, second.failure])[order],
         )
-        sampled.logprobs, sampled.logprob_lines = second.logprobs, second.logprob_lines
+        sampled.logprobs = second.logprobs
+        sampled.logprob_lines = second.logprob_lines
         return sampled
 
     def _in_tiles(
-        self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+        lines: NDArray[np.int64],
     ) -> Sampled:
         """Rows that are not plain; `lines` are their places in the step. On the CPU a few at a time: a tile of float32
         logits stays in the cache, and all of them at once would not.
         """
-        rows = len(step.row)
-        tile = rows if logits.device.type != "cpu" else max(1, TILE_ELEMENTS // logits.shape[1])
+        rows, vocab_size = logits.shape
+        tile = rows
+        if logits.device.type == "cpu":
+            tile = max(1, TILE_ELEMENTS // vocab_size)
         parts = []
         for begin in range(0, rows, tile):
             span = slice(begin, begin + tile)
-            part = SampleStep(step.row[span], step.num_output[span], step.length[span])
-            parts.append(self._tile(logits[span], part, lines[span]))
+            part = self._tile(
+                logits[span],
+                step.select(span),
+                lines[span],
+            )
+            parts.append(part)
         return parts[0] if len(parts) == 1 else joined(parts)
 
-    def _tile(self, logits: torch.Tensor, step: SampleStep, lines: NDArray[np.int64]) -> Sampled:
+    def _tile(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+        lines: NDArray[np.int64],
+    ) -> Sampled:
         raw = logits.float()
         is_nan = raw.amax(-1).isnan()  # the maximum is NaN if any element is
         wanted = self.columns.logprobs[step.row]
         asks = wanted >= 0
-        values = self._processed(raw, step, is_shared=raw is logits or bool(asks.any()))
+        values = self._processed(
+            raw,
+            step,
+            is_shared=raw is logits or bool(asks.any()),
+        )
         sampled = self._choose(values, step, is_nan)
         if asks.any():
-            places = torch.as_tensor(np.flatnonzero(asks), device=raw.device)
+            places = self.context.put(np.flatnonzero(asks))
             mine = raw if asks.all() else raw[places]
             sampled.logprob_lines = lines[asks]
-            sampled.logprobs = logprobs_of(mine, sampled.token_ids[places], int(wanted.max()))
+            sampled.logprobs = logprobs_of(
+                mine,
+                sampled.token_ids[places],
+                int(wanted.max()),
+            )
         return sampled
 
-    def _processed(self, raw: torch.Tensor, step: SampleStep, *, is_shared: bool) -> torch.Tensor:
+    def _processed(
+        self,
+        raw: torch.Tensor,
+        step: SampleStep,
+        *,
+        is_shared: bool,
+    ) -> torch.Tensor:
         """The logits after all processors, in a tensor of their own if others still need the raw ones."""
         if not self.columns.is_processed[step.row].any():
             return raw
@@ -148,48 +203,69 @@ class Sampler:
             if active.all():
                 processor.apply(values, step)
             elif active.any():
-                places = torch.as_tensor(np.flatnonzero(active), device=values.device)
+                places = self.context.put(np.flatnonzero(active))
                 part = values[places]
                 processor.apply(part, step.select(active))
                 values[places] = part
         return values
 
-    def _accept(self, step: SampleStep, token_ids: torch.Tensor) -> None:
+    def _accept(
+        self,
+        step: SampleStep,
+        token_ids: torch.Tensor,
+    ) -> None:
         for processor in self.processors:
             active = processor.active[step.row]
             if active.any():
-                places = torch.as_tensor(np.flatnonzero(active), device=token_ids.device)
+                places = self.context.put(np.flatnonzero(active))
                 processor.accept(step.row[active], token_ids[places])
 
-    def _choose(self, values: torch.Tensor, step: SampleStep, is_nan: torch.Tensor) -> Sampled:
+    def _choose(
+        self,
+        values: torch.Tensor,
+        step: SampleStep,
+        is_nan: torch.Tensor,
+    ) -> Sampled:
         ids, _ = greedy(values)
         best = values.gather(1, ids[:, None])[:, 0]
-        failure = torch.where(torch.isneginf(best), RowFailure.SAMPLING, 0)
-        failure = torch.where(is_nan | torch.isposinf(best), RowFailure.NUMERICAL, failure).to(
-            torch.int32
+        failure = torch.where(
+            torch.isneginf(best),
+            RowFailure.SAMPLING,
+            0,
         )
+        failure = torch.where(
+            is_nan | torch.isposinf(best),
+            RowFailure.NUMERICAL,
+            failure,
+        ).to(torch.int32)
         random = ~self.columns.is_greedy[step.row]
         if random.any():
-            places = torch.as_tensor(np.flatnonzero(random), device=values.device)
+            places = self.context.put(np.flatnonzero(random))
             part = values if random.all() else values[places]
             drawn = self._draw(part, step.select(random))
-            ids = ids.index_copy(0, places, torch.where(failure[places] == 0, drawn, ids[places]))
+            is_sound = failure[places] == 0
+            drawn = torch.where(is_sound, drawn, ids[places])
+            ids = ids.index_copy(0, places, drawn)
         return Sampled(ids, failure)
 
-    def _draw(self, values: torch.Tensor, step: SampleStep) -> torch.Tensor:
-        columns, rows = self.columns, step.row
-
-        def put(array: NDArray[np.generic]) -> torch.Tensor:
-            return torch.as_tensor(array, device=values.device)
-
-        scaled = values / put(columns.temperature[rows])[:, None]
+    def _draw(
+        self,
+        values: torch.Tensor,
+        step: SampleStep,
+    ) -> torch.Tensor:
+        columns = self.columns
+        rows = step.row
+        put = self.context.put
+        temperature = put(columns.temperature[rows])
+        scaled = values / temperature[:, None]
         weights = truncated_weights(
             scaled,
             put(columns.top_k[rows].astype(np.int64)),
             put(columns.top_p[rows]),
             put(columns.min_p[rows]),
         )
-        return draw(weights, put(uniforms(columns.seed[rows], step.num_output)))
+        uniform = uniforms(columns.seed[rows], step.num_output)
+        return draw(weights, put(uniform))
 
 
 def _greedy(logits: torch.Tensor) -> Sampled:
@@ -199,22 +275,35 @@ def _greedy(logits: torch.Tensor) -> Sampled:
 
 def joined(parts: list[Sampled]) -> Sampled:
     """Several samplings, one after another, as one."""
-    whole = Sampled(
-        torch.cat([part.token_ids for part in parts]), torch.cat([part.failure for part in parts])
-    )
-    asked = [part for part in parts if part.logprobs is not None and part.logprob_lines is not None]
-    if asked:
-        whole.logprob_lines = np.concatenate([part.logprob_lines for part in asked])
-        whole.logprobs = concatenated([part.logprobs for part in asked])
+    token_ids = [part.token_ids for part in parts]
+    failures = [part.failure for part in parts]
+    logprobs = [part.logprobs for part in parts if part.logprobs is not None]
+    lines = [part.logprob_lines for part in parts if part.logprob_lines is not None]
+    whole = Sampled(torch.cat(token_ids), torch.cat(failures))
+    if logprobs:
+        whole.logprobs = concatenated(logprobs)
+        whole.logprob_lines = np.concatenate(lines)
     return whole
 
 
 def shared(
-    sampled: Sampled | None, count: int, group: TensorGroup, device: torch.device
+    sampled: Sampled | None,
+    count: int,
+    group: TensorGroup,
+    device: torch.device,
 ) -> Sampled:
     """What the first rank of the group sampled, on every rank: they can never take different tokens."""
-    both = torch.empty(2, count, dtype=torch.long, device=device)
+    both = torch.empty(
+        2,
+        count,
+        dtype=torch.long,
+        device=device,
+    )
     if sampled is not None:
-        torch.stack([sampled.token_ids, sampled.failure.long()], out=both)
+        columns = [sampled.token_ids, sampled.failure.long()]
+        torch.stack(columns, out=both)
     group.broadcast(both)
-    return sampled or Sampled(both[0], both[1].to(torch.int32))
+    if sampled is not None:
+        return sampled
+    token_ids, failure = both
+    return Sampled(token_ids, failure.to(torch.int32))

@@ -14,6 +14,8 @@ from tenonry_worker_torch.sampler.penalties import RowTables, grown
 from tenonry_worker_torch.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
 
 if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
     from tenonry.step import NewRow
 
 FORBIDDEN = float("-inf")
@@ -38,15 +40,20 @@ class AllowedTokens(LogitsProcessor):
         line = self._tables.take(new.row)
         self._forbidden = grown(self._forbidden, self._tables.num_lines)
         ids = np.array(allowed, np.int64)
+        known = ids[ids < self.context.vocab_size]
         self._forbidden[line] = True
-        self._forbidden[line, torch.as_tensor(ids[ids < self.context.vocab_size])] = False
+        self._forbidden[line, torch.as_tensor(known)] = False
         return True
 
     def leave(self, row: int) -> None:
         self._tables.give_back(row)
 
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
-        lines = torch.as_tensor(self._tables.line[step.row], device=logits.device)
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
+        lines = self.context.put(self._tables.line[step.row])
         logits.masked_fill_(self._forbidden[lines], FORBIDDEN)
 
 
@@ -58,7 +65,12 @@ class PairRules(LogitsProcessor):
         self._of_row: dict[int, tuple[np.ndarray, np.ndarray]] = {}
         self._is_stale = True
 
-    def add(self, row: int, tokens: list[int], values: list[float]) -> bool:
+    def add(
+        self,
+        row: int,
+        tokens: list[int],
+        values: list[float],
+    ) -> bool:
         """Keep the rules of a row; ids beyond the vocabulary have no logit. Whether any is left."""
         kept = [
             (token, value)
@@ -68,7 +80,10 @@ class PairRules(LogitsProcessor):
         if not kept:
             return False
         ids, amounts = zip(*kept, strict=True)
-        self._of_row[row] = (np.array(ids, np.int64), np.array(amounts, np.float32))
+        self._of_row[row] = (
+            np.array(ids, np.int64),
+            np.array(amounts, np.float32),
+        )
         self._is_stale = True
         return True
 
@@ -77,28 +92,30 @@ class PairRules(LogitsProcessor):
             self._is_stale = True
 
     def _rebuild(self) -> None:
-        rules, self._is_stale = self._of_row, False
-        self._row = np.repeat(
-            np.array(list(rules), np.int64),
-            np.array([len(ids) for ids, _ in rules.values()], np.int64),
-        )
-        self._token = (
-            np.concatenate([ids for ids, _ in rules.values()]) if rules else np.empty(0, np.int64)
-        )
-        self._value = (
-            np.concatenate([amounts for _, amounts in rules.values()])
-            if rules
-            else np.empty(0, np.float32)
-        )
+        self._is_stale = False
+        rows = np.array(list(self._of_row), np.int64)
+        tokens = [ids for ids, _ in self._of_row.values()]
+        amounts = [amounts for _, amounts in self._of_row.values()]
+        counts = [len(ids) for ids in tokens]
+        self._row = np.repeat(rows, np.array(counts, np.int64))
+        self._token = np.concatenate([np.empty(0, np.int64), *tokens])
+        self._value = np.concatenate([np.empty(0, np.float32), *amounts])
 
-    def pairs(self, step: SampleStep) -> tuple[np.ndarray, np.ndarray]:
+    def pairs(self, step: SampleStep) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """(place in the step or −1, index of the pair) for every pair: which lines of the logits the rules touch."""
         if self._is_stale:
             self._rebuild()
-        place = np.full(self.context.max_num_seqs, -1, np.int64)
-        place[step.row] = np.arange(len(step.row))
-        lines = place[self._row]
+        lines = step.place_of(self._row, self.context.max_num_seqs)
         return lines, np.flatnonzero(lines >= 0)
+
+    def indices(
+        self,
+        lines: NDArray[np.int64],
+        which: NDArray[np.int64],
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Where the pairs `which` stand in the logits: lines and tokens."""
+        put = self.context.put
+        return put(lines[which]), put(self._token[which])
 
 
 class LogitBias(PairRules):
@@ -108,19 +125,24 @@ class LogitBias(PairRules):
 
     def enter(self, new: NewRow) -> bool:
         bias = new.sampling.logit_bias
-        return bool(bias) and self.add(
-            new.row, list(bias), [float(value) for value in bias.values()]
+        if not bias:
+            return False
+        amounts = [float(value) for value in bias.values()]
+        return self.add(
+            new.row,
+            list(bias),
+            amounts,
         )
 
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
         lines, which = self.pairs(step)
-        where = (
-            torch.as_tensor(lines[which]).to(logits.device),
-            torch.as_tensor(self._token[which]).to(logits.device),
-        )
-        logits.index_put_(
-            where, torch.as_tensor(self._value[which]).to(logits.device), accumulate=True
-        )
+        where = self.indices(lines, which)
+        amounts = self.context.put(self._value[which])
+        logits.index_put_(where, amounts, accumulate=True)
 
 
 class MinTokens(PairRules):
@@ -129,16 +151,22 @@ class MinTokens(PairRules):
     name: ClassVar[str] = "min_tokens"
 
     def enter(self, new: NewRow) -> bool:
-        limit, stops = new.sampling.min_tokens, list(new.stop_token_ids)
+        limit = new.sampling.min_tokens
+        stops = list(new.stop_token_ids)
         if limit <= new.num_output or not stops:
             return False
-        return self.add(new.row, stops, [float(limit)] * len(stops))
-
-    def apply(self, logits: torch.Tensor, step: SampleStep) -> None:
-        lines, which = self.pairs(step)
-        which = which[step.num_output[lines[which]] < self._value[which]]
-        where = (
-            torch.as_tensor(lines[which]).to(logits.device),
-            torch.as_tensor(self._token[which]).to(logits.device),
+        return self.add(
+            new.row,
+            stops,
+            [float(limit)] * len(stops),
         )
+
+    def apply(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> None:
+        lines, which = self.pairs(step)
+        is_early = step.num_output[lines[which]] < self._value[which]
+        where = self.indices(lines, which[is_early])
         logits[where] = FORBIDDEN

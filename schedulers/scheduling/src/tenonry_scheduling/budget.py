@@ -1,0 +1,80 @@
+"""How many tokens the requests of one step may compute. Engine process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+
+from tenonry.step import I32
+from tenonry_scheduling.rows import Index
+
+# Most tokens of a step that belong to prompts whose log-probabilities are wanted. Such a token costs the worker a whole
+# row of logits and the front end up to 21 entries with text, and every other row of the step waits for that work.
+MAX_PROMPT_LOGPROB_TOKENS = 256
+
+
+class StepBudget:
+    """What is left for one step: `tokens_left` in all, `prompt_logprob_tokens_left` of prompts with log-probabilities.
+
+    With `chunked_prefill` a row may get a part of what it wants. Without, it gets all or nothing, but for rows that no
+    step could hold; and one prompt with log-probabilities runs whole, however long it is.
+    """
+
+    def __init__(self, num_tokens: int, *, chunked_prefill: bool) -> None:
+        self.num_tokens = num_tokens
+        self.tokens_left = num_tokens
+        self.prompt_logprob_tokens_left = MAX_PROMPT_LOGPROB_TOKENS
+        self._chunked_prefill = chunked_prefill
+
+    def fit(self, wanted: int, *, prompt_logprobs: bool) -> int:
+        """How many of `wanted` tokens one row may compute."""
+        if prompt_logprobs:
+            left = self.prompt_logprob_tokens_left
+            if left <= 0:
+                return 0
+            if self._chunked_prefill:
+                wanted = min(wanted, left)
+        if wanted <= self.tokens_left:
+            return wanted
+        may_split = self._chunked_prefill or wanted > self.num_tokens
+        return self.tokens_left if may_split else 0
+
+    def cut(self, rows: Index, wanted: I32) -> tuple[Index, I32]:
+        """Rows that fit, and their tokens: decodes first, then earlier rows; the last one may get a part."""
+        decodes_first = np.argsort(wanted > 1, kind="stable")
+        rows = rows[decodes_first]
+        wanted = wanted[decodes_first]
+        count = np.minimum(wanted, _left_for_each(wanted, self.tokens_left))
+        if not self._chunked_prefill:
+            is_split = (count < wanted) & (wanted <= self.num_tokens)
+            count[is_split] = 0
+        return _without_empty(rows, count)
+
+    def cut_prompt_logprobs(
+        self,
+        rows: Index,
+        wanted: I32,
+        prompt_logprob_rows: Collection[int],
+    ) -> tuple[Index, I32]:
+        """As `cut`, for the share of `prompt_logprob_rows`, earlier rows first; other rows get what they want."""
+        has_logprobs = np.isin(rows, list(prompt_logprob_rows))
+        of_prompts = np.where(has_logprobs, wanted, 0)
+        left = _left_for_each(of_prompts, self.prompt_logprob_tokens_left)
+        if self._chunked_prefill:
+            share = np.minimum(of_prompts, left)
+        else:
+            share = np.where(left > 0, of_prompts, 0)
+        return _without_empty(rows, np.where(has_logprobs, share, wanted))
+
+
+def _left_for_each(wanted: I32, left: int) -> I32:
+    """What the rows before each one leave of `left` tokens."""
+    before = np.cumsum(wanted) - wanted
+    remaining: I32 = np.maximum(left - before, 0)
+    return remaining
+
+
+def _without_empty(rows: Index, count: I32) -> tuple[Index, I32]:
+    keep = count.nonzero()[0]
+    return rows[keep], count[keep].astype(np.int32)

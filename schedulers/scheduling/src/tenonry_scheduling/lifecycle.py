@@ -1,0 +1,161 @@
+"""The requests of one scheduler, from arrival to their end: queue, rows and KV blocks change together. Engine process.
+
+`BaseScheduler`, `StepBuilder` and `ResultReader` share one `Lifecycle`; it depends on none of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.messages import FinishedOutput, ScheduledOutput
+from tenonry.outputs import FinishReason
+from tenonry.request import Request, RequestStatus
+from tenonry.step import NewRow
+from tenonry_scheduling.blocks import BlockManager
+from tenonry_scheduling.rows import Rows
+from tenonry_scheduling.waiting import WaitingQueue
+
+
+class LifecycleHooks(Protocol):
+    """What a lifecycle calls; `BaseScheduler` documents each method for authors."""
+
+    def order(self, request: Request) -> Any: ...
+
+    def started(self, request: Request, row: int, num_computed: int, now: float) -> None: ...
+
+    def preempted(self, request: Request) -> None: ...
+
+    def ended(self, request: Request) -> None: ...
+
+
+class Lifecycle:
+    """Owns the state of all unfinished requests and every transition between its parts.
+
+    `requests`: unfinished requests by handle. `waiting`: those in the queue. `rows`: columns of those that run or whose
+    K/V is being loaded. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, that the workers
+    do not know yet. `first_runs`: requests that ran for the first time since the result reader last sent them.
+    `num_preemptions`: preemptions so far.
+    """
+
+    def __init__(
+        self,
+        context: SchedulerContext,
+        blocks: BlockManager,
+        hooks: LifecycleHooks,
+    ) -> None:
+        self.context = context
+        self.rows = Rows(context.config.max_num_seqs, context.max_model_len)
+        self.blocks = blocks
+        self.waiting = WaitingQueue(hooks.order)
+        self.requests: dict[int, Request] = {}
+        self.arrived: set[int] = set()
+        self.first_runs: list[ScheduledOutput] = []
+        self.num_preemptions = 0
+        self._hooks = hooks
+        blocks.attach(self.rows)
+
+    def add(self, request: Request) -> None:
+        """Queue a new request. Raises what its order raises; then nothing changed."""
+        self.waiting.add(request)
+        self.requests[request.handle] = request
+
+    def start(self, request: Request, row: int, num_computed: int, now: float) -> None:
+        """The request, already in `row` with its blocks, runs from now on."""
+        self.waiting.discard(request)
+        request.status = RequestStatus.RUNNING
+        self._hooks.started(request, row, num_computed, now)
+        self.rows.activate(row)
+
+    def announce(
+        self,
+        request: Request,
+        row: int,
+        num_computed: int,
+        now: float,
+    ) -> NewRow:
+        """What the workers need to run the row, with all blocks that it has now; the client learns of the first run."""
+        self.rows.announced[row] = True
+        if request.num_cached_tokens < 0:
+            request.num_cached_tokens = num_computed
+            queued_s = now - request.arrival_time
+            self.first_runs.append(ScheduledOutput(request.handle, queued_s, num_computed))
+        source = request.source
+        return NewRow(
+            row=row,
+            handle=request.handle,
+            token_ids=request.token_ids,
+            num_computed=num_computed,
+            num_output=request.num_output_tokens,
+            block_ids=self.blocks.table(row),
+            sampling=source.sampling_params,
+            stop_token_ids=source.stop_token_ids,
+            bad_words=source.bad_words,
+            adapter=source.adapter,
+            features=source.features,
+        )
+
+    def undo_start(self, request: Request, row: int) -> None:
+        """The request got a row but cannot run in this step; it is still in the queue."""
+        self.blocks.free(request, row, num_known=0)
+        self.rows.leave(row)
+
+    def wait_for_kv(self, request: Request) -> None:
+        """The request keeps its row, which cannot run before `end_transfers` finds its K/V loaded."""
+        self.waiting.discard(request)
+        request.status = RequestStatus.WAITING_FOR_KV
+
+    def end_transfers(self, done: Iterable[int], failed: Iterable[int]) -> None:
+        """KV transfers of these handles ended: rows that waited start, rows that used a lost load are preempted."""
+        arrived, lost = self.blocks.transfers(done, failed)
+        for row, num_computed in arrived:
+            request = self.rows.request(row)
+            now = self.context.clock()
+            self.rows.num_computed[row] = num_computed
+            self.start(request, row, num_computed, now)
+            self.arrived.add(row)
+        for row in lost:
+            self.preempt(self.rows.request(row), drop=True)
+
+    def preempt(self, request: Request, *, drop: bool = False) -> None:
+        """Back to the queue, in its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
+        self._release(request, drop=drop)
+        request.status = RequestStatus.PREEMPTED
+        request.num_preemptions += 1
+        self.num_preemptions += 1
+        self._hooks.preempted(request)
+        self.waiting.add(request)
+
+    def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
+        """Terminal outcome: everything the request held is given back. `drop`: its cached blocks are not trusted."""
+        request.finish_reason = reason
+        request.status = RequestStatus.FINISHED
+        self.waiting.discard(request)
+        parameters = None
+        if request.row >= 0:
+            parameters = self._release(request, drop=drop)
+        self.blocks.forget(request)
+        del self.requests[request.handle]
+        self._hooks.ended(request)
+        return FinishedOutput(
+            request.handle,
+            reason,
+            num_preemptions=request.num_preemptions,
+            kv_transfer_params=parameters,
+        )
+
+    def _release(self, request: Request, *, drop: bool) -> dict[str, Any] | None:
+        row = request.row
+        rows = self.rows
+        rows.save(row)  # a KV connector may read the request's tokens
+        known = min(request.num_tokens, int(rows.num_computed[row]))
+        parameters = self.blocks.free(
+            request,
+            row,
+            num_known=known,
+            drop=drop,
+        )
+        rows.leave(row)
+        self.arrived.discard(row)
+        return parameters
