@@ -162,19 +162,23 @@ class TestFirstRun:
         ]
 
 
-def test_isolated_environment_that_cannot_be_made_leaves_the_log_and_nothing_else(
-    dev, copy, monkeypatch
+def test_isolated_environment_that_cannot_be_made_fails_alone_and_leaves_its_log(
+    dev, copy, monkeypatch, capfd
 ):
     def make_venv(folder: Path) -> None:
         python = folder / "bin" / "python"
         python.parent.mkdir(parents=True)
-        python.write_text(f'#!/bin/sh\necho "{ERROR}"\nexit 1\n')
+        status = int("static" in folder.name)
+        python.write_text(f'#!/bin/sh\necho "{ERROR}"\nexit {status}\n')
         python.chmod(0o755)
 
     monkeypatch.setattr(dev, "make_venv", make_venv)
     log = copy / ".isolated" / "tenonry-scheduler-static.log"
-    with pytest.raises(SystemExit, match=str(log)):
-        dev.main(["test", "--isolated", "schedulers/static"])
+    assert dev.main(["test", "--isolated", "schedulers/static", "schedulers/kvcache"]) == 1
+    lines = without_times(capfd.readouterr().err)
+    assert any(str(log) in line for line in lines)
+    assert "dev.py: isolated tenonry-scheduler-static: FAILED (1), N s" in lines
+    assert "dev.py: isolated tenonry-kvcache: ok, N s" in lines
     assert ERROR in log.read_text()
     assert list(log.parent.iterdir()) == [log]
 
