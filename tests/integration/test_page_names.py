@@ -21,14 +21,14 @@ from page_names import (
     words,
 )
 
-from tenonry.plugin.kinds import GROUPS
-
 PAGES = pages()
 # A misspelling that the page of settings explains.
 ON_PURPOSE = {"TENONRY_MAX_NUM_SEQ"}
 # The page of changes names what is gone.
 HISTORY = {"CHANGELOG.md"}
 QUOTED = re.compile(r"""["'](tenonry(?:\.\w+)+)(\.?)["'{]""")
+# The generated page of interfaces lists the entry-point groups, some of which are composed.
+GROUP = re.compile(r"^\| [\w ]+ \| `(tenonry\.\w+)` \|", re.MULTILINE)
 CAMEL = re.compile(r"([A-Z][a-z0-9]+){2,}|[A-Z]\w*[a-z]\w*[A-Z]\w*")
 
 
@@ -38,7 +38,10 @@ def literals() -> tuple[frozenset[str], frozenset[str]]:
     texts = [file.read_text(encoding="utf-8") for file in sources()]
     found = [match for text in texts for match in QUOTED.findall(text)]
     names = {name for name, dot in found if not dot}
-    return frozenset(names | set(GROUPS.values())), frozenset(name for name, dot in found if dot)
+    groups = GROUP.findall(
+        (ROOT / "docs" / "reference" / "interfaces.md").read_text(encoding="utf-8")
+    )
+    return frozenset(names.union(groups)), frozenset(name for name, dot in found if dot)
 
 
 def is_wrong_name(text: str) -> bool:
