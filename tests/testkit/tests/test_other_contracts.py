@@ -1,4 +1,4 @@
-"""The suites of executors, stat loggers, IO processors and KV connectors, over the fakes and over broken ones."""
+"""The suites of executors, stat loggers and IO processors, over the fakes and over broken ones."""
 
 from __future__ import annotations
 
@@ -13,15 +13,12 @@ from tenonry_testkit.executor import ExecutorContract
 from tenonry_testkit.fakes import (
     ByteIOProcessor,
     InstantExecutor,
-    MemoryConnector,
     NoFeedbackExecutor,
     RecordingStatLogger,
 )
 from tenonry_testkit.fakes.io_processor import ByteDetokenizer
 from tenonry_testkit.io_processor import IOProcessorContract
-from tenonry_testkit.kv_connector import KVConnectorContract
 from tenonry_testkit.outcomes import failing_tests
-from tenonry_testkit.rules import RuleBroken
 from tenonry_testkit.stat_logger import StatLoggerContract
 
 
@@ -158,57 +155,10 @@ class RaisesWhatItLikes(ByteIOProcessor):
         )
 
 
-# -------------------------------------------------------------------------------------------------------- KV connectors
-class TestMemory(KVConnectorContract):
-    kv_connector = MemoryConnector
-
-    def options(self, tmp_path):
-        return {"store": str(tmp_path)}
-
-
-class TestMemoryLater(TestMemory):
-    def options(self, tmp_path):
-        return {"store": str(tmp_path), "asynchronous": True, "fail_loads": 1}
-
-    brings_hits = False
-
-
-class ForgetsSalts(MemoryConnector):
-    caught_by = "test_requests_that_may_not_share_do_not"
-
-    def _hashes(self, request):
-        request.source.cache_salt = request.source.adapter = None
-        return super()._hashes(request)
-
-
-class HashesNothing(MemoryConnector):
-    caught_by = "test_tokens_are_those_of_a_run_without_it"
-
-    def _hashes(self, request):
-        return [str(number) for number in range(request.num_tokens // self._block_size)]
-
-
-class PromisesTooMuch(MemoryConnector):
-    caught_by = "test_promises_are_whole_blocks_and_leave_the_last_token"
-
-    def match(self, request, num_computed_tokens):
-        extra, later = super().match(request, num_computed_tokens)
-        return (extra + 1 if extra else 0), later
-
-
-class KeepsForEver(MemoryConnector):
-    caught_by = "test_tokens_are_those_of_a_run_without_it"
-
-    def poll(self):
-        super().poll()
-        return (), ()
-
-
 SUITES = {
     InstantExecutor: ("executor", ExecutorContract),
     StatLogger: ("stat_logger", StatLoggerContract),
     ByteIOProcessor: ("io_processor", IOProcessorContract),
-    MemoryConnector: ("kv_connector", TestMemory),
 }
 BROKEN = [
     value
@@ -218,26 +168,7 @@ BROKEN = [
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_defect_is_found_by_the_test_that_names_it(broken, tmp_path):
+def test_defect_is_found_by_the_test_that_names_it(broken):
     kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
-    suite = type(
-        "Suite",
-        (base,),
-        {
-            kind: broken,
-            "_tmp_path": tmp_path,
-            "_built": [],
-            "_count": 0,
-            "phases": (Phase.generate,),
-        },
-    )
+    suite = type("Suite", (base,), {kind: broken, "phases": (Phase.generate,)})
     assert broken.caught_by in failing_tests(suite, [broken.caught_by])
-
-
-def test_blocks_that_never_come_back_are_blamed_on_the_connector(tmp_path):
-    """Nothing of the scheduler is wrong when a connector keeps silent about its transfers."""
-    fields = {"kv_connector": KeepsForEver, "_tmp_path": tmp_path, "_built": [], "_count": 0}
-    suite = type("Suite", (TestMemory,), fields)()
-    with pytest.raises(RuleBroken, match="a KV connector names in poll"):
-        suite.test_a_reset_forgets()
-    suite._shut_down()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from tenonry.engine.validator import StepValidator
@@ -29,19 +29,21 @@ from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.ledger import Entry, Ledger, as_ids
+from tenonry_testkit.patience import Patience
 from tenonry_testkit.rules import (
     GONE_IS_SENT,
     NO_NEWS_AFTER_THE_END,
     ONE_OUTCOME,
     TRANSFERS_END,
+    RuleBroken,
     expect,
 )
 from tenonry_testkit.spec import HarnessSpec, Oracle, StepRunner, ready_fake_worker, travelled
 from tenonry_testkit.state_checker import StateChecker
 from tenonry_testkit.step_checker import StepChecker
+from tenonry_testkit.transfer_log import TransferLog
 
-PATIENCE_S = 20.0  # for one step of a real worker
-PATIENCE_STEPS = 60  # empty steps, a second apart, before a scheduler is said to be stuck
+STEP_TIMEOUT_S = 20.0  # for one step of a real worker
 
 
 class SchedulerHarness:
@@ -64,18 +66,21 @@ class SchedulerHarness:
         options: Any = None,
         resolve: Callable[[str, str], Any] | None = None,
         guard: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext,
+        patience: Patience | None = None,
     ) -> None:
         self.spec = spec or HarnessSpec()
-        self.config, self.kv_cache, self.clock = (
-            self.spec.engine_config(),
-            self.spec.kv_cache(groups),
-            VirtualClock(),
-        )
-        self.oracle: Oracle = oracle or TokenModel(
-            self.spec.vocab_size, self.spec.seed, self.spec.windows
-        )
+        self.config = self.spec.engine_config()
+        self.kv_cache = self.spec.kv_cache(groups)
+        self.clock = VirtualClock()
+        model = TokenModel(self.spec.vocab_size, self.spec.seed, self.spec.windows)
+        self.oracle: Oracle = oracle or model
         self.guard = guard
         self.connector = connectors[0] if connectors else None
+        self.transfer_log: TransferLog | None = None
+        if connectors:
+            self.transfer_log = TransferLog(
+                connectors, model, self.spec.block_size, self._blocks_of_rows
+            )
         self.worker: StepRunner = worker or ready_fake_worker(
             self.spec, connectors[1] if connectors else None
         )
@@ -101,8 +106,22 @@ class SchedulerHarness:
         )
         self.in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self.outputs: list[SchedulerOutput] = []
+        self._patience = patience or Patience()
         self._count = 0
         self._name: Callable[[int], str] = "request-{}".format
+
+    def _blocks_of_rows(self) -> set[int]:
+        rows = self.step_checker.rows.values()
+        return {block for stay in rows for ids in stay.blocks for block in ids}
+
+    @contextlib.contextmanager
+    def _calls(self) -> Iterator[None]:
+        """Entered around calls of the parts under test; what the connector did wrong in them is raised first."""
+        with contextlib.ExitStack() as stack:
+            if self.transfer_log is not None:
+                stack.enter_context(self.transfer_log.checked())
+            stack.enter_context(self.guard())
+            yield
 
     def name_requests(self, name: Callable[[int], str]) -> None:
         """Call requests that come from now on `name(number)`."""
@@ -188,7 +207,7 @@ class SchedulerHarness:
         wanted = {
             entry.handle for entry in self.ledger.live if asked is None or entry.handle in asked
         }
-        with self.guard():
+        with self._calls():
             ended = self.scheduler.finish_requests(asked, reason)
         said = [request.handle for request in ended]
         expect(
@@ -246,11 +265,15 @@ class SchedulerHarness:
     # ------------------------------------------------------------------ steps
     @property
     def can_launch(self) -> bool:
-        return len(self.in_flight) < self.spec.depth and self.scheduler.has_requests()
+        return len(self.in_flight) < self.spec.depth and self._has_work()
+
+    def _has_work(self) -> bool:
+        """An engine at rest polls no connector; this one goes on, so that every block can be accounted for."""
+        return self.scheduler.has_requests() or self._num_transfers() > 0
 
     def launch(self) -> bool:
         """One `schedule()`, checked, and computed by the worker. False if there was nothing to do."""
-        with self.guard():
+        with self._calls():
             output = self.scheduler.schedule()
         self.validator.check(output)
         self.step_checker.check(output)
@@ -267,10 +290,13 @@ class SchedulerHarness:
         ):
             return False
         output.connector_metadata = travelled(output.connector_metadata)
-        answer = self.worker.execute_model(output)
-        self.in_flight.append(
-            (output, DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer)
-        )
+        if self.transfer_log is None:
+            answer = self.worker.execute_model(output)
+        else:
+            with self.transfer_log.checked():
+                answer = self.worker.execute_model(output)
+        future = DoneFuture(answer) if isinstance(answer, ModelRunnerOutput) else answer
+        self.in_flight.append((output, future))
         if self._has_fake_worker:
             for handle in self.fake_worker.contaminated:
                 self.ledger.entries[handle].may_fail = True
@@ -279,11 +305,11 @@ class SchedulerHarness:
     def deliver(self) -> list[Entry]:
         """The oldest step's result arrives; returns the requests that ended."""
         output, future = self.in_flight.popleft()
-        result = future.result(PATIENCE_S)
-        with self.guard():
-            news = self.scheduler.update_from_output(output, result)
+        result = future.result(STEP_TIMEOUT_S)
+        with self._calls():
+            outputs_by_client = self.scheduler.update_from_output(output, result)
         self.validator.answered(output, result)
-        ended = self.ledger.take(news)
+        ended = self.ledger.take(outputs_by_client)
         for entry in ended:
             self.validator.ended(entry.handle)
             self.step_checker.ended(entry.handle)
@@ -307,25 +333,51 @@ class SchedulerHarness:
         return False
 
     def drain(self) -> None:
-        """Run until nothing is left, then check that nothing is left behind."""
-        idle, patience = 0, self.max_steps_left()
-        while self.in_flight or self.scheduler.has_requests():
-            before = len(self.outputs)
-            idle = 0 if self.turn() and self._moved(before) else idle + 1
-            if idle:
-                self.clock.advance(1.0)
-            patience -= 1
-            rule, live = ONE_OUTCOME if self.ledger.num_live else GONE_IS_SENT, self.ledger.live
-            if self.connector is not None and not self.ledger.num_live:
-                rule = TRANSFERS_END
-            expect(idle < PATIENCE_STEPS, rule, "{} steps without progress; left: {}", idle, live)
-            expect(patience > 0, ONE_OUTCOME, "no end in sight: {}", live)
+        """Run until nothing is left, then check that nothing is left behind.
+
+        Transfers of a KV connector are waited for by the wall clock, as long as `patience` allows.
+        """
+        steps_left = self.max_steps_left()
+        self._patience.reset()
+        while self.in_flight or self._has_work():
+            num_outputs = len(self.outputs)
+            num_transfers = self._num_transfers()
+            moved = self.turn() and self._moved(num_outputs)
+            if moved or self._num_transfers() != num_transfers:
+                self._patience.reset()
+                steps_left -= 1
+                expect(steps_left > 0, ONE_OUTCOME, "no end in sight: {}", self.ledger.live)
+            else:
+                self._wait()
         self.check_end()
 
-    def _moved(self, before: int) -> bool:
+    def _num_transfers(self) -> int:
+        return 0 if self.transfer_log is None else len(self.transfer_log.transfers)
+
+    def _wait(self) -> None:
+        """A turn has changed nothing. Raises RuleBroken when that has gone on for too long."""
+        log = self.transfer_log
+        transferring = log is not None and log.is_waited_for
+        self.clock.advance(self._patience.wait(transferring=transferring))
+        if not self._patience.is_over(transferring=transferring):
+            return
+        if log is not None and transferring:
+            raise RuleBroken(
+                TRANSFERS_END,
+                f"nothing has moved for {self._patience.waited_s:.1f} s (wall clock); {log.waits()}",
+            )
+        live = self.ledger.live
+        what = f"unfinished requests: {live}" if live else "every request has ended"
+        rule = ONE_OUTCOME if live else GONE_IS_SENT
+        detail = f"has_requests() is True, but {self._patience.idle_turns} steps were empty; {what}"
+        raise RuleBroken(rule, detail)
+
+    def _moved(self, num_outputs: int) -> bool:
         """Whether the last turn delivered a result, or launched a step that does something."""
-        output = self.outputs[-1] if len(self.outputs) > before else None
-        return output is None or bool(len(output.row) or len(output.gone) or output.new)
+        if len(self.outputs) == num_outputs:
+            return True
+        output = self.outputs[-1]
+        return bool(len(output.row) or len(output.gone) or output.new)
 
     def max_steps_left(self) -> int:
         """More steps than any scheduler needs that makes progress."""

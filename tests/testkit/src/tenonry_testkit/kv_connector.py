@@ -10,16 +10,20 @@
 
 Both halves live in this process, with an engine's and a worker's role; metadata crosses between them as a message. The
 scheduler's side is driven by `tenonry-kvcache`, as it is in every scheduler that uses it.
+
+Transfers may run on threads or in other processes: the suite goes on polling for `transfer_timeout_s`. It compares the
+bytes of every load with those that the fake worker would have computed, in the step in which the load is reported.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
+import numpy as np
 import pytest
 from hypothesis import Phase
 
@@ -27,6 +31,7 @@ from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVC
 from tenonry_testkit.fakes.kv_store import FakeKVStore
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.patience import TRANSFER_S, Patience
 from tenonry_testkit.search import PHASES, search
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
@@ -38,11 +43,13 @@ class KVConnectorContract:
     """Subclass in a test module and name the `kv_connector`.
 
     `brings_hits`: a prompt that one engine has finished is found by the next one. `config` are fields of EngineConfig.
+    `transfer_timeout_s`: wall-clock seconds that the suite waits for a transfer without seeing anything move.
     """
 
     kv_connector: ClassVar[str | type[KVConnector] | None] = None
     config: ClassVar[dict[str, Any]] = {}
     brings_hits: ClassVar[bool] = True
+    transfer_timeout_s: ClassVar[float] = TRANSFER_S
     spec: ClassVar[HarnessSpec] = HarnessSpec(num_blocks=24, max_num_batched_tokens=12)
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
@@ -53,14 +60,21 @@ class KVConnectorContract:
 
     # ------------------------------------------------------------------ tools
     @pytest.fixture(autouse=True)
-    def _folder(self, tmp_path: Path) -> Any:
-        """Start a list of what is to be shut down."""
-        self._tmp_path, self._count = tmp_path, 0
-        self._built: list[KVConnector] = []
+    def _folder(self, tmp_path: Path) -> Iterator[None]:
+        """Connectors of a test live in folders below `tmp_path`, and are shut down at its end."""
+        self._tmp_path = tmp_path
+        self.setup_method()
         yield
-        self._shut_down()
+        self.teardown_method()
 
-    def _shut_down(self) -> None:
+    def setup_method(self) -> None:
+        """Start a list of what is to be shut down."""
+        self._num_folders = 0
+        self._built: list[KVConnector] = []
+        self._patience = Patience(self.transfer_timeout_s)
+
+    def teardown_method(self) -> None:
+        """Shut down what the test built, each half once."""
         while self._built:
             self._built.pop().shutdown()
 
@@ -85,29 +99,36 @@ class KVConnectorContract:
     def harness(self, folder: Path, depth: int = 1) -> SchedulerHarness:
         """A fresh engine with both halves."""
         spec = dataclasses.replace(self.spec, depth=depth)
-        halves = [
-            self.build(role, folder, spec)
-            for role in (KVConnectorRole.SCHEDULER, KVConnectorRole.WORKER)
-        ]
-        return SchedulerHarness(CachingScheduler, spec, connectors=(halves[0], halves[1]))
+        scheduler_half = self.build(KVConnectorRole.SCHEDULER, folder, spec)
+        worker_half = self.build(KVConnectorRole.WORKER, folder, spec)
+        return SchedulerHarness(
+            CachingScheduler,
+            spec,
+            connectors=(scheduler_half, worker_half),
+            patience=self._patience,
+        )
 
     def folder(self) -> Path:
         """A new, empty one."""
-        self._count += 1
-        folder = self._tmp_path / str(self._count)
+        self._num_folders += 1
+        folder = self._tmp_path / str(self._num_folders)
         folder.mkdir()
         return folder
 
-    def _lifetimes(self, depth: int, ops: list[Op], count: int = 2) -> list[SchedulerHarness]:
-        """So many engines, one after the other, over the same storage."""
-        folder, harnesses = self.folder(), []
-        for _ in range(count):
-            harness = self.harness(folder, depth)
-            play(harness, ops)
-            harness.drain()
-            self._shut_down()
-            harnesses.append(harness)
-        return harnesses
+    def _lifetime(self, folder: Path, ops: Sequence[Op], depth: int = 1) -> SchedulerHarness:
+        """One engine over the storage in `folder`, from its start to its shutdown."""
+        harness = self.harness(folder, depth)
+        play(harness, ops)
+        harness.drain()
+        self.teardown_method()
+        return harness
+
+    def _two_lifetimes(self, drawn: tuple[int, list[Op]]) -> None:
+        """(depth, program): two engines, one after the other, over the same storage."""
+        depth, ops = drawn
+        folder = self.folder()
+        for _ in range(2):
+            self._lifetime(folder, ops, depth)
 
     # ------------------------------------------------------------------ tests
     def test_a_half_that_did_nothing_can_be_shut_down(self) -> None:
@@ -117,69 +138,75 @@ class KVConnectorContract:
 
     def test_promises_are_whole_blocks_and_leave_the_last_token(self) -> None:
         """`match` never covers a prompt's last token, whatever is stored."""
-        folder, size = self.folder(), self.spec.block_size
+        folder = self.folder()
+        size = self.spec.block_size
         harness = self.harness(folder)
         send(harness, Send(length=4 * size, max_tokens=2))
         harness.drain()
-        fresh = self.build(KVConnectorRole.SCHEDULER, folder)
+        half = self.build(KVConnectorRole.SCHEDULER, folder)
         for length in range(1, 4 * size + 1):
             entry = harness.add(list(harness.ledger.entries[1].request.token_ids[:length]), 1)
-            extra, _ = fresh.match(entry.request, 0)
+            extra, _ = half.match(entry.request, 0)
             assert extra is None or (extra % size == 0 and 0 <= extra < length), (
-                f"{extra} of {length} tokens"
+                f"match(request, 0) returned {extra} tokens for a prompt of {length}; expected a multiple of the block "
+                f"size {size} below {length}, or None to be asked again"
             )
         harness.drain()
 
-    def test_what_is_written_is_read(self) -> None:
-        """The worker's blocks are copied as they are: the fake store finds every wrong byte."""
+    def test_without_metadata_no_block_changes(self) -> None:
+        """Most steps have nothing to transfer: `load(None)` and `save(None)` do nothing, `poll` names no handle."""
         store = FakeKVStore(self.spec.kv_cache())
-        worker = self.build(KVConnectorRole.WORKER, self.folder())
-        worker.bind(store)
+        worker_half = self.build(KVConnectorRole.WORKER, self.folder())
+        worker_half.bind(store)
         before = store.content.copy()
-        worker.load(None)
-        worker.save(None)
-        assert (store.content == before).all(), "without metadata no block changes"
-        assert [list(handles) for handles in worker.poll()] == [[], []]
+        worker_half.load(None)
+        worker_half.save(None)
+        changed = np.flatnonzero((store.content != before).any(axis=0)) // self.spec.block_size
+        assert not len(changed), (
+            f"load(None) and save(None) wrote to blocks {set(changed.tolist())}"
+        )
+        done, failed = (list(handles) for handles in worker_half.poll())
+        assert not done, f"poll() named {done} as done, but no transfer was asked for"
+        assert not failed, f"poll() named {failed} as failed, but no transfer was asked for"
 
     def test_the_next_engine_finds_what_one_has_finished(self) -> None:
         """A second engine with an empty prefix cache computes less, and the same tokens."""
-        asks: list[Op] = [Send(family=n, length=14, max_tokens=3) for n in range(3)]
-        _, second = self._lifetimes(1, asks)
-        cached = [entry.num_cached for entry in second.ledger.entries.values()]
-        assert not self.brings_hits or all(cached), f"cached tokens per request: {cached}"
+        folder = self.folder()
+        asks = [Send(family=n, length=14, max_tokens=3) for n in range(3)]
+        self._lifetime(folder, asks)
+        second = self._lifetime(folder, asks)
+        missed = [entry for entry in second.ledger.entries.values() if not entry.num_cached]
+        assert not self.brings_hits or not missed, (
+            f"a second engine over the same storage loaded nothing for {missed}, whose prompts the first one had "
+            "finished; match() should promise their whole blocks. If the connector stores none of them, set "
+            "brings_hits = False"
+        )
 
     def test_tokens_are_those_of_a_run_without_it(self) -> None:
         """Any traffic, any depth, aborts while blocks are on their way; and every block comes back."""
-        program = st.tuples(
-            st.integers(1, 3), storms(sends(families=2, max_length=24), aborts=True)
-        )
+        traffic = storms(sends(families=2, max_length=24), aborts=True)
         search(
-            program,
-            lambda drawn: self._lifetimes(*drawn),
+            st.tuples(st.integers(1, 3), traffic),
+            self._two_lifetimes,
             max(1, round(10 * self.effort)),
             self.phases,
         )
 
     def test_requests_that_may_not_share_do_not(self) -> None:
         """Another tenant's salt and another adapter find nothing."""
-        folder = self.folder()
         plain = Send(length=14, max_tokens=2)
-        others = [
-            dataclasses.replace(plain, cache_salt="tenant-1"),
-            dataclasses.replace(plain, adapter="a"),
-        ]
-        for first, second in ((plain, others), (others[0], [plain, others[1]])):
-            harness = self.harness(folder)
-            send(harness, first)
-            harness.drain()
-            self._shut_down()
-            for other in second:
-                harness = self.harness(folder)
-                entry = send(harness, other)
-                harness.drain()
-                self._shut_down()
-                assert not entry.num_cached, f"{other} found what {first} left"
+        salted = dataclasses.replace(plain, cache_salt="tenant-1")
+        adapted = dataclasses.replace(plain, adapter="a")
+        for first, seconds in ((plain, (salted, adapted)), (salted, (plain, adapted))):
             folder = self.folder()
+            self._lifetime(folder, [first])
+            for second in seconds:
+                harness = self._lifetime(folder, [second])
+                (entry,) = harness.ledger.entries.values()
+                assert not entry.num_cached, (
+                    f"{second} was given {entry.num_cached} tokens that {first} had stored; what names a block must "
+                    "depend on cache_salt and adapter"
+                )
 
     def test_a_reset_forgets(self) -> None:
         """When `reset` says True, nothing that was stored is found again."""
@@ -189,9 +216,11 @@ class KVConnectorContract:
         send(harness, ask)
         harness.drain()
         assert harness.connector is not None
-        if harness.connector.reset():
-            self._shut_down()
-            again = self.harness(folder)
-            entry = send(again, ask)
-            again.drain()
-            assert not entry.num_cached
+        if not harness.connector.reset():
+            return
+        self.teardown_method()
+        (entry,) = self._lifetime(folder, [ask]).ledger.entries.values()
+        assert not entry.num_cached, (
+            f"reset() returned True, but the next engine was given {entry.num_cached} tokens that had been stored "
+            "before; return False if what is stored cannot be forgotten"
+        )

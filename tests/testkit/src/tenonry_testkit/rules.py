@@ -22,7 +22,12 @@ OWN_LOGPROBS = (
 COUNTS = "counts and statistics say what is there"
 GONE_IS_SENT = "has_requests() stays true until every gone row was sent, and no longer"
 NOTHING_LEAKS = "when all requests have ended, every block is free or a reusable cached block"
-TRANSFERS_END = "a KV connector names in poll every request that waits for its transfer, or whose blocks it keeps"
+TRANSFERS_END = "a KV connector names in poll, once, every request that waits for its load, or whose blocks it keeps"
+TRANSFER_BRINGS = (
+    "a KV connector brings the K/V of the request's own tokens before it reports a load as done"
+)
+MATCH_IN_BLOCKS = "match() promises whole blocks and never the last token"
+BLOCKS_IN_USE = "a KV connector touches only blocks of running requests and of its transfers"
 SAME_DECISIONS = "the same calls and the same clock give the same decisions"
 NO_WALL_CLOCK = "the only clock that is read is context.clock"
 CACHE_IS_PRIVATE = (
