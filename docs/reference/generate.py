@@ -17,13 +17,15 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.cli import make_parser
+from tenonry.cli import COMMANDS, make_parser
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.plugin import hookspecs
+from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import HOOK_MODULES, KINDS, OWNED_GROUPS
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry.sampling_params import SamplingParams
 from tenonry.sources import ENV_PREFIX
+from tenonry_commands.plugins import points
 
 HERE = Path(__file__).resolve().parent
 # Points that owners open: what a name stands for, and what asks for it.
@@ -91,13 +93,14 @@ def interfaces_page() -> str:
     """Every kind of plugin: group, contract, methods."""
     parts = ["# Interfaces\n", NOTICE, _kinds_table()]
     for kind in KINDS.values():
-        interface, supported = kind.load_interface()
-        module = importlib.import_module(kind.interface.partition(":")[0])
+        interface: Any = kind.load_base()
+        supported = supported_versions(interface)
+        module = importlib.import_module(interface.__module__)
         parts += [
             f"## {interface.__name__}\n",
-            f"`{kind.interface.replace(':', '.')}`, group `{kind.group}`, ",
+            f"`{interface.__module__}.{interface.__name__}`, group `{kind.group}`, ",
         ]
-        parts += [f"interface versions {sorted(supported)}.\n", inspect.getdoc(module) or "", ""]
+        parts += [f"interface versions {list(supported)}.\n", inspect.getdoc(module) or "", ""]
         parts += [inspect.getdoc(interface) or "", ""]
         context = getattr(module, f"{interface.__name__}Context", None)
         if context is not None:
@@ -125,16 +128,19 @@ def interfaces_page() -> str:
 def _kinds_table() -> str:
     lines = ["| kind | entry-point group | lives in | how many |", "|---|---|---|---|"]
     lines += [
-        f"| {kind.name} | `{kind.group}` | {kind.lives_in} | {kind.how_many} |"
+        f"| {kind.kind} | `{kind.group}` | {kind.lives_in} | {kind.how_many} |"
         for kind in KINDS.values()
     ]
-    lines += [f"| hook module | `{HOOK_MODULES}` | where an engine is started | any |", ""]
-    lines += ["Parts open further points, which are resolved in the process of the part:\n"]
+    lines += [f"| hook module | `{HOOK_MODULES.group}` | where an engine is started | any |", ""]
+    lines += [
+        "Parts open further points, which are resolved in the process of the part. Any plugin can open one: it",
+        "declares a `tenonry.plugin.Point` and names it in the group `tenonry.points`. Those of this repository:\n",
+    ]
     lines += ["| kind | entry-point group | a name stands for | asked by |", "|---|---|---|---|"]
-    unused = ("–", "not yet in use: the name is reserved")
-    for name, group in OWNED_GROUPS.items():
-        what, who = OWNERS.get(name, unused)
-        lines.append(f"| {name} | `{group}` | {what} | {who} |")
+    groups = {point.kind: point.group for point in points()}
+    lines += [
+        f"| {kind} | `{groups[kind]}` | {what} | {who} |" for kind, (what, who) in OWNERS.items()
+    ]
     lines += ["\n[Records](records.md) has what plugins are given and give back.\n"]
     return "\n".join(lines)
 
@@ -262,7 +268,7 @@ def commands_page() -> str:
     """Every verb of the command line."""
     parts = ["# Commands\n", NOTICE, "`tenonry VERB --help` lists the flags of one.\n"]
     parts += ["| command | does | from |", "|---|---|---|"]
-    for entry in installed("command"):
+    for entry in installed(COMMANDS):
         _, command = make_parser(entry.name)
         parts.append(f"| `tenonry {entry.name}` | {command.summary} | {entry.distribution} |")
     return "\n".join(parts) + "\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from tenonry import LLM, SamplingParams
 from tenonry.cli import main
 from tenonry.errors import ConfigError, RequestError
-from tenonry.plugin.kinds import FIRST_PARTY
+from tenonry.plugin.kinds import KINDS
 
 NULL = ["--load-format", "dummy", "--io-processor", "none", "--worker", "null"]
 
@@ -65,7 +66,8 @@ def test_unknown_plugin_names_the_nearest(capsys, weightless_model, flag, name, 
 def test_first_party_plugin_that_is_missing_names_the_package(
     capsys, weightless_model, monkeypatch
 ):
-    monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
+    kind = dataclasses.replace(KINDS["executor"], provider={"moon": "tenonry-executor-moon"})
+    monkeypatch.setitem(KINDS, "executor", kind)
     line = refused(
         capsys, "--model", str(weightless_model), "--load-format", "dummy", "--executor", "moon"
     )

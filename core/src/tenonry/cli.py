@@ -9,8 +9,25 @@ import sys
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NoReturn
 
+from tenonry.plugin import Point
+
 if TYPE_CHECKING:
     from tenonry.interfaces.command import Command
+
+COMMANDS = Point(
+    "tenonry.commands",
+    "tenonry.interfaces.command:Command",
+    {
+        "bench": "tenonry-bench",
+        "chat": "tenonry-commands",
+        "completion": "tenonry-commands",
+        "generate": "tenonry-commands",
+        "keys": "tenonry-commands",
+        "plugins": "tenonry-commands",
+        "ps": "tenonry-commands",
+        "serve": "tenonry-openai-server",
+    },
+)
 
 # Of first-party verbs, installed or not: the one summary of a distribution would not tell its verbs apart.
 SUMMARIES = {
@@ -103,16 +120,10 @@ def _flags(parser: argparse.ArgumentParser) -> set[str]:
 
 def make_parser(verb: str) -> tuple[argparse.ArgumentParser, Command]:
     """The parser of a verb with its command. Raises PluginNotFound, or PluginError if its distribution is broken."""
-    from tenonry.errors import PluginIncompatible
-    from tenonry.interfaces.command import Command
-    from tenonry.plugin.manager import resolve_owned
+    from tenonry.plugin.manager import resolve_point
 
-    found, entry = resolve_owned("command", verb)
-    if not (isinstance(found, type) and issubclass(found, Command)):
-        raise PluginIncompatible(
-            f"{entry.label()} is not a subclass of tenonry.interfaces.command.Command"
-        )
-    command = found()
+    found, _ = resolve_point(COMMANDS, verb)
+    command: Command = found()
     parser = VerbParser(f"tenonry {verb}", description=command.summary)
     command.add_arguments(parser)
     return parser, command
@@ -125,7 +136,7 @@ def help_text() -> str:
     from tenonry.plugin.discovery import installed
 
     lines = [USAGE, "", "A plugin-first inference engine for language models.", "", "verbs:"]
-    for entry in installed("command"):
+    for entry in installed(COMMANDS):
         summary = SUMMARIES.get(entry.name) or metadata(entry.distribution).json.get("summary", "")
         lines.append(f"  {entry.name:<12} {summary} ({entry.distribution} {entry.version})")
     lines += [

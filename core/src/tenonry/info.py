@@ -32,14 +32,31 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     dtype: str = "float32"
 
 
-class PluginRecord(msgspec.Struct, frozen=True, order=True):
-    """One plugin, installed or in use. `target` is "module:Class", or a module."""
+class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):
+    """One plugin, installed or in use. `target` is "module:Class", or a module.
+
+    Of a plugin in a loose file, `source` and `path` hold its text and where it was read, and the module is named after
+    the text's sha256. `options` are the user's, not yet validated.
+    """
 
     kind: str
     name: str
     target: str
     distribution: str = ""
     version: str = ""
+    source: str = ""
+    path: str = ""
+    options: dict[str, Any] = {}
+
+    def label(self) -> str:
+        """What messages call it, with where it comes from."""
+        origin = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
+        place = self.path or f"{self.target}, {origin}"
+        return f"{self.kind.replace('_', ' ')} '{self.name}' ({place})"
+
+    def public(self) -> PluginRecord:
+        """The record without options, which can be secrets, and without the text of a file."""
+        return msgspec.structs.replace(self, source="", path="", options={})
 
 
 class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):

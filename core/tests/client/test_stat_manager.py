@@ -17,7 +17,7 @@ from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.plugin.manager import PluginManager
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.stats import StatRecord
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.roles import eventually
@@ -269,7 +269,7 @@ class TestPlan:
             match=r"plugin acme_bad:Bad \(acme 3\) failed in its constructor: OSError: no disk",
         ):
             StatManager(CONFIG, PluginPlan((good, bad)))
-        assert vars(good.load())["calls"] == ["shutdown"]
+        assert vars(load_class(good))["calls"] == ["shutdown"]
 
 
 def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():

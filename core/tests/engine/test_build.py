@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from tenonry.config import PluginChoice
 from tenonry.engine import build
 from tenonry.engine.build import longest_sequence
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
+from tenonry.plugin import Point
 from tenonry.version import __version__
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.kernel.engine import FAKES, fake_config, make_core
@@ -143,7 +145,9 @@ class TestScheduler:
         path.write_text("class Mine: pass", "utf-8")
         resolve = make_core().scheduler.context.resolve
         assert resolve is not None
-        assert resolve("scheduling_policy", f"{path}:Mine").__name__ == "Mine"
+        found, record = resolve(Point("acme.samplers"), PluginChoice(name=f"{path}:Mine"))
+        assert found.__name__ == "Mine"
+        assert record.kind == "sampler"
 
 
 class TestConnector:

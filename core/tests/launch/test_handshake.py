@@ -14,6 +14,7 @@ import zmq
 from tenonry.engine import proc
 from tenonry.engine.proc import EngineHandshake
 from tenonry.errors import LaunchError, ModelError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
@@ -28,14 +29,14 @@ from tenonry.messages import (
     HelloMessage,
     ReadyMessage,
 )
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.sockets import close_all, engine_identity, make_socket
 from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 
 PLAN = PluginPlan(
-    (PlanEntry(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
+    (PluginRecord(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
 )
 ADDRESSES = EngineZmqAddresses(
     inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",

@@ -17,11 +17,12 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import FIRST_PARTY, GROUPS
+from tenonry.plugin.kinds import KINDS
 from tenonry.version import __version__
 from tenonry_testkit.kernel.site import Site
 
-GROUP = "tenonry.stat_loggers"
+LOGGERS = KINDS["stat_logger"]
+GROUP = LOGGERS.group
 
 
 @pytest.fixture
@@ -37,9 +38,7 @@ def acme(site: Site) -> Site:
 
 class TestInstalled:
     def test_an_entry_point_is_found_with_its_distribution_and_not_imported(self, acme):
-        found = [
-            entry for entry in installed("stat_logger") if entry.distribution == "acme-loggers"
-        ]
+        found = [entry for entry in installed(LOGGERS) if entry.distribution == "acme-loggers"]
         assert [(e.kind, e.name, e.target, e.version) for e in found] == [
             ("stat_logger", "acme", "acme_loggers:Mine", "2.5"),
             ("stat_logger", "other", "acme_loggers:Other", "2.5"),
@@ -48,27 +47,27 @@ class TestInstalled:
 
     def test_what_is_installed_while_the_process_runs_is_found_at_once(self, acme):
         """A cache with coarse times would hide a plugin from the user who has just installed it."""
-        assert find_entry_point("stat_logger", "late") is None
+        assert find_entry_point(LOGGERS, "late") is None
         acme.install("late-logger", entry_points={GROUP: {"late": "late:Late"}})
-        assert find_entry_point("stat_logger", "late") is not None
+        assert find_entry_point(LOGGERS, "late") is not None
 
     def test_metadata_is_read_again_only_when_a_distribution_came_or_went(self, acme, monkeypatch):
         reads, read = [], importlib.metadata.entry_points
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda: reads.append(1) or read())
         acme.install("first", entry_points={GROUP: {"first": "first:F"}})
         for kind in ("stat_logger", "scheduler", "stat_logger"):
-            installed(kind)
+            installed(KINDS[kind])
         assert len(reads) == 1
         acme.install("second", entry_points={GROUP: {"second": "second:S"}})
-        assert {"first", "second"} <= {entry.name for entry in installed("stat_logger")}
+        assert {"first", "second"} <= {entry.name for entry in installed(LOGGERS)}
         shutil.rmtree(acme.folder / "first-1.0.dist-info")
-        assert "first" not in {entry.name for entry in installed("stat_logger")}
+        assert "first" not in {entry.name for entry in installed(LOGGERS)}
         assert len(reads) == 3
 
     def test_a_name_claimed_twice_is_an_error_naming_both(self, acme):
         acme.install("rival", version="0.3", entry_points={GROUP: {"acme": "rival:Acme"}})
         with pytest.raises(PluginError) as caught:
-            find_entry_point("stat_logger", "acme")
+            find_entry_point(LOGGERS, "acme")
         text = str(caught.value)
         assert "stat_logger 'acme' is claimed twice" in text
         assert "acme-loggers 2.5 (acme_loggers:Mine)" in text
@@ -80,12 +79,20 @@ class TestInstalled:
         with pytest.raises(
             PluginError, match=r"by acme-loggers 2\.5 \(.*\) and copy 2\.5 \([^)]*\); uninstall"
         ):
-            find_entry_point("stat_logger", "acme")
+            find_entry_point(LOGGERS, "acme")
+
+    def test_a_distribution_that_does_not_fit_claims_no_name(self, acme, caplog):
+        acme.install("old", requires=["tenonry>=99"], entry_points={GROUP: {"acme": "old:Acme"}})
+        found = find_entry_point(LOGGERS, "acme")
+        assert found is not None
+        assert found.distribution == "acme-loggers"
+        assert "left out stat logger 'acme' (old:Acme, old 1.0)" in caplog.text
+        assert "needs tenonry>=99" in caplog.text
 
 
 class TestNotFound:
     def test_lists_what_is_installed_and_the_nearest_spelling(self, acme):
-        error = not_found("stat_logger", "acmee")
+        error = not_found(LOGGERS, "acmee")
         assert isinstance(error, PluginNotFound)
         assert isinstance(error, LookupError)
         assert "no stat logger is called 'acmee'" in str(error)
@@ -93,20 +100,25 @@ class TestNotFound:
         assert "other (acme-loggers 2.5)" in str(error)
         assert "did you mean 'acme'?" in str(error)
 
-    @pytest.mark.parametrize(("kind", "name"), FIRST_PARTY)
+    @pytest.mark.parametrize(
+        ("kind", "name"), [(kind, name) for kind in KINDS for name in KINDS[kind].provider]
+    )
     def test_says_what_to_install_for_a_first_party_name(self, kind, name, monkeypatch):
-        monkeypatch.setattr(discovery, "installed", lambda kind: [])
-        text = str(not_found(kind, name))
-        assert f"pip install {FIRST_PARTY[kind, name]}" in text
+        monkeypatch.setattr(discovery, "installed", lambda point: [])
+        text = str(not_found(KINDS[kind], name))
+        assert f"pip install {KINDS[kind].provider[name]}" in text
         assert "installed: none" in text
+
+    def test_a_misspelt_group_of_another_package_is_named(self, site):
+        site.install("odd", entry_points={"tenonry.stat_loggerz": {"mine": "odd:Mine"}})
+        text = str(not_found(LOGGERS, "mine"))
+        assert "odd 1.0 names it in the group 'tenonry.stat_loggerz'" in text
+        assert "write 'tenonry.stat_loggers'" in text
 
     def test_says_what_can_be_typed_instead(self, acme):
         assert "give an installed name, module:Class or path.py:Class" in str(
-            not_found("stat_logger", "zzz")
+            not_found(LOGGERS, "zzz")
         )
-
-    def test_first_party_names_belong_to_known_kinds(self):
-        assert {kind for kind, _ in FIRST_PARTY} <= set(GROUPS)
 
 
 class TestRequirements:

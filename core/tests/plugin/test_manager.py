@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import sys
 from pathlib import Path
@@ -19,11 +20,13 @@ from tenonry.errors import (
     PluginIncompatible,
     PluginNotFound,
 )
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger
-from tenonry.plugin.kinds import FIRST_PARTY, HOOK_MODULES, KINDS
-from tenonry.plugin.manager import PluginManager, resolve_owned
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin import Point
+from tenonry.plugin.checks import load_options, supported_versions
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS
+from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_testkit.kernel.plugins import HOOKS, STAT_LOGGER, raising_hooks
 from tenonry_testkit.kernel.site import Site
 
@@ -31,7 +34,7 @@ CONFIG = EngineConfig(model="m")
 LOGGERS = "tenonry.stat_loggers"
 
 
-def resolve(name: str, manager: PluginManager | None = None, **options: Any) -> PlanEntry:
+def resolve(name: str, manager: PluginManager | None = None, **options: Any) -> PluginRecord:
     chosen = PluginChoice(name=name, options=options)
     return (manager or PluginManager(discover=False)).resolve("stat_logger", chosen, CONFIG)
 
@@ -58,9 +61,9 @@ class TestByName:
     def test_an_entry_point_is_found_and_checked(self, acme):
         entry = resolve("good", level=2)
         assert (entry.target, entry.distribution, entry.version) == ("acme:Mine", "acme", "2.5")
-        cls = entry.load()
+        cls = load_class(entry)
         assert issubclass(cls, StatLogger)
-        assert entry.load_options(cls).level == 2
+        assert load_options(entry, cls).level == 2
 
     @pytest.mark.parametrize(
         ("name", "error", "text"),
@@ -124,7 +127,9 @@ class TestByName:
             resolve("good")
 
     def test_a_first_party_name_says_what_to_install(self, monkeypatch):
-        monkeypatch.setitem(FIRST_PARTY, ("executor", "moon"), "tenonry-executor-moon")
+        provider = {"moon": "tenonry-executor-moon"}
+        kind = dataclasses.replace(KINDS["executor"], provider=provider)
+        monkeypatch.setitem(KINDS, "executor", kind)
         with pytest.raises(
             PluginNotFound, match="it comes with: pip install tenonry-executor-moon"
         ):
@@ -190,7 +195,7 @@ class TestQualifiedNames:
         (site.folder / "nested.py").write_text(
             STAT_LOGGER + "\nclass Box:\n    Inner = Mine\n", "utf-8"
         )
-        assert resolve("nested:Box.Inner").load().__name__ == "Mine"
+        assert load_class(resolve("nested:Box.Inner")).__name__ == "Mine"
 
     @pytest.mark.parametrize("name", ["__main__:Mine", ":Mine"])
     def test_main_is_refused_with_the_remedy(self, name):
@@ -222,8 +227,8 @@ class TestFiles:
         sent = PluginPlan.decode(PluginPlan((entry,)).encode())
         sys.modules.pop(entry.target.partition(":")[0])
         found = sent.get("stat_logger")
-        cls = found.load()
-        assert (cls.__name__, found.load_options(cls).level) == ("Mine", 2)
+        cls = load_class(found)
+        assert (cls.__name__, load_options(found, cls).level) == ("Mine", 2)
 
     def test_the_module_is_named_after_its_text(self, path, tmp_path):
         copy = tmp_path / "copy.py"
@@ -357,7 +362,7 @@ class TestHookModules:
         acme.install(
             "acme-hooks",
             version="1.2",
-            entry_points={HOOK_MODULES: {"acme-hooks": "acme_hooks"}},
+            entry_points={HOOK_MODULES.group: {"acme-hooks": "acme_hooks"}},
             modules={"acme_hooks.py": HOOKS.format(answer="acme:Mine", name="hooked")},
         )
         return acme
@@ -400,7 +405,7 @@ class TestHookModules:
 
     def test_its_requirements_are_checked_before_it_is_imported(self, site):
         site.install(
-            "old-hooks", requires=["tenonry<0.1"], entry_points={HOOK_MODULES: {"old": "old_hooks"}},
+            "old-hooks", requires=["tenonry<0.1"], entry_points={HOOK_MODULES.group: {"old": "old_hooks"}},
             modules={"old_hooks.py": ""},
         )  # fmt: skip
         with pytest.raises(
@@ -412,7 +417,7 @@ class TestHookModules:
     def test_one_that_cannot_be_imported_stops_the_start_with_the_remedy(self, site):
         site.install(
             "bad-hooks",
-            entry_points={HOOK_MODULES: {"bad": "bad_hooks"}},
+            entry_points={HOOK_MODULES.group: {"bad": "bad_hooks"}},
             modules={"bad_hooks.py": "1 / 0"},
         )
         with pytest.raises(
@@ -434,7 +439,7 @@ class TestHookModules:
         )
         acme.install(
             "boxed",
-            entry_points={HOOK_MODULES: {"boxed": "boxed_hooks:hooks"}},
+            entry_points={HOOK_MODULES.group: {"boxed": "boxed_hooks:hooks"}},
             modules={"boxed_hooks.py": source},
         )
         assert resolve("hooked", PluginManager()).target == "acme:Mine"
@@ -443,7 +448,7 @@ class TestHookModules:
         hooks.install(
             "rival",
             version="9",
-            entry_points={HOOK_MODULES: {"acme-hooks": "rival_hooks"}},
+            entry_points={HOOK_MODULES.group: {"acme-hooks": "rival_hooks"}},
             modules={"rival_hooks.py": ""},
         )
         with pytest.raises(
@@ -473,7 +478,7 @@ class TestHookModules:
         self, site, hook, arguments, call
     ):
         site.install(
-            "raising", version="4", entry_points={HOOK_MODULES: {"raiser": "raiser_hooks"}},
+            "raising", version="4", entry_points={HOOK_MODULES.group: {"raiser": "raiser_hooks"}},
             modules={"raiser_hooks.py": raising_hooks(hook, arguments)},
         )  # fmt: skip
         with pytest.raises(
@@ -489,7 +494,7 @@ class TestHookModules:
     def test_an_error_of_ours_passes_as_it_is(self, site):
         source = raising_hooks("tenonry_configured", "config", 'ConfigError("refused on purpose")')
         site.install(
-            "raising", entry_points={HOOK_MODULES: {"raiser": "strict_hooks"}},
+            "raising", entry_points={HOOK_MODULES.group: {"raiser": "strict_hooks"}},
             modules={"strict_hooks.py": "from tenonry.errors import ConfigError\n" + source},
         )  # fmt: skip
         with pytest.raises(ConfigError, match=r"^refused on purpose$"):
@@ -511,51 +516,48 @@ class TestModels:
         with pytest.raises(ModelError, match="model 'other' was found by no plugin"):
             manager.resolve_model(EngineConfig(model="other"))
 
-    def test_an_unknown_model_lists_the_registered_names_and_the_remedy(self, site):
-        site.install("zoo", entry_points={"tenonry.models": {"zebra": "zoo:path"}})
-        with pytest.raises(
-            ModelError, match=r"registered names: .*zebra.*pip install tenonry-hf-hub"
-        ):
+    def test_a_model_that_no_hook_knows_says_what_to_install(self):
+        with pytest.raises(ModelError, match=r"'no/such' .* needs: pip install tenonry-hf-hub"):
             PluginManager(discover=False).resolve_model(EngineConfig(model="no/such"))
+
+
+POLICIES = Point("acme.policies", provider={"even": "acme-even"})
 
 
 class TestOwnedPoints:
     """Points that the owner of a part opens are resolved by the same rules."""
 
-    POLICIES = "tenonry.scheduling_policies"
-
     def test_by_name_and_by_qualified_name(self, site):
         site.install(
             "fair",
-            entry_points={self.POLICIES: {"fair": "fair:Fair"}},
+            entry_points={POLICIES.group: {"fair": "fair:Fair"}},
             modules={"fair.py": "class Fair: pass"},
         )
         for name in ("fair", "fair:Fair"):
-            found, entry = resolve_owned("scheduling_policy", name)
+            found, entry = resolve_point(POLICIES, name)
             assert found.__name__ == "Fair"
             assert entry.distribution == "fair"
 
     def test_by_file(self, tmp_path):
         path = tmp_path / "policy.py"
         path.write_text("class Fair: pass", "utf-8")
-        assert resolve_owned("scheduling_policy", f"{path}:Fair")[0].__name__ == "Fair"
+        assert resolve_point(POLICIES, f"{path}:Fair")[0].__name__ == "Fair"
 
     @pytest.mark.parametrize(
         ("name", "text"),
         [
-            ("fcfs", "pip install tenonry-scheduler-batching|did you mean"),
+            ("even", "no policy is called 'even'.*pip install acme-even"),
             ("x:Y", "cannot be imported"),
             ("__main__:X", "of __main__"),
         ],
     )
-    def test_the_errors_are_the_same(self, name, text, monkeypatch):
-        monkeypatch.setattr("tenonry.plugin.manager.find_entry_point", lambda *_: None)
+    def test_the_errors_are_the_same(self, name, text):
         with pytest.raises(PluginError, match=text):
-            resolve_owned("scheduling_policy", name)
+            resolve_point(POLICIES, name)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_has_a_hook_an_interface_and_a_version(kind):
-    interface, supported = KINDS[kind].load_interface()
-    assert interface.interface_version in supported
+    interface = KINDS[kind].load_base()
+    assert interface.interface_version in supported_versions(interface)
     assert hasattr(PluginManager(discover=False).hook, KINDS[kind].hook)

@@ -7,14 +7,15 @@ import pytest
 
 from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry_testkit.kernel.plugins import STAT_LOGGER
 
-SCHEDULER = PlanEntry(
+SCHEDULER = PluginRecord(
     kind="scheduler", name="s", target="a:B", distribution="tenonry", version="0.1.0"
 )
 LOGGERS = tuple(
-    PlanEntry(
+    PluginRecord(
         kind="stat_logger",
         name=name,
         target=f"{name}:L",
@@ -71,10 +72,10 @@ def test_versions_are_those_of_the_plan_and_those_found_here():
         (SCHEDULER, "scheduler 's' (a:B, tenonry 0.1.0)"),
         (LOGGERS[0], "stat logger 'one' (one:L, no-such-dist 7)"),
         (
-            PlanEntry(kind="worker", name="./w.py:W", target="h:W", path="/x/w.py"),
+            PluginRecord(kind="worker", name="./w.py:W", target="h:W", path="/x/w.py"),
             "worker './w.py:W' (/x/w.py)",
         ),
-        (PlanEntry(kind="worker", name="w", target="t:W"), "worker 'w' (t:W, no distribution)"),
+        (PluginRecord(kind="worker", name="w", target="t:W"), "worker 'w' (t:W, no distribution)"),
     ],
 )
 def test_a_label_says_where_a_plugin_comes_from(entry, label):
@@ -82,7 +83,7 @@ def test_a_label_says_where_a_plugin_comes_from(entry, label):
 
 
 def test_options_of_a_file_plugin_are_checked_where_it_arrives():
-    entry = PlanEntry(
+    entry = PluginRecord(
         kind="stat_logger",
         name="x",
         target="tenonry_file_test:Mine",
@@ -91,4 +92,4 @@ def test_options_of_a_file_plugin_are_checked_where_it_arrives():
     )
     bad = msgspec.structs.replace(entry, options={"level": 9})
     with pytest.raises(PluginError, match="level=9: Input should be less than or equal to 3"):
-        bad.load_options(bad.load())
+        load_options(bad, load_class(bad))

@@ -10,8 +10,9 @@ import pytest
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
-from tenonry.plugin.manager import qualified_entry
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import qualified_record
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_executor_multiproc.executor import MultiprocExecutor
@@ -27,10 +28,10 @@ class Built:
     """An executor, and what it says."""
 
     def __init__(self, config: dict[str, Any], worker: dict[str, Any]) -> None:
-        entry = qualified_entry(
+        entry = qualified_record(
             "worker", PluginChoice(name=WORKER, options={"vocab_size": 64, **worker})
         )
-        cls: Any = entry.load()
+        cls: Any = load_class(entry)
         settings = {"tensor_parallel_size": 2, "max_num_seqs": 4, "max_model_len": 32, **config}
         self.executor = MultiprocExecutor(
             ExecutorContext(
@@ -38,7 +39,7 @@ class Built:
                 fake_model(vocab_size=64),
                 max_model_len=settings["max_model_len"],
                 worker_class=cls,
-                worker_options=entry.load_options(cls),
+                worker_options=load_options(entry, cls),
                 plan_text=PluginPlan((entry,)).encode(),
             )
         )

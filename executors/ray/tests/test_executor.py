@@ -13,8 +13,9 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_executor_ray.executor import RayExecutor
@@ -189,7 +190,7 @@ def test_a_start_that_cannot_succeed_says_why(make, connection):
         ConfigError, match="an engine of 9 ranks needs 9 CPU, but the cluster has 8"
     ):
         make.start(tensor_parallel_size=9)
-    entry = PlanEntry(
+    entry = PluginRecord(
         kind="worker", name="w", target="x:Y", distribution="tenonry-testkit", version="9.9"
     )
     with pytest.raises(

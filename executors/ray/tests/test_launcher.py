@@ -12,8 +12,9 @@ import pytest
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec, LauncherContext
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry_executor_ray.launcher import RayLauncher
 from tenonry_executor_ray.options import RayLauncherOptions
 
@@ -22,7 +23,7 @@ PATIENCE_S = 20.0
 
 
 def plan(version="0.1.0", distribution="tenonry-executor-ray"):
-    entry = PlanEntry(
+    entry = PluginRecord(
         kind="launcher", name="ray", target="x:Y", distribution=distribution, version=version
     )
     return PluginPlan((entry,))

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from tenonry.errors import PluginError, PluginNotFound
-from tenonry.plugin.kinds import GROUPS
-from tenonry_commands.plugins import plugins
+from tenonry.plugin.kinds import KINDS
+from tenonry_commands.plugins import plugins, points
 from tenonry_testkit.plugins import TmpPlugins
 
 STAT_LOGGER = '''
@@ -32,6 +32,15 @@ def function():
     pass
 '''
 
+OPENER = '''
+from tenonry.plugin import Point
+
+class Sampler:
+    """Chooses tokens."""
+
+SAMPLERS = Point("acme.samplers", Sampler, {"slow": "acme-slow-sampler"})
+'''
+
 
 @pytest.fixture
 def acme(site: TmpPlugins) -> TmpPlugins:
@@ -46,6 +55,22 @@ def acme(site: TmpPlugins) -> TmpPlugins:
         "old-acme",
         requires=["tenonry>=99"],
         entry_points={"tenonry.schedulers": {"old": "old_acme:Old"}},
+    )
+    return site
+
+
+@pytest.fixture
+def opened(site: TmpPlugins) -> TmpPlugins:
+    """A distribution that opens a point, and another that fills it."""
+    site.distribution(
+        "opener",
+        entry_points={"tenonry.points": {"sampler": "opener:SAMPLERS"}},
+        modules={"opener": OPENER},
+    )
+    site.distribution(
+        "filler",
+        entry_points={"acme.samplers": {"fast": "filler:Fast"}},
+        modules={"filler": "from opener import Sampler\nclass Fast(Sampler): pass\n"},
     )
     return site
 
@@ -82,20 +107,59 @@ class TestList:
                 "target": "acme_cli:Mine"} in rows  # fmt: skip
 
     def test_what_does_not_fit_says_so(self, acme):
-        (state,) = [state for entry, state in plugins("scheduler") if entry.name == "old"]
+        (state,) = [listed.state for listed in plugins("scheduler") if listed.record.name == "old"]
         assert state.startswith("incompatible: old-acme 1.0 needs tenonry>=99")
 
     def test_two_claims_of_one_name_say_so(self, acme):
         acme.distribution("rival", entry_points={"tenonry.stat_loggers": {"acme": "rival:X"}})
-        states = [state for entry, state in plugins("stat_logger") if entry.name == "acme"]
+        states = [listed.state for listed in plugins("stat_logger") if listed.record.name == "acme"]
         assert states == ["conflict: two distributions claim this name"] * 2
 
-    def test_every_extension_point_is_there(self):
-        assert set(GROUPS) == {
-            "executor", "scheduler", "stat_logger", "kv_connector", "io_processor", "worker", "launcher",
-            "scheduling_policy", "attention_backend", "buffers", "logits_processor", "grammar", "model", "command",
-            "route", "tool_parser", "reasoning_parser", "hook_module",
+    def test_every_extension_point_of_the_repository_is_there(self):
+        opened = {
+            "attention_backend", "buffers", "command", "logits_processor", "model", "route", "scheduling_policy",
         }  # fmt: skip
+        assert {point.kind for point in points()} == {*KINDS, *opened, "point", "hook_module"}
+
+    def test_a_point_of_a_third_party_is_a_plugin_and_a_kind(self, opened):
+        found = {(listed.record.kind, listed.record.name): listed for listed in plugins()}
+        assert found["point", "sampler"].state == "available"
+        assert found["sampler", "fast"].record.distribution == "filler"
+        assert [listed.record.name for listed in plugins("sampler")] == ["fast"]
+
+    def test_an_unknown_kind_lists_the_known_ones(self, opened):
+        with pytest.raises(PluginNotFound, match=r"no kind of plugin 'samler'; kinds: .*sampler"):
+            plugins("samler")
+
+    def test_a_point_that_cannot_be_imported_is_broken_and_hides_no_other(self, opened):
+        opened.distribution("bad", entry_points={"tenonry.points": {"bad": "no_such:POINT"}})
+        states = {listed.record.name: listed.state for listed in plugins("point")}
+        assert states["bad"].startswith("broken: point 'bad' (no_such:POINT, bad 1.0) cannot be")
+        assert states["sampler"] == "available"
+
+    def test_what_is_not_a_point_says_so(self, opened):
+        opened.distribution("odd", entry_points={"tenonry.points": {"odd": "filler:Fast"}})
+        states = {listed.record.name: listed.state for listed in plugins("point")}
+        assert states["odd"].endswith("is not a tenonry.plugin.Point")
+
+    def test_a_misspelt_group_is_listed_with_the_right_one(self, acme, capsys):
+        acme.distribution("odd", entry_points={"tenonry.schedulerz": {"mine": "odd:Mine"}})
+        (listed,) = [listed for listed in plugins("scheduler") if listed.record.name == "mine"]
+        assert listed.state == (
+            "never found: nothing reads the group 'tenonry.schedulerz'; write 'tenonry.schedulers'"
+        )
+        with pytest.raises(PluginError, match=r"nothing reads the group 'tenonry\.schedulerz'"):
+            tenonry(capsys, "show", "mine")
+
+    def test_a_distribution_that_does_not_fit_is_in_no_conflict(self, acme):
+        acme.distribution(
+            "elder",
+            requires=["tenonry>=99"],
+            entry_points={"tenonry.stat_loggers": {"acme": "elder:X"}},
+        )
+        states = [listed.state for listed in plugins("stat_logger") if listed.record.name == "acme"]
+        assert states[0] == "available"
+        assert states[1].startswith("incompatible: elder 1.0 needs tenonry>=99")
 
 
 class TestShow:

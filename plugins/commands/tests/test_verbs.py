@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tenonry.cli import SUMMARIES, main, make_parser
+from tenonry.cli import COMMANDS, SUMMARIES, main, make_parser
 from tenonry.plugin.discovery import find_entry_point, not_found
 
 VERBS = ("generate", "chat", "plugins", "ps", "keys", "completion")
@@ -25,6 +25,6 @@ def test_each_is_found_and_says_what_it_does(verb):
 
 @pytest.mark.parametrize("verb", VERBS)
 def test_the_kernel_knows_the_package_of_each(verb):
-    found = find_entry_point("command", verb)
+    found = find_entry_point(COMMANDS, verb)
     assert found is not None
-    assert f"pip install {found.distribution}" in str(not_found("command", verb))
+    assert f"pip install {found.distribution}" in str(not_found(COMMANDS, verb))

@@ -15,9 +15,9 @@ import pytest
 from tenonry.client.async_llm import AsyncLLM
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.messages import EngineCoreOutputs
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_front_ends import attached
 from tenonry_front_ends.attached import AttachedEngines, StatForwarder
@@ -256,7 +256,7 @@ class Link:
 
     def __init__(self, *loggers: str) -> None:
         plan = PluginPlan(
-            tuple(PlanEntry(kind="stat_logger", name=name, target="m:C") for name in loggers)
+            tuple(PluginRecord(kind="stat_logger", name=name, target="m:C") for name in loggers)
         )
         self.attachment = Attachment(
             index=1, count=2, identity="1.1", control_address="", input_address="", output_address="", plan=plan,

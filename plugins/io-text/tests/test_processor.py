@@ -16,6 +16,7 @@ from tenonry.errors import ModelError, PluginError, RequestError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import load_class
 from tenonry.sampling_params import SamplingParams
 from tenonry_io_text.processor import TextIOProcessor
 from tenonry_io_text.prompt import checked_ids
@@ -254,7 +255,7 @@ def test_found_by_name_and_options_are_checked(tokenizer_folders):
     config = EngineConfig(model="x")
     manager = PluginManager(discover=False)
     entry = manager.resolve("io_processor", PluginChoice(name="text"), config)
-    assert entry.load() is TextIOProcessor
+    assert load_class(entry) is TextIOProcessor
     with pytest.raises(PluginError, match="max_prompt_chars"):
         manager.resolve(
             "io_processor", PluginChoice(name="text", options={"max_prompt_chars": 0}), config

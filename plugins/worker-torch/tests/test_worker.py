@@ -12,10 +12,9 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.kv_cache import plan_kv_cache
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.attention.base import AttentionBackend
-from tenonry_worker_torch.buffers import StepBuffers
 from tenonry_worker_torch.memory import host_memory, keep_freed_memory
 from tenonry_worker_torch.options import TorchOptions
+from tenonry_worker_torch.points import ATTENTION_BACKENDS, BUFFERS
 from tenonry_worker_torch.startup import resolve_class
 from tenonry_worker_torch.worker import TorchWorker
 
@@ -112,7 +111,7 @@ def test_an_unknown_backend_lists_what_is_installed(folder):
 def test_missing_cuda_buffers_come_with_the_pip_command(monkeypatch):
     monkeypatch.setattr("tenonry.plugin.discovery.installed", lambda group: [])
     with pytest.raises(PluginNotFound, match="pip install tenonry-cuda-buffers"):
-        resolve_class("buffers", "cuda", StepBuffers, {})
+        resolve_class(BUFFERS, "cuda", {})
 
 
 def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_path, monkeypatch):
@@ -124,16 +123,14 @@ def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_pat
         source + "    def put(self, label, array): ...\nclass Half:\n    put = None\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    assert resolve_class("buffers", "shaped:Shaped", StepBuffers, {}).name == "shaped"
-    with pytest.raises(PluginError, match="is no StepBuffers"):
-        resolve_class("buffers", "shaped:Half", StepBuffers, {})
+    assert resolve_class(BUFFERS, "shaped:Shaped", {}).name == "shaped"
+    with pytest.raises(PluginError, match=r"is not a subclass of .*StepBuffers"):
+        resolve_class(BUFFERS, "shaped:Half", {})
 
 
 def test_a_backend_of_the_wrong_type_is_refused(folder):
-    with pytest.raises(PluginError, match="is no AttentionBackend"):
-        resolve_class(
-            "attention_backend", "tenonry_worker_torch.buffers:HostBuffers", AttentionBackend, {}
-        )
+    with pytest.raises(PluginError, match=r"is not a subclass of .*AttentionBackend"):
+        resolve_class(ATTENTION_BACKENDS, "tenonry_worker_torch.buffers:HostBuffers", {})
 
 
 def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):

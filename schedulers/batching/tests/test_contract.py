@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin.manager import resolve_point
+from tenonry_scheduler_batching import SCHEDULING_POLICIES
 from tenonry_scheduler_batching.scheduler import BatchingScheduler
 from tenonry_testkit.scheduler import SchedulerContract
 from tenonry_testkit.targets import resolve_target
@@ -37,4 +38,4 @@ class TestSmallShares(SchedulerContract):
 def test_names_lead_to_the_same_classes():
     assert resolve_target("scheduler", "batching")[0] is BatchingScheduler
     for name, cls in (("fcfs", "FcfsPolicy"), ("priority", "PriorityPolicy")):
-        assert resolve_owned("scheduling_policy", name)[0].__name__ == cls
+        assert resolve_point(SCHEDULING_POLICIES, name)[0].__name__ == cls

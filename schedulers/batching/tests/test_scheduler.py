@@ -7,6 +7,7 @@ from typing import ClassVar
 import pytest
 
 from tenonry.errors import PluginNotFound
+from tenonry.info import PluginRecord
 from tenonry_scheduler_batching import SchedulingPolicy
 from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
 from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
@@ -42,7 +43,10 @@ def make_rig(
 
     def build(context):
         if name == "mine":
-            context.resolve = lambda kind, name: policy
+            context.resolve = lambda point, choice: (
+                policy,
+                PluginRecord(point.kind, choice.name, "mine:Mine"),
+            )
         return BatchingScheduler(context)
 
     fields = {"max_num_seqs": 4, "num_blocks": 40, "config": (("scheduling_policy", name),), **spec}

@@ -16,7 +16,9 @@ from pydantic import ValidationError
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import load_class
 from tenonry.stats import IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_console import ConsoleOptions, ConsoleStatLogger
 
@@ -244,8 +246,8 @@ class TestInterface:
         (point,) = entry_points(group="tenonry.stat_loggers", name="console")
         choice = PluginChoice(name=point.value, options={"interval_s": "2.5"})
         entry = PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
-        assert entry.load() is ConsoleStatLogger
-        assert entry.load_options(ConsoleStatLogger) == ConsoleOptions(interval_s=2.5)
+        assert load_class(entry) is ConsoleStatLogger
+        assert load_options(entry, ConsoleStatLogger) == ConsoleOptions(interval_s=2.5)
 
     def test_interval_is_what_the_kernel_reads(self):
         assert Bench(interval_s=0.5).console.interval_s == 0.5

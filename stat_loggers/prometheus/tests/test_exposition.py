@@ -15,7 +15,9 @@ from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import TenonryError
 from tenonry.info import EngineInfo, PluginRecord, UsageRecord
 from tenonry.interfaces.stat_logger import StatLoggerContext
+from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import load_class
 from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, StatRecord
 from tenonry_stat_logger_prometheus.catalog import BY_NAME, METRICS, exposed_names
 from tenonry_stat_logger_prometheus.logger import PrometheusOptions, PrometheusStatLogger
@@ -225,8 +227,8 @@ class TestInterface:
         (point,) = entry_points(group="tenonry.stat_loggers", name="prometheus")
         choice = PluginChoice(name=point.value, options={"vllm_names": "false"})
         entry = manager.resolve("stat_logger", choice, config)
-        assert entry.load() is PrometheusStatLogger
-        assert entry.load_options(PrometheusStatLogger) == PrometheusOptions(vllm_names=False)
+        assert load_class(entry) is PrometheusStatLogger
+        assert load_options(entry, PrometheusStatLogger) == PrometheusOptions(vllm_names=False)
         with pytest.raises(TenonryError, match=r"prometheus.*vlm_names"):
             manager.resolve(
                 "stat_logger", PluginChoice(name=point.value, options={"vlm_names": True}), config

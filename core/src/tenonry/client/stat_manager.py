@@ -12,11 +12,11 @@ from typing import Any
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginFault
-from tenonry.info import EngineInfo
+from tenonry.info import EngineInfo, PluginRecord
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.messages import EngineCoreOutputs
 from tenonry.plugin.manager import build_plugin
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
 
 logger = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class _Observer:
 
     __slots__ = ("due", "entry", "errors", "logger")
 
-    def __init__(self, entry: PlanEntry, stat_logger: StatLogger) -> None:
+    def __init__(self, entry: PluginRecord, stat_logger: StatLogger) -> None:
         self.entry, self.logger, self.errors, self.due = entry, stat_logger, 0, 0.0
 
     def call(self, method: str, *args: Any) -> None:
@@ -80,7 +80,7 @@ class StatManager:
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
             self._observers.append(
-                _Observer(PlanEntry(kind="stat_logger", name=name, target=target), stat_logger)
+                _Observer(PluginRecord(kind="stat_logger", name=name, target=target), stat_logger)
             )
         self.loggers = {observer.entry.name: observer.logger for observer in self._observers}
         self.enabled, self.traces = (

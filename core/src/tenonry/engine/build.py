@@ -10,13 +10,14 @@ from collections.abc import Callable
 from tenonry.config import EngineConfig
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import ConfigError
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
-from tenonry.plugin.manager import blamed, build_plugin, resolve_owned
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import blamed, build_plugin, resolve_point
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.version import __version__
 
 logger = logging.getLogger(__name__)
@@ -66,10 +67,10 @@ class EngineParts:
 
     def _executor_context(self) -> ExecutorContext:
         worker = self.plan.get("worker")
-        worker_class = worker.load()
+        worker_class = load_class(worker)
         if (
             connector := self.plan.find("kv_connector")
-        ) and "kv_connector" not in worker_class.capabilities:  # type: ignore[attr-defined]
+        ) and "kv_connector" not in worker_class.capabilities:
             raise ConfigError(
                 f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
             )
@@ -77,9 +78,9 @@ class EngineParts:
             self.config,
             self.model,
             max_model_len=longest_sequence(self.config, self.model),
-            worker_class=worker_class,  # type: ignore[arg-type]  # load() checked it against the interface
+            worker_class=worker_class,
             worker_target=worker.target,
-            worker_options=worker.load_options(worker_class),
+            worker_options=load_options(worker, worker_class),
             engine_index=self.index,
             plan_text=self.plan.encode(),
             kv_connector=connector,
@@ -107,7 +108,7 @@ class EngineParts:
             )  # fmt: skip
         return kv_cache
 
-    def _connector_context(self, entry: PlanEntry) -> KVConnectorContext:
+    def _connector_context(self, entry: PluginRecord) -> KVConnectorContext:
         return KVConnectorContext(
             self.config,
             self.model,
@@ -127,7 +128,7 @@ class EngineParts:
             max_concurrent_steps=self.executor.max_concurrent_batches,
             feeds_back_tokens=self.executor.feeds_back_tokens,
             kv_connector=self.kv_connector,
-            resolve=lambda kind, name: resolve_owned(kind, name)[0],
+            resolve=resolve_point,
         )
 
 

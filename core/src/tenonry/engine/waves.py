@@ -25,7 +25,7 @@ from tenonry.messages import (
     WaveSync,
     WaveVerdict,
 )
-from tenonry.plugin.plan import PluginPlan
+from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.transport.sockets import make_socket
 
 REPORT_EVERY_S = 0.05
@@ -43,7 +43,7 @@ class DataParallelLoop(EngineLoop):
         addresses, curve = metadata.addresses, curve_of(spec)
         self._lockstep = bool(metadata.parallel_config.get("lockstep"))
         worker = PluginPlan.decode(spec.plan_text).get("worker")
-        if self._lockstep and "dummy_batch" not in worker.load().capabilities:  # type: ignore[attr-defined]
+        if self._lockstep and "dummy_batch" not in load_class(worker).capabilities:
             raise ConfigError(
                 f"the engines of this model step together, and worker '{worker.name}' has no dummy steps"
             )

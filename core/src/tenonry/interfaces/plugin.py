@@ -46,3 +46,11 @@ class Plugin(Generic[ContextT]):
 
     def __init__(self, context: ContextT) -> None:
         self.context = context
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """Refuse a configuration with which this plugin cannot work; `options` are validated already.
+
+        Called once in the front end, before any process starts. Raise ConfigError, or PluginError for a plugin that
+        this one asks for. Must be quick, and start nothing.
+        """

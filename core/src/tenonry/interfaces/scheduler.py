@@ -12,11 +12,17 @@ from collections.abc import Callable, Iterable
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
+from pydantic import BaseModel
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.messages import EngineCoreOutputs
 from tenonry.outputs import FinishReason
+from tenonry.point import Point
 from tenonry.request import Request
 from tenonry.stats import SchedulerStats
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
@@ -27,7 +33,8 @@ class SchedulerContext(PluginContext):
     """All that a scheduler may know. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
-    scheduled. `resolve` finds plugins for extension points that the scheduler itself opens: (kind, name) → object.
+    scheduled. `resolve` finds plugins of points that the scheduler itself opens; None: `resolve_point` of
+    `tenonry.plugin.manager`.
     """
 
     kv_cache: KVCacheConfig
@@ -39,7 +46,7 @@ class SchedulerContext(PluginContext):
     max_concurrent_steps: int = 1
     feeds_back_tokens: bool = True
     kv_connector: KVConnector | None = None
-    resolve: Callable[[str, str], Any] | None = None
+    resolve: Callable[[Point, PluginChoice], tuple[Any, PluginRecord]] | None = None
 
 
 class Scheduler(Plugin[SchedulerContext], ABC):
@@ -60,6 +67,16 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     """
 
     starvation_free: ClassVar[bool] = True
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """A scheduler without policies refuses one; see `Plugin.check`."""
+        policy = config.scheduling_policy
+        if policy != EngineConfig.model_fields["scheduling_policy"].default:
+            raise ConfigError(
+                f"scheduling_policy='{policy.name}': the scheduler {cls.__name__} has no policies; leave it out, or "
+                "choose a scheduler that asks one: --scheduler batching"
+            )
 
     @abstractmethod
     def add_request(self, request: Request) -> None:

@@ -6,8 +6,9 @@ import contextlib
 import difflib
 import functools
 import importlib.metadata
+import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,31 +18,40 @@ from stevedore.named import NamedExtensionManager
 
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
 from tenonry.info import PluginRecord
-from tenonry.plugin.kinds import FIRST_PARTY, GROUPS
+from tenonry.point import Point
 from tenonry.version import __version__
 
 KERNEL = "tenonry"
+NEAR_GROUP = 0.85
+
+logger = logging.getLogger(__name__)
 
 
 class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not generic in every release
     """stevedore without its cache on disk, which takes a group for unchanged for two minutes and would hide a plugin
-    from whoever has just installed it.
+    that has just been installed.
     """
 
     def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
         return list(_entry_points(_path_state()).select(group=self.namespace))
 
 
-def installed(kind: str) -> list[PluginRecord]:
-    """All entry points of a kind, by name; nothing is imported."""
-    return list(_installed(kind, _path_state()))
+def installed(point: Point) -> list[PluginRecord]:
+    """All entry points of a point, by name; nothing is imported."""
+    return list(_installed(point.group, point.kind, _path_state()))
+
+
+def groups() -> set[str]:
+    """Every entry-point group of every distribution."""
+    found: set[str] = _entry_points(_path_state()).groups
+    return found
 
 
 def _path_state() -> tuple[tuple[str, int], ...]:
     """`sys.path`, and when each of its folders changed last, as one does with every distribution that comes or goes."""
     found = []
     for folder in sys.path:
-        with contextlib.suppress(OSError):  # it is not there, or not for us
+        with contextlib.suppress(OSError):  # it does not exist, or may not be read
             found.append((folder, Path(folder).stat().st_mtime_ns))
     return tuple(found)
 
@@ -53,50 +63,76 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 
 
 @functools.lru_cache(maxsize=64)
-def _installed(kind: str, state: object) -> list[PluginRecord]:  # noqa: ARG001
-    points: Any = _Extensions(GROUPS[kind], names=[]).list_entry_points()
-    return sorted(
-        {PluginRecord(kind, one.name, one.value, one.dist.name, one.dist.version) for one in points}
-    )
+def _installed(group: str, kind: str, state: object) -> list[PluginRecord]:  # noqa: ARG001
+    points: Any = _Extensions(group, names=[]).list_entry_points()
+    found = {(one.name, one.value, one.dist.name, one.dist.version) for one in points}
+    return [PluginRecord(kind, *one) for one in sorted(found)]
 
 
-def find_entry_point(kind: str, name: str) -> PluginRecord | None:
-    """The plugin of a kind with this name, or None. Two distributions that claim it are an error naming both."""
-    matches = [entry for entry in installed(kind) if entry.name == name]
+def find_entry_point(point: Point, name: str) -> PluginRecord | None:
+    """The plugin with this name, or None. Two distributions that fit and claim it are an error naming both."""
+    matches = [entry for entry in installed(point) if entry.name == name]
+    if len(matches) > 1:
+        matches = [entry for entry in matches if _fits(entry)] or matches
     if len(matches) > 1:
         claims = " and ".join(
             f"{entry.distribution} {entry.version} ({entry.target})" for entry in matches
         )
         raise PluginError(
-            f"{kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as module:Class"
+            f"{point.kind} '{name}' is claimed twice, by {claims}; uninstall one of them or give the class as "
+            "module:Class"
         )
     return matches[0] if matches else None
 
 
-def not_found(kind: str, name: str) -> PluginNotFound:
+def _fits(entry: PluginRecord) -> bool:
+    try:
+        check_requirements(entry.distribution)
+    except PluginIncompatible as error:
+        logger.warning("left out %s: %s", entry.label(), error)
+        return False
+    return True
+
+
+def not_found(point: Point, name: str) -> PluginNotFound:
     """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
-    entries = installed(kind)
-    listing = (
-        ", ".join(f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries)
-        or "none"
+    entries = installed(point)
+    names = [entry.name for entry in entries]
+    listing = [f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries]
+    text = (
+        f"no {point.kind.replace('_', ' ')} is called '{name}'; installed: "
+        f"{', '.join(listing) or 'none'}"
     )
-    text = f"no {kind.replace('_', ' ')} is called '{name}'; installed: {listing}"
-    if near := difflib.get_close_matches(name, [entry.name for entry in entries], n=1):
+    for group in misspelt_groups([point]):
+        for entry in installed(Point(group, kind=point.kind)):
+            if entry.name == name:
+                text += f"; {entry.distribution} {entry.version} names it in the group '{group}': write '{point.group}'"
+    near = difflib.get_close_matches(name, names, n=1)
+    if near:
         text += f"; did you mean '{near[0]}'?"
-    if package := FIRST_PARTY.get((kind, name)):
+    if package := point.provider.get(name):
         text += f"; it comes with: pip install {package}"
     elif not near:
         text += "; give an installed name, module:Class or path.py:Class"
     return PluginNotFound(text)
 
 
+def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
+    """Misspelt entry-point groups: group → the group of one of `points` that was probably meant."""
+    known = {point.group for point in points}
+    found = {}
+    for group in sorted(groups() - known):
+        near = difflib.get_close_matches(group, known, n=1, cutoff=NEAR_GROUP)
+        if near:
+            found[group] = near[0]
+    return found
+
+
 def distribution_of_module(module: str) -> tuple[str, str]:
     """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
     top = module.partition(".")[0]
-    try:
-        dist = importlib.metadata.distribution(
-            top
-        )  # most are called as their module is, but for dashes
+    try:  # most are called as their module is, but for dashes
+        dist = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:
         owners = _packages(_path_state()).get(top)
         return (owners[0], importlib.metadata.version(owners[0])) if owners else ("", "")

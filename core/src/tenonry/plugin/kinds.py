@@ -2,86 +2,77 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
 
-if TYPE_CHECKING:
-    from tenonry.interfaces.plugin import Plugin
+from tenonry.point import Point
 
 
-class Kind(NamedTuple):
-    """One extension point. `interface` is "module:Class"; `lives_in` says which processes build it."""
+@dataclass(frozen=True, kw_only=True)
+class Kind(Point):
+    """A point of the kernel. `base` is "module:Class"; `lives_in` says which processes build it."""
 
-    name: str
-    group: str
-    interface: str
     lives_in: str
     how_many: str
 
     @property
     def hook(self) -> str:
-        return f"tenonry_get_{self.name}"
-
-    def load_interface(self) -> tuple[type[Plugin[Any]], range]:
-        """The abstract class, and the interface versions this kernel can drive: its own and the one before."""
-        module_name, _, class_name = self.interface.partition(":")
-        interface: type[Plugin[Any]] = getattr(importlib.import_module(module_name), class_name)
-        return interface, range(
-            max(1, interface.interface_version - 1), interface.interface_version + 1
-        )
+        return f"tenonry_get_{self.kind}"
 
 
-def _kind(name: str, class_name: str, lives_in: str, how_many: str) -> Kind:
+def _kind(
+    kind: str, class_name: str, lives_in: str, how_many: str = "one", **provider: str
+) -> Kind:
     return Kind(
-        name, f"tenonry.{name}s", f"tenonry.interfaces.{name}:{class_name}", lives_in, how_many
+        f"tenonry.{kind}s",
+        f"tenonry.interfaces.{kind}:{class_name}",
+        provider,
+        kind,
+        lives_in=lives_in,
+        how_many=how_many,
     )
 
 
 KINDS: dict[str, Kind] = {
-    kind.name: kind
+    kind.kind: kind
     for kind in (
-        _kind("executor", "Executor", "engine", "one"),
-        _kind("scheduler", "Scheduler", "engine", "one"),
-        _kind("stat_logger", "StatLogger", "front end", "any"),
+        _kind(
+            "executor",
+            "Executor",
+            "engine",
+            uni="tenonry-executor-uniproc",
+            mp="tenonry-executor-multiproc",
+            ray="tenonry-executor-ray",
+        ),
+        _kind(
+            "scheduler",
+            "Scheduler",
+            "engine",
+            batching="tenonry-scheduler-batching",
+            static="tenonry-scheduler-static",
+        ),
+        _kind(
+            "stat_logger",
+            "StatLogger",
+            "front end",
+            "any",
+            console="tenonry-stat-logger-console",
+            opentelemetry="tenonry-stat-logger-opentelemetry",
+            prometheus="tenonry-stat-logger-prometheus",
+        ),
         _kind("kv_connector", "KVConnector", "engine and worker", "none or one"),
-        _kind("io_processor", "IOProcessor", "front end", "one"),
-        _kind("worker", "Worker", "worker", "one per rank"),
-        _kind("launcher", "Launcher", "front end", "one"),
+        _kind("io_processor", "IOProcessor", "front end", text="tenonry-io-text"),
+        _kind(
+            "worker",
+            "Worker",
+            "worker",
+            "one per rank",
+            torch="tenonry-worker-torch",
+            null="tenonry-bench",
+        ),
+        _kind("launcher", "Launcher", "front end", ray="tenonry-executor-ray"),
     )
 }
 
-HOOK_MODULES = "tenonry.plugins"
-
-# Points that owners of a part open through the same resolver; listed by `tenonry plugins list`.
-OWNED_GROUPS = {"scheduling_policy": "tenonry.scheduling_policies", "buffers": "tenonry.buffers"}
-for _name in ("attention_backend", "logits_processor", "grammar", "model", "command", "route"):
-    OWNED_GROUPS[_name] = f"tenonry.{_name}s"
-OWNED_GROUPS |= {f"{_name}_parser": f"tenonry.{_name}_parsers" for _name in ("tool", "reasoning")}
-
-GROUPS = (
-    {name: kind.group for name, kind in KINDS.items()}
-    | OWNED_GROUPS
-    | {"hook_module": HOOK_MODULES}
-)
-
-# Who provides what ("kind:name"), for the remedy in "not found" errors.
-_PROVIDERS = {
-    "tenonry-bench": "worker:null command:bench",
-    "tenonry-commands": "command:generate command:chat command:plugins command:ps command:keys command:completion",
-    "tenonry-cuda-buffers": "buffers:cuda",
-    "tenonry-demo-model": "model:demo",
-    "tenonry-executor-multiproc": "executor:mp",
-    "tenonry-executor-ray": "executor:ray launcher:ray",
-    "tenonry-executor-uniproc": "executor:uni",
-    "tenonry-io-text": "io_processor:text",
-    "tenonry-openai-server": "command:serve",
-    "tenonry-scheduler-batching": "scheduler:batching scheduling_policy:fcfs scheduling_policy:priority",
-    "tenonry-scheduler-static": "scheduler:static",
-    "tenonry-stat-logger-console": "stat_logger:console",
-    "tenonry-stat-logger-opentelemetry": "stat_logger:opentelemetry",
-    "tenonry-stat-logger-prometheus": "stat_logger:prometheus",
-    "tenonry-worker-torch": "worker:torch attention_backend:sdpa buffers:host",
-}
-FIRST_PARTY = {
-    tuple(part.split(":")): owner for owner, parts in _PROVIDERS.items() for part in parts.split()
-}
+HOOK_MODULES = Point("tenonry.plugins", kind="hook_module")
+# Where owners name the points that they open, as "module:POINT".
+POINTS = Point("tenonry.points")

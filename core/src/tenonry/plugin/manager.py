@@ -1,7 +1,7 @@
 """Chooses plugins: one resolver for every kind, at start-up, in the process that starts the engines.
 
-`module:Class` and `path.py:Class` are taken as written; any other name is asked of the hooks, where the kernel's own
-answer comes last: the entry-point group.
+`module:Class` and `path.py:Class` are taken as written; for any other name the hook modules are asked, and when none
+answers, the entry points of the kind's group.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pluggy
 
 from tenonry.config import EngineConfig, PluginChoice, PluginPolicy
@@ -19,6 +20,7 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault, Te
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.plugin import PluginContext
 from tenonry.plugin import hookspecs
+from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.discovery import (
     check_requirements,
     distribution_of_module,
@@ -26,23 +28,9 @@ from tenonry.plugin.discovery import (
     installed,
     not_found,
 )
-from tenonry.plugin.kinds import KINDS
-from tenonry.plugin.plan import PlanEntry, PluginPlan, file_module_name, import_target
-
-
-def _answer_from(kind: str) -> Any:
-    """The kernel's own answer, asked last: a name is what an entry point says it is."""
-
-    def answer(name: str) -> str | None:
-        entry = find_entry_point(kind, name)
-        return entry.target if entry else None
-
-    return staticmethod(hookspecs.hookimpl(trylast=True)(answer))
-
-
-_EntryPointHooks = type(
-    "_EntryPointHooks", (), {kind.hook: _answer_from(kind.name) for kind in KINDS.values()}
-)
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, Kind
+from tenonry.plugin.plan import PluginPlan, file_module_name, import_target, load_class
+from tenonry.point import Point
 
 
 class PluginManager:
@@ -51,7 +39,6 @@ class PluginManager:
     def __init__(self, policy: PluginPolicy | None = None, *, discover: bool = True) -> None:
         self._pluggy = pluggy.PluginManager(hookspecs.PROJECT)
         self._pluggy.add_hookspecs(hookspecs)
-        self._pluggy.register(_EntryPointHooks, name="tenonry")
         self.hook: Any = self._pluggy.hook
         self.hook_modules: list[PluginRecord] = []
         if discover:
@@ -81,7 +68,7 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        names = sorted({entry.name for entry in installed("hook_module")})
+        names = sorted({entry.name for entry in installed(HOOK_MODULES)})
         unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
         if unknown:
             raise ConfigError(
@@ -91,47 +78,48 @@ class PluginManager:
             if name in policy.disable or (policy.allow is not None and name not in policy.allow):
                 continue
             try:
-                entry = _installed_entry("hook_module", PluginChoice(name=name))
-                module = import_target(entry)
+                module, entry = resolve_point(HOOK_MODULES, name)
             except PluginError as error:
                 raise type(error)(
                     f"{error}; uninstall it, or disable it: --disable-plugin {name}"
                 ) from error
             self.register(module, name=name)
-            self.hook_modules.append(entry.record())
+            self.hook_modules.append(entry)
 
-    def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
-        """Find the plugin of one of the kernel's kinds and check it: requirements, class, options."""
-        entry = self._find(kind, choice, config)
-        entry.load_options(entry.load())
-        return entry
+    def resolve(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
+        """Find the plugin of one of the kernel's kinds and check it: requirements, class, options, configuration."""
+        record = self._find(KINDS[kind], choice, config)
+        plugin = load_class(record)
+        options = load_options(record, plugin)
+        with blamed(record, "check"):
+            plugin.check(config, options)
+        return record
 
-    def _find(self, kind: str, choice: PluginChoice, config: EngineConfig) -> PlanEntry:
+    def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
+        """What hook modules answer for a plain name comes before what an entry point says."""
         if ":" in choice.name:
-            return qualified_entry(kind, choice)
-        target = self.call(KINDS[kind].hook, name=choice.name, config=config)
+            return qualified_record(kind.kind, choice)
+        target = self.call(kind.hook, name=choice.name, config=config)
         if target is None:
-            raise not_found(kind, choice.name)
+            return _installed_record(kind, choice)
         if not isinstance(target, str) or ":" not in target:
             raise PluginError(
-                f"{KINDS[kind].hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
+                f"{kind.hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
             )
-        owners = (one for one in installed(kind) if (one.name, one.target) == (choice.name, target))
-        return target_entry(kind, choice, target, next(owners, None))
+        return _target_record(kind.kind, choice, target)
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
-        fields = [
-            kind for kind in KINDS if kind != "stat_logger" and (launcher or kind != "launcher")
-        ]
         chosen: list[tuple[str, PluginChoice | None]] = [
-            (kind, getattr(config, kind)) for kind in fields
+            (kind, getattr(config, kind))
+            for kind in KINDS
+            if kind != "stat_logger" and (launcher or kind != "launcher")
         ]
         chosen += [("stat_logger", choice) for choice in config.stat_loggers]
-        entries = tuple(
+        entries = [
             self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None
-        )
-        plan = PluginPlan(entries, tuple(self.hook_modules))
+        ]
+        plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
         return plan
 
@@ -139,10 +127,9 @@ class PluginManager:
         """Ask the hooks for the model's facts. Raises ModelError when none knows the model."""
         info: ModelInfo | None = self.call("tenonry_resolve_model", config=config)
         if info is None:
-            known = ", ".join(entry.name for entry in installed("model")) or "none"
             raise ModelError(
-                f"model '{config.model}' was found by no plugin; registered names: {known}; a folder or hub id needs: "
-                "pip install tenonry-hf-hub"
+                f"model '{config.model}' was found by no plugin; a folder, a hub id or a registered name needs: pip "
+                "install tenonry-hf-hub"
             )
         return info
 
@@ -156,20 +143,20 @@ def _culprit(caller: pluggy.HookCaller, error: BaseException) -> str:
     return next((names[code] for code in frames if code in names), caller.name)
 
 
-def qualified_entry(kind: str, choice: PluginChoice) -> PlanEntry:
-    """The entry of `module:Class` or `path.py:Class`."""
+def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
+    """The record of `module:Class` or `path.py:Class`."""
     left, _, right = choice.name.rpartition(":")
     if left.endswith(".py"):
-        return _file_entry(kind, choice, left, right)
+        return _file_record(kind, choice, left, right)
     if left in {"__main__", ""}:
         raise PluginError(
             f"{kind} '{choice.name}': a class of __main__ cannot be imported by other processes; give the file as "
             f"path.py:{right or 'Class'}, or put it into a module"
         )
-    return target_entry(kind, choice, choice.name)
+    return _target_record(kind, choice, choice.name)
 
 
-def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> PlanEntry:
+def _file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> PluginRecord:
     try:
         source = Path(path).read_text("utf-8")
     except OSError as error:
@@ -178,9 +165,9 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
         ) from None
     except UnicodeDecodeError as error:
         raise PluginError(f"{kind} '{choice.name}': file {path} is not UTF-8: {error}") from None
-    return PlanEntry(
-        kind=kind,
-        name=choice.name,
+    return PluginRecord(
+        kind,
+        choice.name,
         target=f"{file_module_name(source)}:{attribute}",
         source=source,
         path=str(Path(path).resolve()),
@@ -188,60 +175,54 @@ def _file_entry(kind: str, choice: PluginChoice, path: str, attribute: str) -> P
     )
 
 
-def target_entry(
-    kind: str, choice: PluginChoice, target: str, owner: PluginRecord | None = None
-) -> PlanEntry:
-    """The entry of an importable target; its distribution's requirements are checked before any import.
-
-    `owner` is the entry point that named the target, if one did.
-    """
-    module = target.partition(":")[0]
-    distribution, version = (
-        (owner.distribution, owner.version) if owner else distribution_of_module(module)
-    )
+def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord:
+    """The record of an importable target; its distribution's requirements are checked before any import."""
+    distribution, version = distribution_of_module(target.partition(":")[0])
     check_requirements(distribution)
-    return PlanEntry(
-        kind=kind,
-        name=choice.name,
-        target=target,
-        distribution=distribution,
-        version=version,
-        options=choice.options,
-    )
+    return PluginRecord(kind, choice.name, target, distribution, version, options=choice.options)
 
 
-def _installed_entry(kind: str, choice: PluginChoice) -> PlanEntry:
-    """The entry of an entry point's name. Raises PluginNotFound."""
-    found = find_entry_point(kind, choice.name)
+def _installed_record(point: Point, choice: PluginChoice) -> PluginRecord:
+    """The record of an entry point's name, with the distribution that declares it. Raises PluginNotFound."""
+    found = find_entry_point(point, choice.name)
     if found is None:
-        raise not_found(kind, choice.name)
-    return target_entry(kind, choice, found.target, found)
+        raise not_found(point, choice.name)
+    check_requirements(found.distribution)
+    return msgspec.structs.replace(found, options=choice.options)
 
 
-def resolve_owned(kind: str, name: str) -> tuple[Any, PlanEntry]:
-    """The resolver for points that an owner opens (`tenonry.plugin.kinds.OWNED_GROUPS`): same names, checks and errors.
+def resolve_point(point: Point, choice: PluginChoice | str) -> tuple[Any, PluginRecord]:
+    """The resolver for points that an owner opens: same names, checks and errors as for the kernel's kinds.
 
-    Called in the owner's process. Returns the imported object, whose type the owner checks, and where it came from.
+    Called in the owner's process. Returns what the name stands for, imported and checked as far as the point says, and
+    where it came from. Raises PluginError.
     """
-    choice = PluginChoice.model_construct(name=name)  # any text may be asked for
-    entry = qualified_entry(kind, choice) if ":" in name else _installed_entry(kind, choice)
-    return import_target(entry), entry
+    if isinstance(choice, str):
+        choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
+    if ":" in choice.name:
+        record = qualified_record(point.kind, choice)
+    else:
+        record = _installed_record(point, choice)
+    found = import_target(record)
+    check_plugin(found, record, point)
+    load_options(record, found)
+    return found, record
 
 
-def build_plugin(entry: PlanEntry, context: PluginContext) -> Any:
-    """An instance of the entry's class; its options, validated, join the context. Raises PluginError."""
-    cls: Any = entry.load()
-    context.options = entry.load_options(cls)
-    with blamed(entry, "its constructor"):
-        return cls(context)
+def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
+    """An instance of the record's class; its options, validated, join the context. Raises PluginError."""
+    plugin = load_class(record)
+    context.options = load_options(record, plugin)
+    with blamed(record, "its constructor"):
+        return plugin(context)
 
 
 @contextlib.contextmanager
-def blamed(entry: PlanEntry, call: str) -> Iterator[None]:
-    """Whatever a plugin raises in this block names it (PluginFault); our own errors say enough already."""
+def blamed(record: PluginRecord, call: str) -> Iterator[None]:
+    """An exception in this block names the plugin (PluginFault); our own errors pass as they are."""
     try:
         yield
     except TenonryError:
         raise
     except Exception as error:
-        raise PluginFault(entry.name, entry.distribution, entry.version, call, error) from error
+        raise PluginFault(record.name, record.distribution, record.version, call, error) from error

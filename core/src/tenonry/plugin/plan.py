@@ -15,62 +15,23 @@ from types import ModuleType
 from typing import Any
 
 import msgspec
-from pydantic import BaseModel, ValidationError
 
-from tenonry.errors import PluginError, PluginIncompatible
+from tenonry.errors import PluginError
 from tenonry.info import PluginRecord
-from tenonry.interfaces.plugin import Plugin
+from tenonry.plugin.checks import check_plugin
 from tenonry.plugin.kinds import KINDS
-from tenonry.sources import explain
-
-
-class PlanEntry(PluginRecord, frozen=True, kw_only=True):
-    """One chosen plugin, with what only the processes of a run may know.
-
-    `target` is "module:Class"; for a plugin in a loose file `source` and `path` hold its text and where it was read,
-    and the module is named after the text's sha256.
-    """
-
-    source: str = ""
-    path: str = ""
-    options: dict[str, Any] = msgspec.field(default_factory=dict)
-
-    def label(self) -> str:
-        origin = f"{self.distribution} {self.version}" if self.distribution else "no distribution"
-        return f"{self.kind.replace('_', ' ')} '{self.name}' ({self.path or f'{self.target}, {origin}'})"
-
-    def record(self) -> PluginRecord:
-        """What anybody may know: options can be secrets."""
-        return PluginRecord(self.kind, self.name, self.target, self.distribution, self.version)
-
-    def load(self) -> type[Plugin[Any]]:
-        """Import the class and check it against its interface. Raises PluginError with the plugin and its origin."""
-        cls: type[Plugin[Any]] = import_target(self)
-        check_class(cls, self)
-        return cls
-
-    def load_options(self, cls: type[Plugin[Any]]) -> BaseModel:
-        """The validated options. Raises PluginError naming each bad key."""
-        try:
-            return cls.Options.model_validate(self.options)
-        except ValidationError as error:
-            known = list(cls.Options.model_fields)
-            raise PluginError(
-                f"options of {self.label()} are not valid: {explain(error, known)}; "
-                f"known options: {', '.join(known) or 'none'}"
-            ) from None
 
 
 class PluginPlan(msgspec.Struct, frozen=True):
     """All chosen plugins, and the hook modules that were active while choosing."""
 
-    entries: tuple[PlanEntry, ...] = ()
+    entries: tuple[PluginRecord, ...] = ()
     hook_modules: tuple[PluginRecord, ...] = ()
 
-    def find(self, kind: str) -> PlanEntry | None:
+    def find(self, kind: str) -> PluginRecord | None:
         return next((entry for entry in self.entries if entry.kind == kind), None)
 
-    def get(self, kind: str) -> PlanEntry:
+    def get(self, kind: str) -> PluginRecord:
         entry = self.find(kind)
         if entry is None:
             raise PluginError(
@@ -78,7 +39,7 @@ class PluginPlan(msgspec.Struct, frozen=True):
             )
         return entry
 
-    def all(self, kind: str) -> list[PlanEntry]:
+    def all(self, kind: str) -> list[PluginRecord]:
         return [entry for entry in self.entries if entry.kind == kind]
 
     def encode(self) -> str:
@@ -89,11 +50,12 @@ class PluginPlan(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=PluginPlan)
 
     def records(self) -> tuple[PluginRecord, ...]:
-        return (*(entry.record() for entry in self.entries), *self.hook_modules)
+        """Every plugin in use, without what only the processes of a run may know: options can be secrets."""
+        return (*(entry.public() for entry in self.entries), *self.hook_modules)
 
     def of_engines(self) -> dict[str, str]:
         """What every engine must have alike: kind → name and class."""
-        kinds = {kind.name for kind in KINDS.values() if kind.lives_in != "front end"}
+        kinds = {kind.kind for kind in KINDS.values() if kind.lives_in != "front end"}
         return {
             entry.kind: f"'{entry.name}' ({entry.target})"
             for entry in self.entries
@@ -133,7 +95,7 @@ def file_module_name(source: str) -> str:
     return f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def _import_text(name: str, entry: PlanEntry) -> ModuleType:
+def _import_text(name: str, entry: PluginRecord) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     loader = _TextLoader(entry.source, entry.path)
@@ -149,7 +111,7 @@ def _import_text(name: str, entry: PlanEntry) -> ModuleType:
     return module
 
 
-def import_target(entry: PlanEntry) -> Any:
+def import_target(entry: PluginRecord) -> Any:
     """Import "module:Class", or a whole module, of an entry. Raises PluginError that names the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
     try:
@@ -177,26 +139,8 @@ def import_target(entry: PlanEntry) -> Any:
     return found
 
 
-def check_class(cls: Any, entry: PlanEntry) -> None:
-    """The class must subclass its interface, implement all of it, and speak a version that the kernel can drive.
-
-    Points that an owner opens have no interface here: the owner checks what it gets.
-    """
-    kind = KINDS.get(entry.kind)
-    if kind is None:
-        return
-    interface, supported = kind.load_interface()
-    if not (isinstance(cls, type) and issubclass(cls, interface)):
-        raise PluginIncompatible(
-            f"{entry.label()} is not a subclass of {kind.interface.replace(':', '.')}"
-        )
-    missing = sorted(getattr(cls, "__abstractmethods__", ()))
-    if missing:
-        raise PluginIncompatible(
-            f"{entry.label()} does not implement {', '.join(missing)} of {interface.__name__}"
-        )
-    if cls.interface_version not in supported:
-        raise PluginIncompatible(
-            f"{entry.label()} speaks version {cls.interface_version} of the {kind.name} interface; this kernel can "
-            f"drive {sorted(supported)}"
-        )
+def load_class(record: PluginRecord) -> Any:
+    """Import the class of one of the kernel's kinds and check it. Raises PluginError with the plugin and its origin."""
+    found = import_target(record)
+    check_plugin(found, record, KINDS[record.kind])
+    return found

@@ -13,9 +13,10 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.step import SchedulerOutput, StepFuture
 from tenonry_executor_multiproc.machine import (
     THREADS_VARIABLE,
@@ -46,7 +47,7 @@ class MultiprocExecutor(Executor):
             self.feeds_back_tokens = (
                 False  # the first stage does not know what the last one sampled
             )
-        if context.kv_connector is not None and not isinstance(context.kv_connector, PlanEntry):
+        if context.kv_connector is not None and not isinstance(context.kv_connector, PluginRecord):
             raise ConfigError(
                 f"executor 'mp' hands the plan's entry of the KV connector to its ranks, not a "
                 f"{type(context.kv_connector).__name__}; use --executor uni with one that is built already"
@@ -117,7 +118,7 @@ class MultiprocExecutor(Executor):
                 config_text=config_text,
                 model=context.model,
                 max_model_len=context.max_model_len,
-                worker=worker or PlanEntry(kind="worker", name=target, target=target),
+                worker=worker or PluginRecord(kind="worker", name=target, target=target),
                 worker_options=context.worker_options.model_dump_json(),
                 kv_connector=context.kv_connector,
                 engine_index=context.engine_index,

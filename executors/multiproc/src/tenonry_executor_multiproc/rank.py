@@ -21,11 +21,11 @@ from typing import Any, NoReturn
 import msgspec
 
 from tenonry.config import EngineConfig
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.launch.supervise import STOP_SIGNAL
-from tenonry.plugin.plan import PlanEntry
+from tenonry.plugin.plan import load_class
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_multiproc.broadcast import open_reader
@@ -53,9 +53,9 @@ class RankSetup(msgspec.Struct, kw_only=True):
     config_text: str
     model: ModelInfo
     max_model_len: int
-    worker: PlanEntry
+    worker: PluginRecord
     worker_options: str
-    kv_connector: PlanEntry | None
+    kv_connector: PluginRecord | None
     engine_index: int
     rank: int
     is_driver: bool
@@ -93,7 +93,7 @@ def build_worker(setup: RankSetup) -> Worker:
     """Import and build; whatever that raises reaches the caller of the executor's `start`."""
     config = EngineConfig.model_validate_json(setup.config_text)
     check_devices(config.device, config.world_size)
-    cls: Any = setup.worker.load()
+    cls: Any = load_class(setup.worker)
     context = WorkerContext(
         config,
         setup.model,

@@ -21,6 +21,8 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.plan import load_class
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
 from tenonry_executor_ray.wire import (
@@ -96,14 +98,14 @@ class RankActor:
 
     def _build(self, spec: RankSpec) -> None:
         config = EngineConfig.model_validate_json(spec.config_text)
-        cls: Any = spec.worker.load()
+        cls: Any = load_class(spec.worker)
         self._answers = spec.rank == driver_rank(config)
         self._worker = cls(
             WorkerContext(
                 config,
                 msgspec.json.decode(spec.model_text, type=ModelInfo),
                 max_model_len=spec.max_model_len,
-                options=spec.worker.load_options(cls),
+                options=load_options(spec.worker, cls),
                 engine_index=spec.engine_index,
                 rank=spec.rank,
                 local_rank=spec.local_rank,

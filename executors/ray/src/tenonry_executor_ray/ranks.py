@@ -18,8 +18,9 @@ from ray.util.placement_group import PlacementGroup
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
 from tenonry.errors import EngineDeadError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import ExecutorContext
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry_executor_ray import placement
 from tenonry_executor_ray.options import GROUP_VARIABLE, RayExecutorOptions
@@ -339,9 +340,9 @@ class Ranks:
             bounded(functools.partial(ray.kill, actor), RELEASE_TIMEOUT_S)
 
 
-def _worker_entry(context: ExecutorContext) -> PlanEntry:
+def _worker_entry(context: ExecutorContext) -> PluginRecord:
     """The worker by name: the plan's entry, with the options as they were checked."""
     plan = PluginPlan.decode(context.plan_text) if context.plan_text else PluginPlan()
     target = context.worker_target
-    entry = plan.find("worker") or PlanEntry(kind="worker", name=target, target=target)
+    entry = plan.find("worker") or PluginRecord(kind="worker", name=target, target=target)
     return msgspec.structs.replace(entry, options=context.worker_options.model_dump(mode="json"))

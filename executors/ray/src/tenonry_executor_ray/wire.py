@@ -15,7 +15,8 @@ import msgspec
 from tenonry import errors
 from tenonry.config import EngineConfig
 from tenonry.errors import LaunchError, TenonryError
-from tenonry.plugin.plan import PlanEntry, PluginPlan
+from tenonry.info import PluginRecord
+from tenonry.plugin.plan import PluginPlan
 
 LEAVE_AFTER_S = 0.2
 OK = b""  # the first frame of an answer that is no failure
@@ -40,8 +41,8 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     config_text: str
     model_text: str
     max_model_len: int
-    worker: PlanEntry
-    kv_connector: PlanEntry | None = None
+    worker: PluginRecord
+    kv_connector: PluginRecord | None = None
     engine_index: int = 0
     rank: int = 0
     local_rank: int = 0

@@ -20,7 +20,9 @@ from tenonry.errors import TenonryError
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.messages import EngineCoreRequest
-from tenonry.plugin.manager import PluginManager, resolve_owned
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry.plugin.plan import load_class
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
@@ -95,16 +97,16 @@ class SchedulerRig:
             groups=(KVCacheGroup(layers=("layer",)),),
             max_model_len=longest,
         )
-        cls: Any = self._entry.load()
+        cls: Any = load_class(self._entry)
         context = SchedulerContext(
             config,
             kv_cache,
             max_model_len=longest,
             clock=time.monotonic,
-            options=self._entry.load_options(cls),
+            options=load_options(self._entry, cls),
             plugin_name=self._entry.name,
             max_concurrent_steps=self._depth,
-            resolve=lambda kind, name: resolve_owned(kind, name)[0],
+            resolve=resolve_point,
         )
         validator = StepValidator(context) if case.validator else None
         drive = Drive(cls(context), validator, self._depth, self._clock)

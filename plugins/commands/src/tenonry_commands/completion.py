@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
-from tenonry.cli import make_parser
+from tenonry.cli import COMMANDS, make_parser
 from tenonry.errors import PluginNotFound
 from tenonry.interfaces.command import Command
 from tenonry.plugin.discovery import installed
@@ -37,7 +37,7 @@ def whole_parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser("tenonry")
     parser.add_argument("--version", action="store_true")
     verbs = parser.add_subparsers(dest="verb")
-    for entry in installed("command"):
+    for entry in installed(COMMANDS):
         own, command = make_parser(entry.name)
         command.add_arguments(
             verbs.add_parser(entry.name, help=own.description, conflict_handler="resolve")

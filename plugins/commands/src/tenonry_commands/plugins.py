@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import inspect
 import json
 import sys
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -14,14 +15,28 @@ from tenonry.config import PluginChoice
 from tenonry.errors import PluginError, PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry.interfaces.command import Command
-from tenonry.plugin.discovery import check_requirements, installed, not_found
-from tenonry.plugin.kinds import GROUPS, KINDS
-from tenonry.plugin.manager import qualified_entry
-from tenonry.plugin.plan import PlanEntry, import_target
+from tenonry.plugin import Point
+from tenonry.plugin.checks import check_plugin
+from tenonry.plugin.discovery import check_requirements, installed, misspelt_groups, not_found
+from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
+from tenonry.plugin.manager import qualified_record
+from tenonry.plugin.plan import import_target
 
 INCOMPATIBLE = "incompatible"
+BROKEN = "broken"
+MISSPELT = "never found"
 HEAVY = ("torch", "transformers", "ray", "fastapi", "uvicorn", "jax", "tensorflow", "pandas")
-NO_KIND = "object"  # of a point that an owner opens: what it is for, only the owner knows
+NO_POINT = Point(
+    "object"
+)  # no interface that is known here: what a class is for, only its owner knows
+
+
+class Listed(NamedTuple):
+    """One plugin with its state, and the point that it is installed for."""
+
+    record: PluginRecord
+    state: str
+    point: Point
 
 
 class PluginsCommand(Command):
@@ -34,7 +49,7 @@ class PluginsCommand(Command):
         listing = verbs.add_parser(
             "list", help="Kind, name, distribution, version and state of every plugin."
         )
-        listing.add_argument("--kind", choices=sorted(GROUPS), help="Only this kind.")
+        listing.add_argument("--kind", help="Only this kind.")
         listing.add_argument("--json", action="store_true", help="Print JSON.")
         show = verbs.add_parser("show", help="Everything about one plugin: this one is imported.")
         show.add_argument(
@@ -47,40 +62,103 @@ class PluginsCommand(Command):
             return _show(args.name)
         found = plugins(args.kind)
         if args.json:
-            told = [{**msgspec.structs.asdict(entry), "state": state} for entry, state in found]
-            sys.stdout.write(json.dumps(told, indent=1) + "\n")
+            rows = [_row(listed) for listed in found]
+            sys.stdout.write(json.dumps(rows, indent=1) + "\n")
         else:
             sys.stdout.write(_table(found))
         return 0
 
 
-def plugins(kind: str | None = None) -> list[tuple[PluginRecord, str]]:
-    """Every plugin of a kind, or of all, with its state."""
+def points() -> list[Point]:
+    """Every point: the kernel's kinds, those that installed distributions open, and hook modules.
+
+    A point that cannot be read is left out; `plugins` lists it as broken.
+    """
+    opened = []
+    for record in installed(POINTS):
+        with contextlib.suppress(PluginError):
+            opened.append(_read_point(record))
+    return [*KINDS.values(), *opened, POINTS, HOOK_MODULES]
+
+
+def _read_point(record: PluginRecord) -> Point:
+    """The value of an entry point in `tenonry.points`; its module is imported. Raises PluginError."""
+    check_requirements(record.distribution)
+    point = import_target(record)
+    if not isinstance(point, Point):
+        raise PluginError(f"{record.label()} is not a tenonry.plugin.Point")
+    return point
+
+
+def plugins(kind: str | None = None) -> list[Listed]:
+    """Every plugin of a kind, or of all, with its state. Raises PluginNotFound for an unknown kind."""
+    known = points()
+    wanted = [point for point in known if kind in (None, point.kind)]
+    if not wanted:
+        kinds = sorted({point.kind for point in known})
+        raise PluginNotFound(f"there is no kind of plugin '{kind}'; kinds: {', '.join(kinds)}")
     found = []
-    for name in GROUPS:
-        if kind in (None, name):
-            entries = installed(name)
-            names = [entry.name for entry in entries]
-            found += [(entry, _state(entry, names)) for entry in entries]
+    for point in wanted:
+        records = installed(point)
+        found += [Listed(record, _state(record, records), point) for record in records]
+    return found + _misplaced(wanted, known)
+
+
+def _misplaced(wanted: list[Point], known: list[Point]) -> list[Listed]:
+    """Entry points in a misspelt group, which no resolver reads."""
+    found = []
+    for group, meant in misspelt_groups(known).items():
+        point = next(point for point in known if point.group == meant)
+        state = f"{MISSPELT}: nothing reads the group '{group}'; write '{meant}'"
+        if point in wanted:
+            found += [
+                Listed(record, state, point) for record in installed(Point(group, kind=point.kind))
+            ]
     return found
 
 
-def _state(entry: PluginRecord, names: list[str]) -> str:
+def _state(record: PluginRecord, records: list[PluginRecord]) -> str:
     """Installed is not active: only hook modules act without being chosen."""
-    try:
-        check_requirements(entry.distribution)
-    except PluginError as error:
-        return f"{INCOMPATIBLE}: {error}"
-    if names.count(entry.name) > 1:
+    problem = _incompatible(record)
+    if problem:
+        return f"{INCOMPATIBLE}: {problem}"
+    rivals = [other for other in records if other.name == record.name and not _incompatible(other)]
+    if len(rivals) > 1:
         return "conflict: two distributions claim this name"
-    return "active" if entry.kind == "hook_module" else "available"
+    if record.kind == POINTS.kind:
+        try:
+            _read_point(record)
+        except PluginError as error:
+            return f"{BROKEN}: {error}"
+    return "active" if record.kind == HOOK_MODULES.kind else "available"
 
 
-def _table(found: list[tuple[PluginRecord, str]]) -> str:
+def _incompatible(record: PluginRecord) -> str:
+    """Why the running kernel cannot use its distribution, or nothing."""
+    try:
+        check_requirements(record.distribution)
+    except PluginError as error:
+        return str(error)
+    return ""
+
+
+def _row(listed: Listed) -> dict[str, str]:
+    record = listed.record
+    return {
+        "kind": record.kind,
+        "name": record.name,
+        "target": record.target,
+        "distribution": record.distribution,
+        "version": record.version,
+        "state": listed.state,
+    }
+
+
+def _table(found: list[Listed]) -> str:
     cells = [("kind", "name", "distribution", "version", "state")]
-    cells += [
-        (entry.kind, entry.name, entry.distribution, entry.version, state) for entry, state in found
-    ]
+    for listed in found:
+        record = listed.record
+        cells.append((record.kind, record.name, record.distribution, record.version, listed.state))
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return "".join(
         "  ".join(cell.ljust(w) for cell, w in zip(line, widths, strict=True)).rstrip() + "\n"
@@ -91,45 +169,39 @@ def _table(found: list[tuple[PluginRecord, str]]) -> str:
 def _show(name: str) -> int:
     if ":" in name:
         known = set(sys.modules)
-        sys.stdout.write(_describe(_named_by_class(name), "available", known) + "\n")
+        sys.stdout.write(_describe(_named_by_class(name), known) + "\n")
         return 0
     kind, _, short = name.rpartition("/")
-    if kind and kind not in GROUPS:
-        raise PluginNotFound(
-            f"there is no kind of plugin '{kind}'; kinds: {', '.join(sorted(GROUPS))}"
-        )
-    found = [(entry, state) for entry, state in plugins(kind or None) if entry.name == short]
+    found = [listed for listed in plugins(kind or None) if listed.record.name == short]
     if not found and kind:
-        raise not_found(kind, short)
+        raise not_found(next(point for point in points() if point.kind == kind), short)
     if not found:
         raise PluginNotFound(
             f"no plugin is called '{short}'; `tenonry plugins list` shows all names"
         )
-    for record, state in found:
-        entry = PlanEntry(**msgspec.structs.asdict(record))
-        sys.stdout.write(_describe(entry, state, set(sys.modules)) + "\n")
+    for listed in found:
+        sys.stdout.write(_describe(listed, set(sys.modules)) + "\n")
     return 0
 
 
-def _named_by_class(name: str) -> PlanEntry:
-    """The entry of `module:Class` or `path.py:Class`: its interface says which kind it is."""
-    entry = qualified_entry(NO_KIND, PluginChoice(name=name))
-    found = import_target(entry)
-    kinds = [
-        kind.name
-        for kind in KINDS.values()
-        if inspect.isclass(found) and _implements(found, kind.name)
-    ]
-    return msgspec.structs.replace(entry, kind=kinds[0] if kinds else NO_KIND)
+def _named_by_class(name: str) -> Listed:
+    """`module:Class` or `path.py:Class`: the interface says for which point it is."""
+    record = qualified_record(NO_POINT.kind, PluginChoice(name=name))
+    found = import_target(record)
+    point = next((kind for kind in KINDS.values() if _derives(found, kind)), NO_POINT)
+    return Listed(msgspec.structs.replace(record, kind=point.kind), "available", point)
 
 
-def _implements(found: type, kind: str) -> bool:
-    interface, _ = KINDS[kind].load_interface()
-    return issubclass(found, interface)
+def _derives(found: Any, point: Point) -> bool:
+    base = point.load_base()
+    return base is not None and inspect.isclass(found) and issubclass(found, base)
 
 
-def _describe(entry: PlanEntry, state: str, known: set[str]) -> str:
-    """Everything about one; `known` are the modules that were imported before it."""
+def _describe(listed: Listed, known: set[str]) -> str:
+    """Everything about one; `known` are the modules that were imported before it. Raises PluginError if it is wrong."""
+    entry, state, point = listed
+    if state.startswith((MISSPELT, BROKEN)):
+        raise PluginError(f"{entry.label()}: {state}")
     lines = [
         f"{entry.kind} {entry.name}",
         f"  file          {entry.path}" if entry.path else f"  class         {entry.target}",
@@ -138,7 +210,8 @@ def _describe(entry: PlanEntry, state: str, known: set[str]) -> str:
     ]
     if state.startswith(INCOMPATIBLE):  # what does not fit is not even imported
         return "\n".join(lines)
-    found = entry.load()
+    found = import_target(entry)
+    check_plugin(found, entry, point)
     heavy = [name for name in HEAVY if name in sys.modules and name not in known]
     if heavy and entry.kind in KINDS:
         names = " and ".join(heavy)

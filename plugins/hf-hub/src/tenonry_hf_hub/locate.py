@@ -8,8 +8,8 @@ from pathlib import Path
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
-from tenonry.plugin.manager import resolve_owned
-from tenonry_hf_hub.located import Located, nearest, registered_names
+from tenonry.plugin.manager import resolve_point
+from tenonry_hf_hub.located import MODELS, Located, nearest, registered_names
 
 # What the hub accepts as a repository name: one or two parts of word characters, dots and dashes.
 HUB_ID = re.compile(r"^[\w][\w.-]{0,95}(/[\w][\w.-]{0,95})?$", re.ASCII)
@@ -45,7 +45,7 @@ def locate(name: str, revision: str | None = None, *, weights: bool = True) -> L
 
 
 def _registered_folder(name: str) -> Path:
-    function, entry = resolve_owned("model", name)
+    function, entry = resolve_point(MODELS, name)
     found = function() if callable(function) else function
     if not isinstance(found, str | os.PathLike):
         raise ModelError(

@@ -6,8 +6,11 @@ import difflib
 from pathlib import Path
 from typing import NamedTuple
 
+from tenonry.plugin import Point
 from tenonry.plugin.discovery import installed
-from tenonry.plugin.kinds import FIRST_PARTY
+
+# A name stands for a function without arguments, that returns a folder, or for the folder itself.
+MODELS = Point("tenonry.models", provider={"demo": "tenonry-demo-model"})
 
 
 class Located(NamedTuple):
@@ -19,14 +22,14 @@ class Located(NamedTuple):
 
 def registered_names() -> list[str]:
     """Model names that installed distributions register in the group `tenonry.models`."""
-    return [entry.name for entry in installed("model")]
+    return [entry.name for entry in installed(MODELS)]
 
 
 def nearest(name: str) -> str:
     """The end of a "not found" error: the registered name that was probably meant, or the ones there are."""
     names = registered_names()
     near = difflib.get_close_matches(name, names, n=1)
-    package = FIRST_PARTY.get(("model", name))
+    package = MODELS.provider.get(name)
     if near:
         return f"; did you mean the registered name '{near[0]}'?"
     if package:

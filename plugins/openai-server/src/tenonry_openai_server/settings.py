@@ -18,6 +18,7 @@ from pydantic import (
 
 from tenonry.config import EngineConfig, Settings, human_int, read_list
 from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import KINDS
 from tenonry.sources import ENV_PREFIX
 from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
@@ -197,7 +198,7 @@ def _with_tracer(values: dict[str, Any], endpoint: str) -> list[Any]:
 
 def _default_stat_loggers() -> list[str]:
     """The usual ones, as far as they are installed."""
-    names = {entry.name for entry in installed("stat_logger")}
+    names = {entry.name for entry in installed(KINDS["stat_logger"])}
     return [name for name in DEFAULT_STAT_LOGGERS if name in names]
 
 

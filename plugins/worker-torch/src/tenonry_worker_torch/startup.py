@@ -7,18 +7,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tenonry.errors import PluginIncompatible
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin import Point
+from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
-from tenonry_worker_torch.attention.base import AttentionBackend
-from tenonry_worker_torch.buffers import StepBuffers
 from tenonry_worker_torch.loaded_model import LoadedModel, build
 from tenonry_worker_torch.loading.weights import choose_device, load_model
 from tenonry_worker_torch.memory import keep_freed_memory
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.sampler.processors import LogitsProcessor
+from tenonry_worker_torch.points import ATTENTION_BACKENDS, BUFFERS, LOGITS_PROCESSORS
 from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
@@ -32,20 +30,21 @@ DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 WARM_UP_TOKENS = 8
 
 
+<<<<<<< HEAD
 def resolve_class(
     kind: str,
     name: str,
     base: type[Any],
     resolved: dict[str, str],
 ) -> type[Any]:
+=======
+def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
+>>>>>>> 8d73211 (Open extension points: an owner declares a Point for the resolver)
     """A class of one of this worker's extension points. Raises PluginError with what there is, or the pip command."""
-    found, entry = resolve_owned(kind, name)
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise PluginIncompatible(
-            f"{kind} '{name}' ({entry.distribution or 'no distribution'} {entry.version}) is no {base.__name__}"
-        )
-    origin = f"{name} ({entry.distribution} {entry.version})" if entry.distribution else name
-    resolved[kind] = f"{resolved[kind]}, {origin}" if kind in resolved else origin
+    found, record = resolve_point(point, name)
+    origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
+    earlier = resolved.get(point.kind)
+    resolved[point.kind] = f"{earlier}, {origin}" if earlier else origin
     return found
 
 
@@ -59,14 +58,9 @@ def load(
     resolved = {}
     device = choose_device(config.device, context.local_rank, config.world_size)
     backend = resolve_class(
-        "attention_backend",
-        config.attention_backend or DEFAULT_BACKEND[device.type],
-        AttentionBackend,
-        resolved,
+        ATTENTION_BACKENDS, config.attention_backend or DEFAULT_BACKEND[device.type], resolved
     )
-    buffers = resolve_class(
-        "buffers", options.buffers or DEFAULT_BUFFERS[device.type], StepBuffers, resolved
-    )
+    buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
     if device.type == "cuda":
         torch.cuda.set_device(device)
     else:
@@ -103,8 +97,7 @@ def make_runner(
 ) -> ModelRunner:
     """The runner over a cache of the decided size."""
     processors = [
-        resolve_class("logits_processor", name, LogitsProcessor, resolved)
-        for name in options.logits_processors
+        resolve_class(LOGITS_PROCESSORS, name, resolved) for name in options.logits_processors
     ]
     kind = ModelRunner if model.parallel.link.is_last else StageRunner
     return kind(

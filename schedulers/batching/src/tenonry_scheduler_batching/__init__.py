@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
-from tenonry_scheduler_batching.policy import AdmissionState, SchedulingPolicy
+from tenonry_scheduler_batching.policy import (
+    SCHEDULING_POLICIES,
+    AdmissionState,
+    SchedulingPolicy,
+)
 
-__all__ = ["AdmissionState", "SchedulingPolicy"]
+__all__ = ["SCHEDULING_POLICIES", "AdmissionState", "SchedulingPolicy"]

@@ -12,17 +12,28 @@ in the group `tenonry.scheduling_policies`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel
 
-from tenonry.errors import ConfigError, PluginError, PluginFault, TenonryError
+from tenonry.errors import PluginError, PluginFault, TenonryError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
-from tenonry.plugin.discovery import distribution_of_module
+from tenonry.plugin import Point
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.manager import blamed
 from tenonry.request import Request
 
 QUESTIONS = ("order", "admit", "victim")
+# Any object with one of the three methods will do, so there is no base class to check.
+SCHEDULING_POLICIES = Point(
+    "tenonry.scheduling_policies",
+    provider={
+        "fcfs": "tenonry-scheduler-batching",
+        "priority": "tenonry-scheduler-batching",
+    },
+)
 
 
 class AdmissionState(NamedTuple):
@@ -73,53 +84,43 @@ class Policy(NamedTuple):
     starvation_free: bool
 
 
-def bind_policy(name: str, target: Any, options: Mapping[str, Any]) -> Policy:
-    """Make `target` (a class, an instance or a module) a policy. Raises PluginError or ConfigError that names it."""
+def check_policy(target: Any, record: PluginRecord) -> BaseModel:
+    """The validated options of a policy, which is not built yet. Raises PluginError that names it."""
     if not any(callable(getattr(target, question, None)) for question in QUESTIONS):
-        raise PluginError(
-            f"scheduling policy '{name}' has none of the methods {', '.join(QUESTIONS)}"
-        )
-    home = str(getattr(target, "__module__", ""))
-    build = _blaming(name, home, "its constructor", _build)
-    policy = build(name, target, options) if isinstance(target, type) else target
-    if options and not isinstance(target, type):
-        raise ConfigError(f"scheduling policy '{name}' takes no options, but got {sorted(options)}")
-    default = SchedulingPolicy()
-    admits = getattr(type(policy), "admit", None) is not SchedulingPolicy.admit and hasattr(
-        policy, "admit"
-    )
-    order, admit, victim = (
-        _blaming(name, home, question, getattr(policy, question, getattr(default, question)))
-        for question in QUESTIONS
+        raise PluginError(f"{record.label()} has none of the methods {', '.join(QUESTIONS)}")
+    return load_options(record, target)
+
+
+def bind_policy(target: Any, record: PluginRecord) -> Policy:
+    """Make `target` (a class, an instance or a module) a policy. Raises PluginError that names it."""
+    options = check_policy(target, record)
+    policy = target
+    if isinstance(target, type):
+        with blamed(record, "its constructor"):
+            policy = target(options) if hasattr(target, "Options") else target()
+    admits = hasattr(policy, "admit") and (
+        getattr(type(policy), "admit", None) is not SchedulingPolicy.admit
     )
     return Policy(
-        order,
-        admit if admits else None,
-        victim,
+        _bound(policy, "order", record),
+        _bound(policy, "admit", record) if admits else None,
+        _bound(policy, "victim", record),
         bool(getattr(policy, "starvation_free", True)),
     )
 
 
-def _blaming(name: str, home: str, call: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The same function; what it raises by mistake names the policy, not the scheduler that asked."""
+def _bound(policy: Any, question: str, record: PluginRecord) -> Callable[..., Any]:
+    """A method of the policy, or the default; what it raises by mistake names the policy, not the scheduler."""
+    method = getattr(policy, question, None) or getattr(SchedulingPolicy(), question)
 
     def ask(*args: Any) -> Any:
         try:
-            return function(*args)
+            return method(*args)
         except TenonryError:
             raise
         except Exception as error:
-            raise PluginFault(name, *distribution_of_module(home), call, error) from error
+            raise PluginFault(
+                record.name, record.distribution, record.version, question, error
+            ) from error
 
     return ask
-
-
-def _build(name: str, cls: type, options: Mapping[str, Any]) -> object:
-    model = getattr(cls, "Options", NoOptions)
-    try:
-        parsed = model.model_validate(dict(options))
-    except ValidationError as error:
-        problem = error.errors(include_url=False)[0]
-        path = ".".join(str(part) for part in problem["loc"])
-        raise ConfigError(f"scheduling policy '{name}', option {path}: {problem['msg']}") from None
-    return cls(parsed) if hasattr(cls, "Options") else cls()

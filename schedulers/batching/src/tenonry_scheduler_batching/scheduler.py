@@ -9,14 +9,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
+from tenonry.config import EngineConfig
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
 from tenonry_kvcache import TRANSFER_TIMEOUT_S, KVCacheManager
-from tenonry_scheduler_batching.policy import AdmissionState, bind_policy
+from tenonry_scheduler_batching.policy import (
+    SCHEDULING_POLICIES,
+    AdmissionState,
+    bind_policy,
+    check_policy,
+)
 from tenonry_scheduling import BaseScheduler, StepBuilder
 
 MAX_PASSED = 64  # waiting requests whose KV is on its way that a step looks past
@@ -54,15 +60,17 @@ class BatchingScheduler(BaseScheduler):
 
     Options = BatchingOptions
 
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """The policy exists, and its options are right."""
+        check_policy(*resolve_point(SCHEDULING_POLICIES, config.scheduling_policy))
+
     def __init__(self, context: SchedulerContext) -> None:
         options = (
             context.options if isinstance(context.options, BatchingOptions) else BatchingOptions()
         )
-        choice = context.config.scheduling_policy
-        resolve = context.resolve or _resolve
-        self.policy = bind_policy(
-            choice.name, resolve("scheduling_policy", choice.name), choice.options
-        )
+        resolve = context.resolve or resolve_point
+        self.policy = bind_policy(*resolve(SCHEDULING_POLICIES, context.config.scheduling_policy))
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
         blocks = KVCacheManager(context, options.prefix_cache_seed, options.kv_transfer_timeout)
         super().__init__(context, blocks)
@@ -104,7 +112,3 @@ class BatchingScheduler(BaseScheduler):
         return admit(
             request, AdmissionState(step.free_blocks, step.num_running, step.tokens_left, step.now)
         )
-
-
-def _resolve(kind: str, name: str) -> Any:
-    return resolve_owned(kind, name)[0]

@@ -21,7 +21,7 @@ from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheGroup
 from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
@@ -94,7 +94,7 @@ class SchedulerHarness:
             max_concurrent_steps=self.spec.depth,
             feeds_back_tokens=self.spec.feeds_back,
             kv_connector=self.connector,
-            resolve=resolve or (lambda kind, name: resolve_owned(kind, name)[0]),
+            resolve=resolve or resolve_point,
         )
         with self.guard():
             self.scheduler = build(context)

@@ -22,8 +22,10 @@ from hypothesis.errors import Flaky
 from pydantic import BaseModel
 
 from tenonry.config import PluginChoice
+from tenonry.info import PluginRecord
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin import Point
+from tenonry.plugin.manager import resolve_point
 from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
@@ -53,7 +55,7 @@ class SchedulerContract:
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
     _target: ClassVar[tuple[Any, BaseModel, str]]
-    _points: ClassVar[dict[tuple[str, str], Any]]
+    _points: ClassVar[dict[tuple[str, str], tuple[Any, PluginRecord]]]
 
     # ------------------------------------------------------------------ tools, for tests of your own
     def build(self, context: SchedulerContext) -> Scheduler:
@@ -80,13 +82,14 @@ class SchedulerContract:
         return cls._target
 
     @classmethod
-    def _resolve(cls, kind: str, name: str) -> Any:
-        """What the scheduler's own extension points resolve to."""
+    def _resolve(cls, point: Point, choice: PluginChoice) -> tuple[Any, PluginRecord]:
+        """What the scheduler's own extension points resolve to; looked up once per suite."""
         if "_points" not in cls.__dict__:
             cls._points = {}
-        if (kind, name) not in cls._points:
-            cls._points[kind, name] = resolve_owned(kind, name)[0]
-        return cls._points[kind, name]
+        key = (point.group, choice.model_dump_json())
+        if key not in cls._points:
+            cls._points[key] = resolve_point(point, choice)
+        return cls._points[key]
 
     def _search(
         self, strategy: st.SearchStrategy[Any], check: Callable[[Any], object], examples: int = 12

@@ -10,9 +10,12 @@ from typing import Any
 from pydantic import BaseModel
 
 from tenonry.config import EngineConfig, PluginChoice
+from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import Plugin
+from tenonry.plugin.checks import check_plugin, load_options
+from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager
-from tenonry.plugin.plan import PlanEntry, check_class
+from tenonry.plugin.plan import load_class
 
 
 def resolve_target(
@@ -30,13 +33,13 @@ def resolve_target(
         entry = PluginManager(discover=False).resolve(
             kind, PluginChoice(name=target, options=options or {}), EngineConfig(model="fake")
         )
-        cls: Any = entry.load()
-        return cls, entry.load_options(cls), target
-    entry = PlanEntry(
+        cls: Any = load_class(entry)
+        return cls, load_options(entry, cls), target
+    entry = PluginRecord(
         kind=kind,
         name=target.__name__,
         target=f"{target.__module__}:{target.__qualname__}",
         options=options or {},
     )
-    check_class(target, entry)
-    return target, entry.load_options(target), target.__name__
+    check_plugin(target, entry, KINDS[kind])
+    return target, load_options(entry, target), target.__name__

@@ -15,7 +15,8 @@ from starlette.types import ASGIApp
 
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError
-from tenonry.plugin.manager import resolve_owned
+from tenonry.plugin.manager import resolve_point
+from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.state import ServerState
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ def mount_plugins(api: FastAPI, state: ServerState) -> None:
     """Mount the plugins that the operator chose. Raises PluginError for a bad name, a collision or a failure."""
     taken: dict[str, str] = {}
     for choice in state.settings.route:
-        factory, entry = resolve_owned("route", choice)
+        factory, entry = resolve_point(ROUTES, choice)
         name = mount_name(choice)
         if name in taken:
             raise PluginError(

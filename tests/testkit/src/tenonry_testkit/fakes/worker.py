@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from tenonry.errors import ModelError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
-from tenonry.plugin.plan import PlanEntry
+from tenonry.plugin.checks import load_options
+from tenonry.plugin.plan import load_class
 from tenonry.step import (
     I32,
     BatchState,
@@ -117,18 +119,18 @@ class FakeWorker(Worker):
         """`chosen` is the plan's entry, or, in tests of one process, a connector that is built already."""
         if isinstance(chosen, KVConnector):
             return chosen
-        if not isinstance(chosen, PlanEntry):
+        if not isinstance(chosen, PluginRecord):
             raise TypeError(
-                f"kv_connector must be a PlanEntry or a KVConnector, not {type(chosen).__name__}"
+                f"kv_connector must be a PluginRecord or a KVConnector, not {type(chosen).__name__}"
             )
-        cls: Any = chosen.load()
+        cls: Any = load_class(chosen)
         context = KVConnectorContext(
             self.context.config,
             self.context.model,
             KVConnectorRole.WORKER,
             engine_id=f"{chosen.name}_dp{self.context.engine_index}",
             kv_cache=kv_cache,
-            options=chosen.load_options(cls),
+            options=load_options(chosen, cls),
             rank=self.context.rank,
         )
         connector: KVConnector = cls(context)

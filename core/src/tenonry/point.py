@@ -1,0 +1,39 @@
+"""An extension point as a value: its owner declares it and passes it to the resolver. Any process."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where plugins of one kind are named, what they are, and which distribution brings the known ones.
+
+        SAMPLERS = Point("acme.samplers", "acme.sampling:Sampler", {"fast": "acme-fast-sampler"})
+
+    `group`: the entry-point group. `base`: the class that a plugin must derive from, or "module:Class" where its
+    module is heavy; None where a name stands for something else, which the owner checks. `provider`: name →
+    distribution, for the pip command in "not found" errors. `kind`: the word for one of them; by default the group's
+    last part without its plural ending. Named in the group `tenonry.points`, `tenonry plugins list` knows the point.
+    """
+
+    group: str
+    base: type[Any] | str | None = None
+    provider: Mapping[str, str] = field(default_factory=dict, hash=False)
+    kind: str = ""
+
+    def __post_init__(self) -> None:
+        plural = self.group.rpartition(".")[2]
+        singular = plural[:-3] + "y" if plural.endswith("ies") else plural.removesuffix("s")
+        object.__setattr__(self, "kind", self.kind or singular)
+
+    def load_base(self) -> type[Any] | None:
+        """The class that a plugin must derive from, imported now if `base` is its name."""
+        if not isinstance(self.base, str):
+            return self.base
+        module_name, _, class_name = self.base.partition(":")
+        base: type[Any] = getattr(importlib.import_module(module_name), class_name)
+        return base
