@@ -1,9 +1,9 @@
-"""A read-only face for a list, handed to plugins that may look at tokens but not change them. Any process."""
+"""A read-only view of a list, given to plugins that may read tokens and not change them. Any process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NoReturn, TypeVar, overload
+from typing import Any, NoReturn, TypeVar
 
 T = TypeVar("T")
 
@@ -22,11 +22,7 @@ class ConstantList(Sequence[T]):
     append = extend = insert = pop = remove = clear = sort = reverse = _refuse
     __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse
 
-    @overload
-    def __getitem__(self, index: int) -> T: ...
-    @overload
-    def __getitem__(self, index: slice) -> list[T]: ...
-    def __getitem__(self, index: int | slice) -> T | list[T]:
+    def __getitem__(self, index: Any) -> Any:
         return self._items[index]
 
     def __len__(self) -> int:

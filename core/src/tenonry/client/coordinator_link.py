@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import time
+from typing import Any
 
 import msgspec
 import zmq
@@ -12,56 +13,53 @@ from tenonry.messages import EngineZmqAddresses, LoadTable, WaveStart
 from tenonry.transport.keys import CurveKeys
 from tenonry.transport.sockets import close_all, make_socket
 
-STALE_S = 15.0  # three times as long as the coordinator is ever silent
+STALE_S = 15.0  # three times the longest pause between two tables
 
 
 class CoordinatorLink:
-    """What the coordinator publishes, as last heard, and the way to wake engines that pause. Idle without one."""
+    """What the coordinator published last, and the way to wake engines that pause. Idle without a coordinator."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], curve: CurveKeys | None) -> None:
-        self._context, self._curve = context, curve
+        self._context = context
+        self._curve = curve
         self._table: zmq.Socket[bytes] | None = None
         self._reports: zmq.Socket[bytes] | None = None
         self._decoder = msgspec.msgpack.Decoder(LoadTable)
         self.loads: dict[int, int] = {}
-        self.wave, self._is_running, self._heard_at = 0, False, 0.0
+        self.wave = 0
+        self._is_running = False
+        self._read_at = 0.0
 
     def connect(self, coordinator: EngineZmqAddresses) -> None:
-        """Once; engines that join later report to the same coordinator."""
+        """Idempotent; engines that join later report to the same coordinator."""
         if self._table is None:
-            loads, reports = (
-                coordinator.frontend_stats_publish_address or "",
-                coordinator.coordinator_output or "",
-            )
-            self._table = make_socket(
-                self._context, zmq.SUB, loads, bind=False, curve=self._curve, keep="latest"
-            )
+            loads = coordinator.frontend_stats_publish_address or ""
+            reports = coordinator.coordinator_output or ""
+            self._table = self._connect(zmq.SUB, loads, "latest")
             self._table.subscribe(b"")
-            self._reports = make_socket(
-                self._context, zmq.PUSH, reports, bind=False, curve=self._curve, keep="connected"
-            )
+            self._reports = self._connect(zmq.PUSH, reports, "connected")
+
+    def _connect(self, kind: int, address: str, keep: Any) -> zmq.Socket[bytes]:
+        return make_socket(self._context, kind, address, bind=False, curve=self._curve, keep=keep)
 
     def refresh(self) -> None:
-        """Read what was published meanwhile; called per request, so that nothing has to wake up for it."""
+        """Read what was published since the last call; called per request, so that no timer is needed."""
         if self._table is None:
             return
         while self._table.poll(0):
             table = self._decoder.decode(self._table.recv())
             self.loads = {index: running + waiting for index, running, waiting in table.loads}
             self.wave, self._is_running = max(self.wave, table.wave), table.is_running
-            self._heard_at = time.monotonic()
-        if (
-            self.loads and time.monotonic() > self._heard_at + STALE_S
-        ):  # the coordinator is gone: better no figures
-            self.loads = {}
+            self._read_at = time.monotonic()
+        if self.loads and time.monotonic() > self._read_at + STALE_S:
+            self.loads = {}  # the coordinator is gone: no figures are better than old ones
 
     def wake(self, chosen: int) -> None:
         """A request went to `chosen`; the others have to step with it, if they pause."""
         if self._reports is not None and not self._is_running:
-            with contextlib.suppress(zmq.Again):  # it is gone; the engines' owner knows
-                self._reports.send(
-                    msgspec.msgpack.encode(WaveStart(self.wave, chosen)), zmq.NOBLOCK
-                )
+            start = msgspec.msgpack.encode(WaveStart(self.wave, chosen))
+            with contextlib.suppress(zmq.Again):  # it is gone, as the owner of the engines knows
+                self._reports.send(start, zmq.NOBLOCK)
 
     def close(self) -> None:
         close_all(self._table, self._reports)

@@ -1,7 +1,7 @@
 """Turns engine outputs into streams: detokenises, applies stop strings, ends requests, counts. Front end.
 
-`absorb` takes frames in as they come, cheaply; `flush` then does the work that is per request, once for all the tokens
-that arrived meanwhile.
+`absorb` takes each frame in cheaply; `flush` does the work per request once for all tokens that arrived since the
+last one.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class OutputProcessor:
         self._clock = clock
         self._log_stats = log_stats
         self._log_requests = log_requests
-        # Those that have not ended, and that engines still run.
+        # Those that engines still run.
         self._completions: dict[int, Completion] = {}
         self._streams: dict[str, Stream] = {}
         self.touched: list[Completion] = []
-        self._aborts: list[int] = []  # handles that the engine need not go on with
+        self._aborts: list[int] = []  # handles that have ended here and not in the engine
         self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
 
     def __len__(self) -> int:
@@ -61,7 +61,7 @@ class OutputProcessor:
 
     # ------------------------------------------------------------------ requests
     def add(self, processed: ProcessedPrompt, requests: list[EngineCoreRequest]) -> Stream:
-        """Open a stream. Raises RequestError when the id is in use, EngineGenerateError when the IO processor fails."""
+        """Open a stream. Raises RequestError if the id is in use, EngineGenerateError if the IO processor fails."""
         first = requests[0]
         if first.request_id in self._streams:
             raise RequestError(
@@ -70,7 +70,8 @@ class OutputProcessor:
             )
         stream = Stream(first, processed, self._clock())
         for index, request in enumerate(requests):
-            params, detokenizer = request.sampling_params, None
+            params = request.sampling_params
+            detokenizer = None
             if self._io is not None and params.detokenize:
                 prompt = ConstantList(stream.prompt_token_ids)
                 with io_call(self._io, stream.request_id, "make_detokenizer"):
@@ -96,14 +97,14 @@ class OutputProcessor:
             if stream is None:
                 continue
             for completion in stream.completions:
-                self._push_fresh(completion, now)
+                self._push_received(completion, now)
                 if completion.finish_reason is None:
                     self._finish(completion, FinishReason.ABORT, None)
             stream.notify()
         return self._take_aborts()
 
     def live_handles(self) -> list[int]:
-        """What the engine still runs."""
+        """Handles that the engine still runs."""
         return list(self._completions)
 
     def fail_all(self, error: Exception) -> None:
@@ -111,36 +112,36 @@ class OutputProcessor:
         self.fail(self.live_handles(), error)
 
     def fail(self, handles: Iterable[int], error: Exception) -> list[int]:
-        """The streams of these handles end with `error`; returns the handles of theirs that engines still run."""
+        """End the streams of these handles with `error`; returns their other handles, which engines still run."""
         lost = [self._completions.pop(handle, None) for handle in handles]
-        others = []
+        siblings = []
         for stream in {completion.stream for completion in lost if completion is not None}:
-            others += [
-                c.handle
-                for c in stream.completions
-                if self._completions.pop(c.handle, None) is not None
+            running = [
+                each.handle for each in stream.completions if each.handle in self._completions
             ]
+            for handle in running:
+                del self._completions[handle]
+            siblings += running
             stream.error = stream.error or error
             self._close(stream, "error")
             stream.notify()
-        return others
+        return siblings
 
     # ------------------------------------------------------------------ outputs
     def absorb(self, outputs: EngineCoreOutputs) -> None:
         """Take in one frame; nothing is visible to callers before `flush`."""
-        completions, touched = self._completions, self.touched
+        completions = self._completions
+        touched = self.touched
         handles = outputs.handles.tolist()
-        owners = (
-            np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist()
-            if len(outputs.offsets)
-            else handles
-        )
+        owners = handles
+        if len(outputs.offsets):
+            owners = np.repeat(outputs.handles, np.diff(outputs.offsets)).tolist()
         for handle, token_id in zip(owners, outputs.token_ids.tolist(), strict=True):
             completion = completions.get(handle)
             if completion is not None:
-                if not completion.fresh:
+                if not completion.received_ids:
                     touched.append(completion)
-                completion.fresh.append(token_id)
+                completion.received_ids.append(token_id)
         if outputs.logprobs is not None or outputs.prompt_logprobs:
             self._absorb_logprobs(handles, outputs)
         for event in outputs.scheduled:
@@ -155,7 +156,7 @@ class OutputProcessor:
                 completion = self._completions.get(handles[index])
                 if completion is not None:
                     wanted = completion.stream.request.sampling_params.logprobs
-                    completion.fresh_logprobs += self._logprobs(completion, wanted, [line])
+                    completion.received_logprobs += self._logprobs(completion, wanted, [line])
         for handle, part in zip(
             outputs.prompt_logprobs_handles, outputs.prompt_logprobs, strict=True
         ):
@@ -164,19 +165,18 @@ class OutputProcessor:
                 stream = completion.stream
                 wanted = stream.request.sampling_params.prompt_logprobs
                 lines = zip(part.token_ids, part.logprobs, part.rank.tolist(), strict=True)
-                known = (stream.prompt_logprobs or [None])[
-                    : part.start
-                ]  # a preempted request computes them again
+                # A preempted request computes them again.
+                known = (stream.prompt_logprobs or [None])[: part.start]
                 stream.prompt_logprobs = [*known, *self._logprobs(completion, wanted, lines)]
 
     def _logprobs(
         self, completion: Completion, wanted: int | None, lines: Lines
     ) -> list[dict[int, Logprob]]:
         """One dict per line of columns: token ids, log-probabilities, and the rank of the first."""
+        if wanted is None:
+            return []
         try:
-            return (
-                [] if wanted is None else [logprob_entry(*line, wanted, self._io) for line in lines]
-            )
+            return [logprob_entry(*line, wanted, self._io) for line in lines]
         except Exception as error:  # noqa: BLE001 - it fails this request, and is named
             self._io_failed(completion, "token_texts", error)
             return []
@@ -184,8 +184,10 @@ class OutputProcessor:
     def _on_scheduled(self, engine_index: int, event: ScheduledOutput) -> None:
         completion = self._completions.get(event.handle)
         if completion is not None:
-            stream, iteration = completion.stream, self._iterations[engine_index]
-            stream.engine_index, stream.num_cached_tokens = engine_index, event.num_cached_tokens
+            stream = completion.stream
+            iteration = self._iterations[engine_index]
+            stream.engine_index = engine_index
+            stream.num_cached_tokens = event.num_cached_tokens
             stream.metrics.queued_s = event.queued_s
             iteration.num_prompt_tokens += len(stream.prompt_token_ids)
             iteration.num_cached_tokens += event.num_cached_tokens
@@ -197,46 +199,46 @@ class OutputProcessor:
         stream = completion.stream
         stream.metrics.num_preemptions += finished.num_preemptions
         stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
-        self._push_fresh(completion, self._clock())
+        self._push_received(completion, self._clock())
         if completion.finish_reason is None:
             if finished.reason is FinishReason.ERROR:
                 stream.error = stream.error or EngineGenerateError(
                     f"request {stream.request_id} failed: {finished.error or 'the engine gave no reason'}"
                 )
-            reason = finished.stop_token_id
+            stop_id = finished.stop_token_id
             user_ids = stream.request.sampling_params.stop_token_ids or ()
-            self._finish(completion, finished.reason, reason if reason in user_ids else None)
+            self._finish(completion, finished.reason, stop_id if stop_id in user_ids else None)
         stream.notify()
 
     def flush(self, most: int = sys.maxsize) -> list[int]:
-        """Detokenise and wake callers, for `most` completions; returns handles to abort in the engine: those that ended
-        here and not there.
-        """
+        """Detokenise and wake callers, for `most` completions; returns handles to abort in the engine."""
         now = self._clock()
-        touched, self.touched = self.touched[:most], self.touched[most:]
+        touched = self.touched[:most]
+        self.touched = self.touched[most:]
         for completion in touched:
-            self._push_fresh(completion, now)
+            self._push_received(completion, now)
             if completion.stream.waiter is not None:
                 completion.stream.notify()
         return self._take_aborts()
 
     def _take_aborts(self) -> list[int]:
-        aborts, self._aborts = self._aborts, []
+        aborts = self._aborts
+        self._aborts = []
         return aborts
 
-    def _push_fresh(self, completion: Completion, now: float) -> None:
+    def _push_received(self, completion: Completion, now: float) -> None:
         """Text for the ids that arrived, unless the request has ended; a stop string ends it."""
-        ids = completion.fresh
+        ids = completion.received_ids
         if not ids or completion.finish_reason is not None:
             return
-        completion.fresh = []
+        completion.received_ids = []
         stream = completion.stream
-        if not completion.new_ids and (not stream.ready or stream.ready[-1] is not completion):
+        if not completion.pending_ids and (not stream.ready or stream.ready[-1] is not completion):
             stream.ready.append(completion)
         detokenizer = completion.detokenizer
         if detokenizer is not None:
             try:
-                completion.new_text += detokenizer.push(ids)
+                completion.pending_text += detokenizer.push(ids)
             except Exception as error:  # noqa: BLE001 - it fails this request, and is named
                 self._io_failed(completion, "push", error)
                 return
@@ -250,27 +252,31 @@ class OutputProcessor:
         """The IO processor raised: this request ends, here and in the engine."""
         stream = completion.stream
         if completion.finish_reason is None:
-            stream.error = stream.error or io_fault(self._io, stream.request_id, call, error)
+            self._name_fault(stream, call, error)
             completion.detokenizer = None
             self._finish(completion, FinishReason.ERROR, None)
             stream.notify()
 
+    def _name_fault(self, stream: Stream, call: str, error: Exception) -> None:
+        if stream.error is None:
+            stream.error = io_fault(self._io, stream.request_id, call, error)
+
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
-        completion.new_ids += ids
-        if completion.fresh_logprobs:
-            completion.new_logprobs = (completion.new_logprobs or []) + completion.fresh_logprobs[
-                : len(ids)
-            ]
-            completion.fresh_logprobs = []
+        completion.pending_ids += ids
+        if completion.received_logprobs:
+            received = completion.received_logprobs[: len(ids)]
+            completion.pending_logprobs = (completion.pending_logprobs or []) + received
+            completion.received_logprobs = []
+        stream = completion.stream
         if self._log_stats:
-            iteration = self._iterations[completion.stream.engine_index]
+            iteration = self._iterations[stream.engine_index]
             iteration.num_generation_tokens += len(ids)
             if completion.num_generated == 0:
-                iteration.ttft_s.append(now - completion.stream.metrics.arrival_time)
+                iteration.ttft_s.append(now - stream.metrics.arrival_time)
             else:
                 iteration.inter_token_latency_s.append(now - completion.last_time)
-        if completion.num_generated == 0 and completion.stream.metrics.first_token_time == 0.0:
-            completion.stream.metrics.first_token_time = now
+        if stream.metrics.first_token_time == 0.0:
+            stream.metrics.first_token_time = now
         completion.num_generated += len(ids)
         completion.last_time = now
 
@@ -281,13 +287,13 @@ class OutputProcessor:
         stream = completion.stream
         if completion.detokenizer is not None and not isinstance(stop_reason, str):
             try:
-                completion.new_text += completion.detokenizer.finish()
+                completion.pending_text += completion.detokenizer.finish()
             except Exception as error:  # noqa: BLE001 - it fails this request, and is named
-                reason, stop_reason = FinishReason.ERROR, None
-                stream.error = stream.error or io_fault(
-                    self._io, stream.request_id, "finish", error
-                )
-        completion.finish_reason, completion.stop_reason = str(reason), stop_reason
+                reason = FinishReason.ERROR
+                stop_reason = None
+                self._name_fault(stream, "finish", error)
+        completion.finish_reason = str(reason)
+        completion.stop_reason = stop_reason
         if self._completions.pop(completion.handle, None) is not None:
             self._aborts.append(completion.handle)
         if completion not in stream.ready:

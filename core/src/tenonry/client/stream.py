@@ -1,4 +1,4 @@
-"""What a front end keeps per request: one stream for the caller, one completion per engine request. Front end.
+"""What a front end holds per request: one stream for the caller, one completion per engine request. Front end.
 
 New tokens collect in a completion until the caller takes them, so a slow caller costs memory for ids and text, never a
 queue of outputs, and a fast engine costs a wake-up per take and not per token.
@@ -17,17 +17,20 @@ from tenonry.sampling_params import OutputKind
 
 @dataclass(slots=True, eq=False)
 class Completion:
-    """One engine request: what is not yet detokenised (`fresh…`), and output not yet taken by the caller (`new_…`)."""
+    """One engine request.
+
+    `received_…`: from the engine, not detokenised yet. `pending_…`: not taken by the caller yet. The others: taken.
+    """
 
     handle: int
     index: int
     stream: Stream
     detokenizer: Detokenizer | None
-    fresh: list[int] = field(default_factory=list)
-    fresh_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
-    new_ids: list[int] = field(default_factory=list)
-    new_text: str = ""
-    new_logprobs: list[dict[int, Logprob]] | None = None
+    received_ids: list[int] = field(default_factory=list)
+    received_logprobs: list[dict[int, Logprob]] = field(default_factory=list)
+    pending_ids: list[int] = field(default_factory=list)
+    pending_text: str = ""
+    pending_logprobs: list[dict[int, Logprob]] | None = None
     token_ids: list[int] = field(default_factory=list)
     text: str = ""
     logprobs: list[dict[int, Logprob]] | None = None
@@ -38,14 +41,20 @@ class Completion:
 
     def take(self, kind: OutputKind) -> CompletionOutput:
         """The output since the last take (DELTA), or all of it."""
-        ids, text, logprobs = self.new_ids, self.new_text, self.new_logprobs
-        self.new_ids, self.new_text, self.new_logprobs = [], "", None
+        ids = self.pending_ids
+        text = self.pending_text
+        logprobs = self.pending_logprobs
+        self.pending_ids = []
+        self.pending_text = ""
+        self.pending_logprobs = None
         if kind != OutputKind.DELTA:
             self.token_ids += ids
             self.text += text
             if logprobs is not None:
                 self.logprobs = (self.logprobs or []) + logprobs
-            ids, text, logprobs = list(self.token_ids), self.text, self.logprobs
+            ids = list(self.token_ids)
+            text = self.text
+            logprobs = self.logprobs
         return CompletionOutput(
             self.index, text, ids, self.finish_reason, self.stop_reason, logprobs
         )
@@ -60,13 +69,15 @@ class Stream:
     )  # fmt: skip
 
     def __init__(self, request: EngineCoreRequest, prompt: ProcessedPrompt, now: float) -> None:
-        self.request, self.request_id = request, request.request_id
+        self.request = request
+        self.request_id = request.request_id
         self.prompt = prompt.text
         self.prompt_token_ids: list[int] = prompt.token_ids.tolist()
         self.kind = request.sampling_params.output_kind
         self.completions: list[Completion] = []
         self.ready: list[Completion] = []  # completions with something to take
-        self.engine_index = self.num_finished = 0
+        self.engine_index = 0
+        self.num_finished = 0
         self.num_cached_tokens = 0
         self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
         self.metrics = RequestMetrics(arrival_time=now)
@@ -94,12 +105,12 @@ class Stream:
                 waiter.set_result(None)
 
     def wait(self) -> asyncio.Future[None]:
-        """To be awaited at once: until `take` has something, or raises."""
+        """A future, to be awaited at once, that is done when `take` has something or raises."""
         waiter = self.waiter = asyncio.get_running_loop().create_future()
         return waiter
 
     def take(self) -> RequestOutput | None:
-        """What is new, or None. Raises the stream's error once everything before it was taken."""
+        """The next output, or None. Raises the stream's error once everything before it was taken."""
         if not self.ready or (self.kind == OutputKind.FINAL and not self.finished):
             if self.error is not None:
                 raise self.error
