@@ -30,16 +30,7 @@ DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 WARM_UP_TOKENS = 8
 
 
-<<<<<<< HEAD
-def resolve_class(
-    kind: str,
-    name: str,
-    base: type[Any],
-    resolved: dict[str, str],
-) -> type[Any]:
-=======
 def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
->>>>>>> 8d73211 (Open extension points: an owner declares a Point for the resolver)
     """A class of one of this worker's extension points. Raises PluginError with what there is, or the pip command."""
     found, record = resolve_point(point, name)
     origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
