@@ -41,6 +41,16 @@ def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_T
         raise RequestError(f"{field} holds token id {bad}; ids are 0 to {largest}", field)
 
 
+def check_type(field: str, value: Any, kind: Any) -> None:
+    """Raises RequestError for what a decoder of `kind` would refuse."""
+    try:
+        msgspec.convert(value, kind)
+    except msgspec.ValidationError as error:
+        raise RequestError(
+            f"{field}={reprlib.repr(value)} has the wrong type: {error}", field
+        ) from None
+
+
 class OutputKind(enum.IntEnum):
     """What each output of a stream holds: all so far, only what is new, or nothing until the end."""
 
@@ -115,16 +125,12 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
 def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
     """Type, bounds and items."""
     field = info.name
-    try:  # what a decoder would refuse is refused here, too
-        msgspec.convert(value, info.type)
-    except msgspec.ValidationError as error:
-        raise RequestError(
-            f"{field}={reprlib.repr(value)} has the wrong type: {error}", field
-        ) from None
+    check_type(field, value, info.type)
     if value is None:
         return
     if field in _BOUNDS:
-        (low, high), is_open = _BOUNDS[field], field in _EXCLUSIVE_LOW
+        low, high = _BOUNDS[field]
+        is_open = field == "top_p"  # 0 would keep no token at all
         if not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
             bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
             raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
@@ -174,4 +180,3 @@ _LENGTHS = {
 }
 _FIELDS = msgspec.structs.fields(SamplingParams)
 _VALUES = operator.attrgetter(*(info.name for info in _FIELDS))
-_EXCLUSIVE_LOW = {"top_p"}  # top_p=0 would keep no token at all

@@ -318,12 +318,9 @@ class TestRefusals:
                 RequestError,
                 "data_parallel_rank=5: there is no such engine; the ranks here are 0",
             ),
-            (
-                [1],
-                {"priority": "high"},
-                EngineGenerateError,
-                "a frame cannot be decoded: Expected `int`, got `str`",
-            ),
+            ([1], {"priority": "high"}, RequestError, "priority='high' has the wrong type"),
+            ([1], {"priorty": 1}, TypeError, "did you mean 'priority'"),
+            ([1], {"request_id": 5}, RequestError, "request_id=5 must be a str"),
         ],
     )
     def test_a_bad_request_fails_alone(self, served, prompt, fields, error, text):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import threading
 from typing import Any
 
@@ -26,6 +27,15 @@ RANDOM = SamplingParams(temperature=1.0)
 def processor(io: Any = IO, *, client: int = 0, seed: int = 3, **facts: Any) -> InputProcessor:
     model = fake_model(**{"eos_token_ids": (256, 257), **facts})
     return InputProcessor(model, io, 100, seed, client)
+
+
+def ready_request(**fields: Any) -> EngineCoreRequest:
+    return EngineCoreRequest(
+        **{
+            "handle": 77, "request_id": "old", "prompt_token_ids": np.array([1, 2]), "priority": 4,
+            "sampling_params": SamplingParams(), "cache_salt": "salt", "adapter": "lora", **fields,
+        }
+    )  # fmt: skip
 
 
 def one(prompt: Any = "hi", params: SamplingParams = RANDOM, **fields: Any) -> EngineCoreRequest:
@@ -113,8 +123,75 @@ class TestFields:
         assert one(tags=None, priority=None).tags == {}
 
     def test_an_unknown_one_is_a_type_error(self):
-        with pytest.raises(TypeError, match="lora_request"):
+        with pytest.raises(
+            TypeError, match=r"'lora_request' is no keyword of a request; it takes "
+        ):
             one(lora_request="x")
+
+    @pytest.mark.parametrize("ready", [False, True])
+    @pytest.mark.parametrize(
+        ("misspelt", "nearest"), [("priorty", "priority"), ("cache_slat", "cache_salt")]
+    )
+    def test_a_misspelt_one_names_the_nearest(self, misspelt, nearest, ready):
+        with pytest.raises(TypeError, match=f"'{misspelt}' .*did you mean '{nearest}'?"):
+            one(ready_request() if ready else "hi", **{misspelt: 1})
+
+    @pytest.mark.parametrize("name", ["handle", "epoch", "current_wave", "prompt_token_ids"])
+    def test_the_front_ends_own_ones_are_not_for_callers(self, name):
+        with pytest.raises(TypeError, match=f"'{name}' is no keyword of a request"):
+            one(**{name: 1})
+
+    @pytest.mark.parametrize("ready", [False, True])
+    @pytest.mark.parametrize(
+        ("name", "value", "expected"),
+        [
+            ("priority", "high", "`int`, got `str`"),
+            ("priority", True, "`int`, got `bool`"),
+            ("tags", ["a"], "`object`, got `array`"),
+            ("tags", {"a": None}, "`float | str`, got `null`"),
+            ("cache_salt", 5, "`str | null`, got `int`"),
+            ("data_parallel_rank", "0", "`int | null`, got `str`"),
+            ("trace_headers", {"a": 1}, "`str`, got `int`"),
+            ("kv_transfer_params", "x", "`object | null`, got `str`"),
+            ("add_special_tokens", "no", "`bool`, got `str`"),
+        ],
+    )
+    def test_a_wrong_type_names_field_value_and_type(self, name, value, expected, ready):
+        text = f"{name}={value!r} has the wrong type: Expected {expected}"
+        with pytest.raises(RequestError, match=re.escape(text)) as caught:
+            one(ready_request() if ready else "hi", **{name: value})
+        assert caught.value.param == name
+
+    def test_those_beside_a_ready_request_are_applied(self):
+        request = one(ready_request(), priority=7, tags={"a": 2.0}, cache_salt=None)
+        assert (request.priority, request.tags) == (7, {"a": 2.0})
+        assert (request.cache_salt, request.adapter) == ("salt", "lora")
+
+    def test_special_tokens_beside_a_ready_request_are_refused(self):
+        """Its prompt has its tokens already."""
+        with pytest.raises(RequestError, match="add_special_tokens=False: ") as caught:
+            one(ready_request(), add_special_tokens=False)
+        assert caught.value.param == "add_special_tokens"
+
+    @pytest.mark.parametrize(
+        ("name", "value"), [("priority", "high"), ("tags", None), ("adapter", 3)]
+    )
+    def test_a_ready_request_of_wrong_types_is_refused(self, name, value):
+        """Its constructor checks nothing."""
+        with pytest.raises(RequestError, match=f"{name}={value!r} has the wrong type"):
+            one(ready_request(**{name: value}))
+
+    @pytest.mark.parametrize(
+        ("params", "request_id", "text"),
+        [
+            ({"max_tokens": 1}, "r", "sampling_params={'max_tokens': 1} must be a SamplingParams"),
+            (None, "r", "sampling_params=None must be a SamplingParams"),
+            (RANDOM, 5, "request_id=5 must be a str"),
+        ],
+    )
+    def test_what_every_request_needs_has_its_type(self, params, request_id, text):
+        with pytest.raises(RequestError, match=text):
+            processor().process("hi", params, request_id)
 
     @pytest.mark.parametrize(
         ("params", "ids"),

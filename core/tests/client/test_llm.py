@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
+import re
 import signal
 import threading
 import weakref
@@ -10,12 +12,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import psutil
 import pytest
 
-from tenonry import LLM, SamplingParams
+from tenonry import LLM, AsyncLLM, SamplingParams
 from tenonry.errors import ConfigError, EngineDeadError, ModelError, PluginFault, RequestError
 from tenonry.outputs import RequestOutput
+from tenonry.sampling_params import OutputKind
 from tenonry_testkit.fakes import ByteIOProcessor, RecordingStatLogger
 from tenonry_testkit.kernel.engine import fake_config
 from tenonry_testkit.kernel.faulty import CALLS
@@ -155,7 +159,60 @@ class TestGenerate:
         assert capsys.readouterr().err == ""
 
 
+class ShoutingIO(ByteIOProcessor):
+    """Changes every text on its way out; raises for a prompt with an x."""
+
+    def post_process(self, output: RequestOutput) -> RequestOutput:
+        if "x" in (output.prompt or ""):
+            raise ValueError("on purpose")
+        outputs = [msgspec.structs.replace(each, text=f"<{each.text}>") for each in output.outputs]
+        return msgspec.structs.replace(output, outputs=outputs)
+
+
+class TestPostProcess:
+    """IOProcessor.post_process is the last to see an output, here as in AsyncLLM."""
+
+    SAMPLING = SamplingParams(temperature=0, max_tokens=8, output_kind=OutputKind.FINAL)
+
+    def test_the_text_is_the_same_offline_and_online(self, make, monkeypatch):
+        monkeypatch.setattr(ByteIOProcessor, "post_process", ShoutingIO.post_process)
+        llm = make()
+        (offline,) = llm.generate("hello", self.SAMPLING)
+        engine = AsyncLLM(llm.config)
+
+        async def last() -> RequestOutput:
+            return [output async for output in engine.generate("hello", self.SAMPLING, "r")][-1]
+
+        online = asyncio.run(last())
+        engine.shutdown()
+        assert offline.outputs[0].text.startswith("<")
+        assert online.outputs[0].text == offline.outputs[0].text
+
+    def test_one_that_raises_fails_its_request_alone(self, make, monkeypatch):
+        monkeypatch.setattr(ByteIOProcessor, "post_process", ShoutingIO.post_process)
+        bad, good = make().generate(["x", "y"], self.SAMPLING)
+        assert bad.error is not None
+        assert re.match("request 0 failed: plugin .* in post_process: ValueError", bad.error)
+        assert (bad.outputs[0].finish_reason, bad.outputs[0].text) == ("error", "")
+        assert bad.outputs[0].token_ids == []  # what it may have had to remove is not shown
+        assert good.error is None
+        assert good.outputs[0].text.startswith("<")
+
+
 class TestFaults:
+    @pytest.mark.parametrize(
+        ("sampling", "fields", "text"),
+        [
+            ({"max_tokens": 1}, {}, "sampling_params={'max_tokens': 1} must be a SamplingParams"),
+            ([3], {}, "sampling_params=3 must be a SamplingParams"),
+            (GREEDY, {"priority": ["high"]}, "priority='high' has the wrong type"),
+            (GREEDY, {"tags": "a"}, "tags='a' has the wrong type"),
+        ],
+    )
+    def test_a_wrong_type_names_field_value_and_type(self, make, sampling, fields, text):
+        with pytest.raises(RequestError, match=text):
+            make().generate([[1]], sampling, **fields)
+
     def test_a_bad_prompt_is_refused_before_anything_runs(self, make):
         llm = make()
         with pytest.raises(RequestError, match="the prompt is empty"):

@@ -12,7 +12,7 @@ from typing import Any
 from tenonry.client.admission import Admission
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines, OwnedEngines
-from tenonry.client.input_processor import InputProcessor, is_long_text
+from tenonry.client.input_processor import InputProcessor, check_call, is_long_text
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
 from tenonry.client.output_processor import OutputProcessor
@@ -94,8 +94,8 @@ class AsyncLLM:
         """Yield outputs as they come, until the last, whose `finished` is true.
 
         `fields`: priority, tags, cache_salt, data_parallel_rank, trace_headers, kv_transfer_params, add_special_tokens.
-        Raises RequestError (invalid), QueueFullError (try later), EngineGenerateError (this request failed) or
-        EngineDeadError. Cancelling or closing aborts the request.
+        Raises TypeError (no such field), RequestError (invalid), QueueFullError (try later), EngineGenerateError (this
+        request failed) or EngineDeadError. Cancelling or closing aborts the request.
         """
         stream = await self.add_request(prompt, sampling_params, request_id, **fields)
         try:
@@ -126,6 +126,7 @@ class AsyncLLM:
         self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
     ) -> Stream:
         """Accept a request and send it to the engine; `generate` without the loop around it."""
+        check_call(params, request_id)
         self._client.check_alive()
         self._handler.listen()
         with self._admission.holding(params.n):

@@ -5,8 +5,10 @@ One caller request becomes `n` engine requests with handles of their own; the ca
 
 from __future__ import annotations
 
+import difflib
 import itertools
 import random
+import reprlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +22,27 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
 from tenonry.request_limits import RequestLimits, check_request
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
 
 LONG_TEXT_CHARS = 8192  # texts above this are tokenised off the event loop
+OWN_FIELDS = {
+    "handle",
+    "request_id",
+    "prompt_token_ids",
+    "sampling_params",
+    "current_wave",
+    "epoch",
+}
+REQUEST_FIELDS: dict[str, Any] = {
+    info.name: info.type
+    for info in msgspec.structs.fields(EngineCoreRequest)
+    if info.name not in OWN_FIELDS
+}
+CALLER_FIELDS = {
+    **REQUEST_FIELDS,
+    "add_special_tokens": bool,
+}  # what a caller may give, and the types
 
 
 class InputProcessor:
@@ -54,27 +73,36 @@ class InputProcessor:
         add_special_tokens: bool = True,
         **fields: Any,
     ) -> tuple[ProcessedPrompt, list[EngineCoreRequest]]:
-        """The processed prompt, and one engine request per completion. Raises RequestError.
+        """The processed prompt, and one engine request per completion.
 
-        `fields` are fields of EngineCoreRequest (priority, tags, cache_salt, …). `prompt` may be an EngineCoreRequest,
-        whose fields are kept but for the handle.
+        `fields` are `CALLER_FIELDS`; None leaves one out. `prompt` may be an EngineCoreRequest, whose fields are kept
+        but for the handle and those that are given here. Raises RequestError, or TypeError for an unknown field.
         """
+        check_call(params, request_id)
+        given = {name: value for name, value in fields.items() if value is not None}
+        _check_fields({**given, "add_special_tokens": add_special_tokens})
         if isinstance(prompt, EngineCoreRequest):
-            given, prompt = prompt, {"prompt_token_ids": prompt.prompt_token_ids}
+            if not add_special_tokens:
+                raise RequestError(
+                    "add_special_tokens=False: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
+                    "add_special_tokens",
+                )
+            ready = msgspec.structs.replace(prompt, **given)
+            _check_fields({name: getattr(ready, name) for name in REQUEST_FIELDS})
+            prompt = {"prompt_token_ids": ready.prompt_token_ids}
         else:
-            rest = {key: value for key, value in fields.items() if value is not None}
-            given = EngineCoreRequest(
-                handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **rest
+            ready = EngineCoreRequest(
+                handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **given
             )
         processed = self._process_prompt(prompt, params, request_id, add_special_tokens)
         request = msgspec.structs.replace(
-            given,
+            ready,
             request_id=request_id,
             prompt_token_ids=processed.token_ids,
             sampling_params=self._seeded(params, 0),
-            stop_token_ids=given.stop_token_ids or self._stop_token_ids(params),
-            bad_words=given.bad_words or processed.bad_words,
-            features=given.features or processed.features,
+            stop_token_ids=ready.stop_token_ids or self._stop_token_ids(params),
+            bad_words=ready.bad_words or processed.bad_words,
+            features=ready.features or processed.features,
         )
         check_request(request, self._limits)
         request.handle = next(self._handles)
@@ -113,6 +141,26 @@ class InputProcessor:
             return params
         seed = self._seeds.getrandbits(63) if params.seed is None else params.seed + index
         return msgspec.structs.replace(params, seed=((seed + 2**63) % 2**64) - 2**63)
+
+
+def check_call(params: object, request_id: object) -> None:
+    """Raises RequestError unless these are what every request needs."""
+    for field, value, kind in (
+        ("sampling_params", params, SamplingParams),
+        ("request_id", request_id, str),
+    ):
+        if not isinstance(value, kind):
+            raise RequestError(f"{field}={reprlib.repr(value)} must be a {kind.__name__}", field)
+
+
+def _check_fields(fields: Mapping[str, Any]) -> None:
+    """Raises TypeError for one that is not in `CALLER_FIELDS`, RequestError for a value of another type."""
+    for name, value in fields.items():
+        if name not in CALLER_FIELDS:
+            near = difflib.get_close_matches(name, CALLER_FIELDS, n=1)
+            hint = f"did you mean '{near[0]}'?" if near else f"it takes {', '.join(CALLER_FIELDS)}"
+            raise TypeError(f"'{name}' is no keyword of a request; {hint}")
+        check_type(name, value, CALLER_FIELDS[name])
 
 
 def _plain_token_ids(prompt: Any) -> np.ndarray | None:

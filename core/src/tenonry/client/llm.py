@@ -11,16 +11,17 @@ from typing import Any, Self
 
 import msgspec
 
-from tenonry.client.input_processor import InputProcessor
+from tenonry.client.input_processor import InputProcessor, check_call
+from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.engine.core import EngineCore
-from tenonry.errors import ConfigError, EngineDeadError
+from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
-from tenonry.outputs import RequestOutput
+from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.sources import make_config
 
@@ -51,6 +52,7 @@ class LLM:
             self.io_processor = build_io_processor(config, plan, self.model)
             if self.io_processor is not None:
                 parts.callback(self.io_processor.shutdown)
+            self._post_process = post_processor(self.io_processor)
             self._stats = StatManager(config, plan)
             parts.callback(self._stats.shutdown)
             self.engine_core = EngineCore(config, self.model, plan)
@@ -97,20 +99,23 @@ class LLM:
             if sampling_params is None
             else sampling_params
         )
-        params = [given] * len(prompts) if isinstance(given, SamplingParams) else given
+        params = given if isinstance(given, Sequence) else [given] * len(prompts)
         if len(params) != len(prompts):
             raise ConfigError(
                 f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"
             )
         if priority is not None and len(priority) != len(prompts):
             raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
-        prepared = [
-            self._inputs.process(
-                prompt, msgspec.structs.replace(one, output_kind=OutputKind.FINAL), str(next(self._ids)),
-                priority=priority[i] if priority else 0, tags=tags,
+        prepared = []
+        for prompt, one, each in zip(
+            prompts, params, priority or itertools.repeat(0), strict=False
+        ):
+            request_id = str(next(self._ids))
+            check_call(one, request_id)
+            final = msgspec.structs.replace(one, output_kind=OutputKind.FINAL)
+            prepared.append(
+                self._inputs.process(prompt, final, request_id, priority=each, tags=tags)
             )
-            for i, (prompt, one) in enumerate(zip(prompts, params, strict=True))
-        ]  # fmt: skip
         return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
     def chat(
@@ -152,7 +157,17 @@ class LLM:
             self.engine_core.has_work()
         ):  # workers hear of rows that left, so that nothing is held between calls
             self._step()
-        return [output for stream in streams if (output := stream.take()) is not None]
+        return [self._finished(output) for stream in streams if (output := stream.take())]
+
+    def _finished(self, output: RequestOutput) -> RequestOutput:
+        """The output after the IO processor's last look; without its content where that failed."""
+        if self._post_process is None or output.error is not None:
+            return output
+        try:
+            return self._post_process(output)
+        except (EngineGenerateError, RequestError) as error:
+            failed = [CompletionOutput(each.index, "", [], "error") for each in output.outputs]
+            return msgspec.structs.replace(output, outputs=failed, error=str(error))
 
     def _step(self) -> None:
         try:

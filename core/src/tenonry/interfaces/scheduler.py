@@ -104,10 +104,6 @@ class Scheduler(Plugin[SchedulerContext], ABC):
         """True while a request is unfinished or a `gone` row was not sent yet."""
 
     @abstractmethod
-    def has_unfinished_requests(self) -> bool:
-        """True while a request is unfinished."""
-
-    @abstractmethod
     def get_request_counts(self) -> tuple[int, int]:
         """(running, waiting)."""
 
