@@ -105,7 +105,6 @@ class TestRefused:
             ({"tags": dict.fromkeys(map(str, range(17)), 1.0)}, "tags", "17 tags; at most 16"),
             ({"tags": {"k": "v" * 257}}, "tags", "tag 'k' is longer than 256"),
             ({"tags": {"k" * 257: 1.0}}, "tags", "longer than 256"),
-            ({"pooling_params": {}}, "pooling_params", "pooling is not available"),
             (
                 sampling(structured_output={"json": "{}"}),
                 "structured_output",
@@ -183,7 +182,7 @@ def test_every_field_of_a_request_is_bounded_or_reserved():
     """A new field needs a bound, or a reason to have none: opaque to the kernel, or an integer of the wire."""
     bounded = {
         "request_id", "prompt_token_ids", "sampling_params", "output_token_ids", "stop_token_ids", "bad_words",
-        "cache_salt", "tags", "adapter", "pooling_params",
+        "cache_salt", "tags", "adapter",
     }  # fmt: skip
     opaque = {"features", "kv_transfer_params", "trace_headers"}
     numbers = {"handle", "priority", "data_parallel_rank", "current_wave", "epoch"}

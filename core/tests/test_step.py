@@ -250,6 +250,6 @@ def test_a_done_future_is_done():
     assert future.result(timeout=0) is output
 
 
-@pytest.mark.parametrize("code", [RowFailure.NUMERICAL, RowFailure.SAMPLING, RowFailure.MEMORY])
+@pytest.mark.parametrize("code", [RowFailure.NUMERICAL, RowFailure.SAMPLING])
 def test_every_failure_code_has_a_text(code):
     assert RowFailure.TEXT[code]

@@ -28,9 +28,7 @@ class RequestType(enum.Enum):
 
     ADD = b"\x00"
     ABORT = b"\x01"
-    START_DP_WAVE = b"\x02"
     UTILITY = b"\x03"
-    EXECUTOR_FAILED = b"\x04"  # never on the wire: the engine tells itself
 
 
 class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_only=True):
@@ -53,7 +51,6 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
     tags: dict[str, str | float] = {}
     adapter: str | None = None
     features: dict[str, Any] | None = None
-    pooling_params: dict[str, Any] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     data_parallel_rank: int | None = None

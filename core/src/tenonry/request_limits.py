@@ -28,8 +28,6 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     _check_texts(request)
     if request.sampling_params.structured_output is not None:
         raise RequestError("structured output is not available in this engine", "structured_output")
-    if request.pooling_params is not None:
-        raise RequestError("pooling is not available in this engine", "pooling_params")
 
 
 def _check_prompt(request: EngineCoreRequest, max_model_len: int) -> None:

@@ -63,8 +63,6 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
     new_block_row: I32 = NO_ROWS
     new_block_group: I32 = NO_ROWS
     new_block_id: I32 = NO_ROWS
-    draft_offsets: I32 | None = None
-    draft_token_ids: I32 | None = None
     generation: I32 = NO_ROWS
     total_tokens: int = 0
     connector_metadata: Any = None
@@ -121,12 +119,10 @@ class RowFailure:
 
     NUMERICAL = 1  # the row's logits hold NaN
     SAMPLING = 2  # the row's parameters leave no token to sample
-    MEMORY = 3
 
     TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
-        MEMORY: "the device ran out of memory on this request",
     }
 
 

@@ -130,7 +130,6 @@ class TestAddRequest:
             ({"stop_ids": (2**31,)}, "stop_token_ids"),
             ({"tags": {"k": "v" * 1000}}, "tag 'k'"),
             ({"structured_output": {"json": "{}"}}, "structured output is not available"),
-            ({"pooling_params": {}}, "pooling is not available"),
             (
                 {"adapter": "style"},
                 "adapter='style': worker '.*FakeWorker' does not support 'lora'",

@@ -174,12 +174,10 @@ class EngineLoop:
                 self.core.abort_requests(
                     [handle for handle in handles if client_of(handle) == client]
                 )
-            elif kind is RequestType.UTILITY:
+            else:
                 call = self._call_decoder.decode(frames[1:])
                 self.pulse.pause()  # nobody knows how long it takes
                 self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
-            else:
-                raise WireError(f"{kind.name} is not accepted from a front end")
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
             self._arrived()  # it may have been a request
