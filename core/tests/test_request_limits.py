@@ -15,6 +15,7 @@ from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.request_limits import (
     MAX_BAD_WORD_TOKENS,
+    MAX_FEATURE_BYTES,
     MAX_NAME_CHARS,
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
@@ -22,6 +23,7 @@ from tenonry.request_limits import (
     check_request,
 )
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Adapter
 
 LIMITS = RequestLimits(max_model_len=10, vocab_size=100)
 
@@ -50,7 +52,12 @@ class TestAccepted:
             {"stop_token_ids": tuple(range(MAX_STOP_IDS))},
             {"stop_token_ids": (100, 2**31 - 1)},  # a model's end id may lie outside its vocabulary
             {"bad_words": ((1, 2), (99,))},
-            {"cache_salt": "x" * MAX_NAME_CHARS, "adapter": "x" * MAX_NAME_CHARS},
+            {
+                "cache_salt": "x" * MAX_NAME_CHARS,
+                "adapter": Adapter("x" * MAX_NAME_CHARS, "x" * MAX_NAME_CHARS),
+            },
+            {"features": {str(i): np.zeros((2, 0), np.bool_) for i in range(100)}},
+            {"features": {"image": np.array(1.5, np.float32)}},
             {
                 "tags": {
                     f"{i}" * MAX_TAG_CHARS if i < 10 else f"{i}": "v" * MAX_TAG_CHARS
@@ -101,7 +108,33 @@ class TestRefused:
             ),
             ({"request_id": None}, "request_id", f"more than {MAX_NAME_CHARS}"),
             ({"cache_salt": "x" * 257}, "cache_salt", "more than 256"),
-            ({"adapter": "x" * 257}, "adapter", "more than 256"),
+            ({"adapter": Adapter("x" * 257, "1f")}, "adapter", "more than 256"),
+            ({"adapter": Adapter("x", "1" * 257)}, "adapter", "more than 256"),
+            (
+                {"features": {"a": [1]}},
+                "features",
+                r"feature 'a' must be a numpy array .*, not \[1\]",
+            ),
+            (
+                {"features": {"a": np.array(["x"])}},
+                "features",
+                r"feature 'a' must be .*, not array\(\['x'\]",
+            ),
+            (
+                {"features": {"a": np.array([None])}},
+                "features",
+                r"feature 'a' must be .*, not array\(\[None\]",
+            ),
+            (
+                {
+                    "features": {
+                        "a": np.broadcast_to(np.int8(0), MAX_FEATURE_BYTES),
+                        "b": np.ones(1),
+                    }
+                },
+                "features",
+                f"{MAX_FEATURE_BYTES + 8} bytes; at most {MAX_FEATURE_BYTES}",
+            ),
             ({"tags": dict.fromkeys(map(str, range(17)), 1.0)}, "tags", "17 tags; at most 16"),
             ({"tags": {"k": "v" * 257}}, "tags", "tag 'k' is longer than 256"),
             ({"tags": {"k" * 257: 1.0}}, "tags", "longer than 256"),
@@ -182,9 +215,9 @@ def test_every_field_of_a_request_is_bounded_or_reserved():
     """A new field needs a bound, or a reason to have none: opaque to the kernel, or an integer of the wire."""
     bounded = {
         "request_id", "prompt_token_ids", "sampling_params", "output_token_ids", "stop_token_ids", "bad_words",
-        "cache_salt", "tags", "adapter",
+        "cache_salt", "tags", "adapter", "features",
     }  # fmt: skip
-    opaque = {"features", "kv_transfer_params", "trace_headers"}
+    opaque = {"kv_transfer_params", "trace_headers"}
     numbers = {"handle", "priority", "data_parallel_rank", "current_wave", "epoch"}
     assert {
         field.name for field in msgspec.structs.fields(EngineCoreRequest)

@@ -64,8 +64,8 @@ RECORDS = {
     "KV connectors": ["interfaces.kv_connector:BlockStore", "interfaces.kv_connector:KVConnectorRole"],
     "Executors and workers": [
         "kv_cache:KVCacheGroup", "kv_cache:MemoryReport", "kv_cache:KVCacheConfig", "step:SchedulerOutput",
-        "step:NewRow", "step:ModelRunnerOutput", "step:TokenLogprobs", "step:PromptLogprobs", "step:RowFailure",
-        "step:StepFuture", "step:DoneFuture", "step:BatchState", "step:StepInputs",
+        "step:NewRow", "step:Adapter", "step:ModelRunnerOutput", "step:TokenLogprobs", "step:PromptLogprobs",
+        "step:RowFailure", "step:StepFuture", "step:DoneFuture", "step:BatchState", "step:StepInputs",
     ],
     "Launchers": ["interfaces.launcher:EngineSpec"],
     "Commands": ["interfaces.command:Command"],

@@ -16,7 +16,7 @@ import numpy as np
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
 from tenonry.stats import SchedulerStats
-from tenonry.step import I32, NO_ROWS, PromptLogprobs, TokenLogprobs
+from tenonry.step import I32, NO_ROWS, Adapter, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
 MAX_TAGS = 16
@@ -49,8 +49,8 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
     bad_words: tuple[tuple[int, ...], ...] = ()
     cache_salt: str | None = None
     tags: dict[str, str | float] = {}
-    adapter: str | None = None
-    features: dict[str, Any] | None = None
+    adapter: Adapter | None = None
+    features: dict[str, np.ndarray] | None = None
     kv_transfer_params: dict[str, Any] | None = None
     trace_headers: dict[str, str] | None = None
     data_parallel_rank: int | None = None

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import msgspec
+import numpy as np
 
 from tenonry.errors import RequestError
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
 from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
 MAX_TAG_CHARS = 256
-MAX_NAME_CHARS = 256  # request id, cache salt, adapter
+MAX_NAME_CHARS = 256  # request id, cache salt, name and digest of an adapter
+MAX_FEATURE_BYTES = 1 << 28  # all features of one request
 MAX_STOP_IDS = 1024
 MAX_BAD_WORD_TOKENS = 4096
 
@@ -26,6 +31,7 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     _check_prompt(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
+    _check_features(request.features or {})
     if request.sampling_params.structured_output is not None:
         raise RequestError("structured output is not available in this engine", "structured_output")
 
@@ -70,8 +76,12 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
 
 
 def _check_texts(request: EngineCoreRequest) -> None:
-    for field in ("request_id", "cache_salt", "adapter"):
-        if len(getattr(request, field) or "") > MAX_NAME_CHARS:
+    adapter = request.adapter
+    texts = {"request_id": request.request_id, "cache_salt": request.cache_salt}
+    if adapter is not None:
+        texts["adapter"] = max(adapter.name, adapter.digest, key=len)
+    for field, text in texts.items():
+        if len(text or "") > MAX_NAME_CHARS:
             raise RequestError(f"{field} has more than {MAX_NAME_CHARS} characters", field)
     if len(request.tags) > MAX_TAGS:
         raise RequestError(f"{len(request.tags)} tags; at most {MAX_TAGS} are allowed", "tags")
@@ -80,3 +90,19 @@ def _check_texts(request: EngineCoreRequest) -> None:
             raise RequestError(
                 f"tag '{key[:32]}' is longer than {MAX_TAG_CHARS} characters", "tags"
             )
+
+
+def _check_features(features: Mapping[str, Any]) -> None:
+    num_bytes = 0
+    for name, array in features.items():
+        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
+            raise RequestError(
+                f"feature '{name}' must be a numpy array of numbers or booleans, not {array!r:.40}",
+                "features",
+            )
+        num_bytes += array.nbytes
+    if num_bytes > MAX_FEATURE_BYTES:
+        raise RequestError(
+            f"the features have {num_bytes} bytes; at most {MAX_FEATURE_BYTES} are allowed",
+            "features",
+        )

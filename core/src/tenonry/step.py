@@ -23,6 +23,13 @@ KNOWN_TO_WORKER = (
 )  # in `next_token`: the ids were sent with the row, or sampled by the worker itself
 
 
+class Adapter(msgspec.Struct, array_like=True, frozen=True):
+    """An adapter of the model. `name` is for people; `digest` of its content decides who may share K/V."""
+
+    name: str
+    digest: str
+
+
 class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     """A request that starts running in `row`, or comes back after preemption.
 
@@ -40,8 +47,8 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     sampling: SamplingParams
     stop_token_ids: tuple[int, ...] = ()
     bad_words: tuple[tuple[int, ...], ...] = ()
-    adapter: str | None = None
-    features: dict[str, Any] | None = None
+    adapter: Adapter | None = None
+    features: dict[str, np.ndarray] | None = None
 
 
 class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):

@@ -22,6 +22,7 @@ from tenonry.interfaces.stat_logger import StatLoggerContext
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import RequestType
 from tenonry.stats import SchedulerStats
+from tenonry.step import Adapter
 from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
@@ -409,9 +410,10 @@ class TestLockstep:
         )  # fmt: skip
 
         async def main() -> list[int]:
+            adapter = Adapter("none", "1f")
             with pytest.raises(EngineGenerateError, match="does not support 'lora'"):
                 await collect(
-                    served.engine, [3], params(), "refused", data_parallel_rank=0, adapter="none"
+                    served.engine, [3], params(), "refused", data_parallel_rank=0, adapter=adapter
                 )
             async with asyncio.timeout(10):
                 await asyncio.sleep(0.2)

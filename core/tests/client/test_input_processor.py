@@ -16,6 +16,7 @@ from tenonry.handle import CLIENT_SHIFT
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Adapter
 from tenonry_testkit.fakes import ByteIOProcessor
 from tenonry_testkit.fakes.model import fake_model
 
@@ -33,7 +34,7 @@ def ready_request(**fields: Any) -> EngineCoreRequest:
     return EngineCoreRequest(
         **{
             "handle": 77, "request_id": "old", "prompt_token_ids": np.array([1, 2]), "priority": 4,
-            "sampling_params": SamplingParams(), "cache_salt": "salt", "adapter": "lora", **fields,
+            "sampling_params": SamplingParams(), "cache_salt": "salt", "adapter": Adapter("lora", "1f"), **fields,
         }
     )  # fmt: skip
 
@@ -165,7 +166,7 @@ class TestFields:
     def test_those_beside_a_ready_request_are_applied(self):
         request = one(ready_request(), priority=7, tags={"a": 2.0}, cache_salt=None)
         assert (request.priority, request.tags) == (7, {"a": 2.0})
-        assert (request.cache_salt, request.adapter) == ("salt", "lora")
+        assert (request.cache_salt, request.adapter) == ("salt", Adapter("lora", "1f"))
 
     def test_special_tokens_beside_a_ready_request_are_refused(self):
         """Its prompt has its tokens already."""

@@ -21,6 +21,7 @@ from tenonry.client.load_balancer import (
 )
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Adapter
 
 ENGINES = [0, 1, 2, 3]
 
@@ -121,7 +122,9 @@ def test_an_engine_that_left_has_no_claim():
     assert balancer.pick(prompt, rest, idle) in rest
 
 
-@pytest.mark.parametrize(("field", "value"), [("cache_salt", "mine"), ("adapter", "poet")])
+@pytest.mark.parametrize(
+    ("field", "value"), [("cache_salt", "mine"), ("adapter", Adapter("poet", "1f"))]
+)
 def test_salt_and_adapter_separate_what_is_cached(field, value):
     prompt = words(1, 64)
     plain, other = request(prompt), request(prompt, **{field: value})

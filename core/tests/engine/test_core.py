@@ -14,6 +14,7 @@ from tenonry.errors import ContractViolation, PluginFault
 from tenonry.handle import make_handle
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
+from tenonry.step import Adapter
 from tenonry_testkit.fakes import VirtualClock
 from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
 from tenonry_testkit.kernel.faulty import CALLS, SCHEDULER_METHODS
@@ -131,11 +132,11 @@ class TestAddRequest:
             ({"tags": {"k": "v" * 1000}}, "tag 'k'"),
             ({"structured_output": {"json": "{}"}}, "structured output is not available"),
             (
-                {"adapter": "style"},
-                "adapter='style': worker '.*FakeWorker' does not support 'lora'",
+                {"adapter": Adapter("style", "1f")},
+                r"adapter=Adapter\(name='style', .*: worker '.*FakeWorker' does not support 'lora'",
             ),
             (
-                {"features": {"image": [1]}},
+                {"features": {"image": np.ones(2)}},
                 "features={'image': .*}: worker '.*' does not support 'features'",
             ),
             ({"max_tokens": 2, "output_token_ids": [1, 2]}, "nothing is left to generate"),

@@ -19,7 +19,7 @@ from tenonry.errors import WireError
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, UtilityCall
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import I32, NewRow, SchedulerOutput, TokenLogprobs
+from tenonry.step import I32, Adapter, NewRow, SchedulerOutput, TokenLogprobs
 from tenonry.transport import serial
 from tenonry.transport.serial import INLINE_BYTES, MAX_FRAMES, Decoder, Encoder, to_plain
 
@@ -98,6 +98,46 @@ class TestRoundTrip:
         assert back.prompt_token_ids.tolist() == [0, 1, 2, 3, 4]
         back.prompt_token_ids = request.prompt_token_ids
         assert to_plain(back) == to_plain(request)
+
+    @pytest.mark.parametrize("threshold", [0, INLINE_BYTES])
+    def test_features_come_back_as_typed_arrays(self, threshold):
+        """In a request to the engine, and in a row to the workers of another process."""
+        features = {
+            "pixels": np.linspace(0, 1, 12, dtype=np.float32).reshape(3, 4),
+            "positions": np.arange(5, dtype=np.int64),
+            "mask": np.array([[True, False]]),
+            "scale": np.array(2.5, np.float32),
+            "none": np.empty((0, 7), np.float32),
+            "large": np.arange(INLINE_BYTES, dtype=np.int64),
+        }
+        params = SamplingParams()
+        ids = np.arange(3, dtype=np.int32)
+        adapter = Adapter("style", "1f")
+        request = EngineCoreRequest(
+            handle=1, request_id="r", prompt_token_ids=ids, sampling_params=params, adapter=adapter,
+            features=features,
+        )  # fmt: skip
+        row = NewRow(
+            row=0, handle=1, token_ids=ids, num_computed=0, num_output=0, block_ids=(ids,),
+            sampling=params, adapter=adapter, features=features,
+        )  # fmt: skip
+        with mock.patch.object(serial, "INLINE_BYTES", threshold):
+            request_back = round_trip(request, EngineCoreRequest)
+            step_back = round_trip(SchedulerOutput(step_id=0, new=[row]), SchedulerOutput)
+        for back in (request_back, step_back.new[0]):
+            assert back.adapter == adapter
+            assert back.features.keys() == features.keys()
+            for name, array in features.items():
+                assert same(array, back.features[name]), name
+
+    def test_arrays_beyond_the_most_frames_travel_inline(self):
+        """A step may start many requests with features at once."""
+        array = np.arange(3)
+        with mock.patch.object(serial, "INLINE_BYTES", 0):
+            frames = Encoder().encode(Letter(array, [array] * MAX_FRAMES))
+        assert len(frames) == MAX_FRAMES
+        back = Decoder(Letter).decode(frames)
+        assert all(same(array, other) for other in back.more)
 
     def test_outputs_and_steps_come_back(self):
         outputs = EngineCoreOutputs(

@@ -11,7 +11,7 @@ from tenonry.errors import ModelError, RequestError, Unsupported
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import SchedulerOutput
+from tenonry.step import Adapter, SchedulerOutput
 from tenonry_testkit.fakes import (
     ByteIOProcessor,
     FakeKVError,
@@ -45,10 +45,10 @@ class TestTokenModel:
     def test_a_completion_is_made_of_next_tokens(self, windows):
         model, tokens = TokenModel(vocab_size=100, seed=3, windows=windows), [1, 2, 3]
         whole = model.complete(
-            tokens, SamplingParams(max_tokens=20), max_model_len=64, adapter="a"
+            tokens, SamplingParams(max_tokens=20), max_model_len=64, adapter=Adapter("a", "1")
         ).token_ids
         for token in whole:
-            assert model.next_token(tokens, 3, PARAMS, adapter="a") == token
+            assert model.next_token(tokens, 3, PARAMS, adapter=Adapter("a", "1")) == token
             tokens.append(token)
         assert len(whole) == 20
 
@@ -58,7 +58,7 @@ class TestTokenModel:
             self.model.next_token(tokens, 4, PARAMS),
             self.model.next_token(tokens, 3, PARAMS),
             self.model.next_token(tokens, 4, SamplingParams(seed=1)),
-            self.model.next_token(tokens, 4, PARAMS, adapter="a"),
+            self.model.next_token(tokens, 4, PARAMS, adapter=Adapter("a", "1")),
             TokenModel(vocab_size=1_000_003, seed=1).next_token(tokens, 4, PARAMS),
         }
         assert len(found) == 5
@@ -91,8 +91,9 @@ class TestTokenModel:
     def test_context_length_ends_it(self):
         assert len(self.model.complete([1] * 5, PARAMS, max_model_len=7).token_ids) == 2
 
-    def test_names_have_different_salts(self):
-        assert len({text_salt(name) for name in (None, "a", "b", "ab", "ba")}) == 5
+    def test_contents_of_adapters_have_different_salts(self):
+        adapters = (None, *(Adapter("x", digest) for digest in ("a", "b", "ab", "ba")))
+        assert len({text_salt(adapter) for adapter in adapters}) == 5
 
 
 class TestFakeWorker:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
+import numpy as np
 
 from tenonry.errors import RequestError
 from tenonry.info import ModelInfo
@@ -30,7 +31,7 @@ class ProcessedPrompt(msgspec.Struct, kw_only=True):
     token_ids: I32
     text: str | None = None
     bad_words: tuple[tuple[int, ...], ...] = ()
-    features: dict[str, Any] | None = None
+    features: dict[str, np.ndarray] | None = None
 
 
 class Detokenizer(Protocol):

@@ -42,7 +42,8 @@ class Encoder:
         if isinstance(value, np.ndarray):
             text = _TEXTS.get(value.dtype)
             if text is not None:
-                data = value.tobytes() if value.nbytes <= INLINE_BYTES else self._refer_to(value)
+                is_inline = value.nbytes <= INLINE_BYTES or len(self._frames) == MAX_FRAMES
+                data = value.tobytes() if is_inline else self._refer_to(value)
                 return (text, data) if value.ndim == 1 else (text, value.shape, data)
             native = value.dtype.newbyteorder("=")
             if native in _TEXTS and native != value.dtype:

@@ -26,11 +26,12 @@ class BlockHasher:
         self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
 
     def seed(self, request: Request) -> bytes:
-        """The digest before the first block: the cache salt (a tenant's own), the adapter and the features."""
+        """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features."""
         source = request.source
         if source.cache_salt is None and source.adapter is None and not source.features:
             return self._root
-        parts = (source.cache_salt, source.adapter, source.features)
+        adapter = None if source.adapter is None else source.adapter.digest
+        parts = (source.cache_salt, adapter, source.features)
         return sha256(self._root + self._encoder.encode(parts)).digest()
 
     def extend_each(self, chains: list[list[bytes]], data: bytes) -> list[bytes]:

@@ -28,6 +28,7 @@ import pytest
 from hypothesis import Phase
 
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
+from tenonry.step import Adapter
 from tenonry_testkit.fakes.kv_store import FakeKVStore
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.harness import SchedulerHarness
@@ -196,7 +197,7 @@ class KVConnectorContract:
         """Another tenant's salt and another adapter find nothing."""
         plain = Send(length=14, max_tokens=2)
         salted = dataclasses.replace(plain, cache_salt="tenant-1")
-        adapted = dataclasses.replace(plain, adapter="a")
+        adapted = dataclasses.replace(plain, adapter=Adapter("a", "1"))
         for first, seconds in ((plain, (salted, adapted)), (salted, (plain, adapted))):
             folder = self.folder()
             self._lifetime(folder, [first])

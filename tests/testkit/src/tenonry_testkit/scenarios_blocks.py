@@ -8,6 +8,7 @@ from typing import Any
 
 from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.outputs import FinishReason
+from tenonry.step import Adapter
 from tenonry_testkit.fakes.connector import STORES, MemoryConnector, MemoryOptions
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.rules import CACHE_IS_PRIVATE, NOTHING_LEAKS, expect
@@ -43,8 +44,9 @@ def the_cache_is_private(make_harness: MakeHarness) -> None:
         {},
         {"cache_salt": "tenant-1"},
         {"cache_salt": "tenant-2"},
-        {"adapter": "a"},
-        {"adapter": "a", "cache_salt": "tenant-1"},
+        {"adapter": Adapter("a", "1")},
+        {"adapter": Adapter("a", "2")},
+        {"adapter": Adapter("a", "1"), "cache_salt": "tenant-1"},
         {"prompt_logprobs": 1},
     ]
     for change in changes:

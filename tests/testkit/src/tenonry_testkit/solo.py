@@ -13,7 +13,7 @@ import numpy as np
 from tenonry.interfaces.worker import Worker
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry.step import Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.spec import HarnessSpec
 
@@ -33,7 +33,7 @@ class SoloOracle:
         *,
         max_model_len: int,
         stop_ids: Sequence[int] = (),
-        adapter: str | None = None,
+        adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
         """As `spec.Oracle.complete`."""

@@ -13,7 +13,7 @@ from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry.step import Adapter, ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
@@ -79,7 +79,7 @@ class Oracle(Protocol):
         *,
         max_model_len: int,
         stop_ids: Sequence[int] = (),
-        adapter: str | None = None,
+        adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
         """The output tokens after the `delivered` ones, and how it ends."""

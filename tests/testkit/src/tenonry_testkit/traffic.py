@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 import hypothesis.strategies as st
 
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
 from tenonry_testkit.spec import HarnessSpec
@@ -32,7 +33,7 @@ class Send:
     num_delivered: int = 0
     priority: int = 0
     client: int = 0
-    adapter: str | None = None
+    adapter: Adapter | None = None
     cache_salt: str | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
@@ -188,7 +189,7 @@ def sends(
     if delivered:
         plain["num_delivered"] = st.just(0) | st.integers(0, 4)
     if varied:
-        plain["adapter"] = st.sampled_from((None, None, "a", "b"))
+        plain["adapter"] = st.sampled_from((None, None, Adapter("a", "1"), Adapter("a", "2")))
         plain["cache_salt"] = st.sampled_from((None, None, "tenant-1", "tenant-2"))
         plain["client"] = st.integers(0, 1)
         plain["priority"] = st.integers(0, 2)

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
+from tenonry.step import Adapter
 
 U64 = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -38,10 +39,10 @@ def mix_int(value: int) -> int:
     return value ^ (value >> 31)
 
 
-def text_salt(text: str | None) -> int:
-    """A number for an adapter's name; 0 for none."""
+def text_salt(adapter: Adapter | None) -> int:
+    """A number for an adapter's content; 0 for none."""
     salt = 0
-    for byte in (text or "").encode():
+    for byte in (adapter.digest if adapter else "").encode():
         salt = mix_int(salt * 257 + byte + 1)
     return salt
 
@@ -100,7 +101,7 @@ class TokenModel:
         num_prompt: int,
         params: SamplingParams,
         stop_ids: Sequence[int] = (),
-        adapter: str | None = None,
+        adapter: Adapter | None = None,
     ) -> int | None:
         """What a request with these tokens samples next, computed from nothing else."""
         kv = self.kv(np.asarray([token_ids], np.int32), np.array([text_salt(adapter)], np.uint64))[
@@ -119,7 +120,7 @@ class TokenModel:
         *,
         max_model_len: int,
         stop_ids: Sequence[int] = (),
-        adapter: str | None = None,
+        adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
         """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
