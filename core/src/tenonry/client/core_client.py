@@ -1,7 +1,6 @@
 """The front end's link to its engines: one socket towards all of them, one back; requests, outputs, calls, deaths.
 
-Lives in the process of a front end; all methods run on the event loop's thread, or before there is one, but for
-`engine_died`.
+All methods but `engine_died` run on the event loop's thread, or before there is a loop. Front end.
 """
 
 from __future__ import annotations
@@ -47,23 +46,21 @@ logger = logging.getLogger(__name__)
 class EngineLink:
     """One engine as this front end sees it.
 
-    `requests`: handles that run there. `dead`: why it is, or nothing.
+    `requests`: handles that run there. `dead`: why the engine is dead, or empty.
     """
 
     __slots__ = ("dead", "epoch", "identity", "index", "requests")
 
     def __init__(self, facts: EngineFacts) -> None:
-        self.index, self.epoch, self.identity = (
-            facts.index,
-            facts.epoch,
-            engine_identity(facts.index),
-        )
+        self.index = facts.index
+        self.epoch = facts.epoch
+        self.identity = engine_identity(facts.index)
         self.requests: set[int] = set()
         self.dead = ""
 
 
 class CoreClient:
-    """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that says it dies.
+    """The sockets to all engines. `on_death(engine index, reason)` is called once for an engine that reports its end.
 
     `frames_dropped` counts what could not be decoded or was of another epoch. `dead`: why no request can be served.
     `leaving`: engines that get no new requests.
@@ -76,12 +73,14 @@ class CoreClient:
         curve: CurveKeys | None = None,
         index: int = 0,
     ) -> None:
-        self._on_death, self._curve, self.frames_dropped = on_death, curve, 0
+        self._on_death = on_death
+        self._curve = curve
+        self.frames_dropped = 0
         self.dead: str | None = None
         self.engines: dict[int, EngineLink] = {}
         self.leaving: set[int] = set()
-        self._heard_on_input: set[int] = set()
-        self._heard_on_output: set[int] = set()
+        self._connected_inputs: set[int] = set()
+        self._connected_outputs: set[int] = set()
         self._balancer = LoadBalancer(config.load_balancing, config.seed + index)
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
@@ -95,7 +94,7 @@ class CoreClient:
 
     # ------------------------------------------------------------------ engines
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
-        """Be found at these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
+        """Bind these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
         self.check_alive()
         if self._input is None or self._output is None:
             self._input = make_socket(
@@ -112,21 +111,21 @@ class CoreClient:
     def add_engines(
         self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None
     ) -> None:
-        """Engines that are ready; requests may go to them from now on."""
-        for one in facts:
-            self.engines[one.index] = EngineLink(one)
+        """Add engines that are ready; requests may go to them from now on."""
+        for engine in facts:
+            self.engines[engine.index] = EngineLink(engine)
         if coordinator is not None:
             self._coordinator.connect(coordinator)
 
     def unheard(self) -> set[int]:
-        """Engines that have not connected both sockets yet. Each says one word on each when it does; `receive` hears
-        the one on the way back. Raises EngineDeadError after `close`.
+        """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` takes the one
+        on the way back. Raises EngineDeadError after `close`.
         """
         self.check_alive()
         source, _ = self._sockets()
         while (frames := receive_frames(source)) is not None:
-            self._heard_on_input.add(engine_index_of(frames[0]))
-        return set(self.engines) - (self._heard_on_input & self._heard_on_output)
+            self._connected_inputs.add(engine_index_of(frames[0]))
+        return set(self.engines) - (self._connected_inputs & self._connected_outputs)
 
     def _sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
         if self._input is None or self._output is None:
@@ -134,7 +133,7 @@ class CoreClient:
         return self._input, self._output
 
     def engine_died(self, index: int, reason: str) -> None:
-        """From any thread: nothing goes there from now on. `remove_engine` follows."""
+        """From any thread: send nothing there from now on. `remove_engine` follows."""
         link = self.engines.get(index)
         if link is not None:
             link.dead = reason
@@ -143,7 +142,7 @@ class CoreClient:
 
     def remove_engine(self, index: int, reason: str) -> list[int]:
         """Forget an engine; returns the handles that ran there. Calls that wait for it fail."""
-        for indexes in (self._heard_on_input, self._heard_on_output, self.leaving):
+        for indexes in (self._connected_inputs, self._connected_outputs, self.leaving):
             indexes.discard(index)
         link = self.engines.pop(index, None)
         if link is None:
@@ -154,11 +153,9 @@ class CoreClient:
         return sorted(link.requests)
 
     def load(self, index: int) -> int:
-        """Requests of an engine: as published, or our own times the number of front ends, whichever is more."""
-        return max(
-            len(self.engines[index].requests) * self.num_clients,
-            self._coordinator.loads.get(index, 0),
-        )
+        """Requests of an engine: the published number, or this front end's own times the number of front ends."""
+        own = len(self.engines[index].requests) * self.num_clients
+        return max(own, self._coordinator.loads.get(index, 0))
 
     # ------------------------------------------------------------------ to the engines
     def add_requests(self, requests: Sequence[EngineCoreRequest]) -> None:
@@ -170,7 +167,8 @@ class CoreClient:
         self._coordinator.refresh()
         link = self._choose(requests[0])
         for request in requests:
-            request.epoch, request.current_wave = link.epoch, self._coordinator.wave
+            request.epoch = link.epoch
+            request.current_wave = self._coordinator.wave
             try:
                 frames = self._encoder.encode(request)
             except (TypeError, ValueError, OverflowError) as error:
@@ -202,14 +200,12 @@ class CoreClient:
         ]
 
     def abort_requests(self, handles: Sequence[int]) -> None:
-        """Tell engines to end requests; a dead engine has ended them already."""
+        """End requests in their engines; a dead engine has ended them already."""
         for link in self.engines.values():
             theirs = link.requests.intersection(handles)
             if theirs:
                 link.requests -= theirs
-                with contextlib.suppress(
-                    EngineDeadError
-                ):  # one that is gone keeps no other from hearing it
+                with contextlib.suppress(EngineDeadError):  # the other engines get theirs
                     self._send(link, RequestType.ABORT, *self._encoder.encode(sorted(theirs)))
 
     async def call(self, method: str, *args: Any) -> list[Any]:
@@ -240,10 +236,9 @@ class CoreClient:
             raise EngineDeadError(f"the engine is gone: {self.dead}")
 
     def _send(self, link: EngineLink, kind: RequestType, *frames: Any) -> None:
+        target, _ = self._sockets()
         try:
-            send_frames(
-                self._sockets()[0], (link.identity, kind.value, *frames), copy=len(frames) < 4
-            )
+            send_frames(target, (link.identity, kind.value, *frames), copy=len(frames) < 4)
         except zmq.ZMQError as error:
             raise EngineDeadError(
                 f"engine {link.index} cannot be reached: {error.strerror}"
@@ -265,8 +260,8 @@ class CoreClient:
         return None
 
     def _decode(self, frames: list[bytes]) -> EngineCoreOutputs | None:
-        if len(frames[0]) == IDENTITY_BYTES:  # the first word of an engine
-            self._heard_on_output.add(engine_index_of(frames[0]))
+        if len(frames[0]) == IDENTITY_BYTES:  # the first frame of an engine
+            self._connected_outputs.add(engine_index_of(frames[0]))
             return None
         try:
             outputs = self._decoder.decode(frames)
@@ -296,7 +291,7 @@ class CoreClient:
             future.set_result(result.result)
 
     def fail_calls(self, error: Exception, engine: int | None = None) -> None:
-        """Every call that waits for an answer, of one engine or of any, raises."""
+        """Every call that waits for an answer of this engine, or of any, raises."""
         for (index, _), future in self._calls.items():
             if engine in {None, index} and not future.done():
                 future.set_exception(error)
@@ -304,8 +299,7 @@ class CoreClient:
     def close(self) -> None:
         """Remove the sockets. Idempotent."""
         self.dead = self.dead or "it was shut down"
-        close_all(
-            self._input, self._output
-        )  # when Python ends, the context has forgotten them and would wait
+        # When Python ends, the context no longer knows them and would wait.
+        close_all(self._input, self._output)
         self._coordinator.close()
         self._context.destroy(linger=0)

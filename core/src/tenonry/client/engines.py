@@ -1,4 +1,4 @@
-"""The engines of a front end: what it wants to know of them, and those that it owns, fleet and link kept in step."""
+"""The engines of a front end: what it needs to know of them, and engines that it owns. Front end."""
 
 from __future__ import annotations
 
@@ -30,11 +30,11 @@ MAX_ENGINES = 1024
 
 
 class Engines(ABC):
-    """What a front end knows of its engines once this is built: `plan`, `model`, the link to them, and who hears their
-    numbers. It is the client `index` of `count` beside the owner.
+    """What a front end knows of its engines once this is built: `plan`, `model`, `client`, the link to them, and
+    `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
     `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
-    reason)`, from any thread, says that one ended unasked; it is set before `start` is called.
+    reason)` is called, from any thread, when one ended unasked; it is set before `start` is called.
     """
 
     plan: PluginPlan
@@ -50,10 +50,10 @@ class Engines(ABC):
     def start(self) -> None:
         """Return when the engines can be used. Raises LaunchError, ConfigError or EngineDeadError."""
 
-    def listen(  # noqa: B027 - an owner does not care
+    def listen(  # noqa: B027 - an owner needs nothing of it
         self, loop: asyncio.AbstractEventLoop, take: Callable[[], dict[int, IterationStats]]
     ) -> None:
-        """Requests are taken on this loop from now on; `take` returns the numbers since the last time, by engine."""
+        """Requests are taken on this loop from now on; `take` returns the numbers since its last call, by engine."""
 
     @abstractmethod
     def pids(self) -> dict[str, int]:
@@ -65,7 +65,7 @@ class Engines(ABC):
 
     @abstractmethod
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Stop the engines, or leave them to their owner; tell the last numbers, close the sockets. Idempotent."""
+        """Stop the engines, or leave them to their owner; report the last numbers, close the sockets. Idempotent."""
 
 
 class OwnedEngines(Engines):
@@ -82,13 +82,13 @@ class OwnedEngines(Engines):
         *,
         coordinated: bool = False,
     ) -> None:
-        if stat_loggers:  # whoever brings a logger wants to hear something
+        if stat_loggers:  # a caller that brings a logger wants records
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
         with (
             contextlib.ExitStack() as parts
-        ):  # what loggers hold must not stay if there will be no engines
+        ):  # loggers may hold a port, and there may be no engines
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
             self.fleet = EngineFleet(
@@ -106,7 +106,7 @@ class OwnedEngines(Engines):
         with contextlib.closing(self.fleet.meeting()) as meeting:
             self._join(self.fleet.start(ranks, self._bind(meeting)))
             while self._is_connecting():
-                self.client.receive()  # nothing but the engines' first words can come yet
+                self.client.receive()  # only the engines' first frames can come yet
                 time.sleep(POLL_S)
         self._learn()
         for facts in self.fleet.engines.values():
@@ -132,11 +132,8 @@ class OwnedEngines(Engines):
                 f"the engines of {self.model.name} step together; their number is fixed while they run"
             )
         if size > len(running):
-            await self._grow(
-                [index for index in range(MAX_ENGINES) if index not in running][
-                    : size - len(running)
-                ]
-            )
+            unused = [index for index in range(MAX_ENGINES) if index not in running]
+            await self._grow(unused[: size - len(running)])
         else:
             await self._shrink(running[size:], drain_timeout)
 
@@ -149,9 +146,8 @@ class OwnedEngines(Engines):
                 try:
                     facts = await asyncio.shield(start)
                 except asyncio.CancelledError:
-                    await asyncio.wait(
-                        [start]
-                    )  # a thread cannot be cancelled; then what it started is stopped
+                    # A thread cannot be cancelled; the engines that it started are stopped below.
+                    await asyncio.wait([start])
                     raise
                 self._join(facts)
                 self.client.leaving.update(indexes)  # until they are connected
@@ -168,7 +164,8 @@ class OwnedEngines(Engines):
     async def _shrink(self, indexes: Sequence[int], drain_timeout: float) -> None:
         if remote := sorted(self.fleet.remote.intersection(indexes)):
             raise ConfigError(f"engines {remote} belong to another node; stop that node instead")
-        engines, deadline = self.client.engines, time.monotonic() + drain_timeout
+        engines = self.client.engines
+        deadline = time.monotonic() + drain_timeout
         self.client.leaving.update(indexes)
         try:
             while open_requests := sum(
@@ -200,9 +197,9 @@ class OwnedEngines(Engines):
     def _join(self, facts: Sequence[EngineFacts]) -> None:
         self.client.add_engines(facts, self.fleet.coordinator)
         self._connect_by = time.monotonic() + CONNECT_TIMEOUT_S
-        for one in facts:
-            if one.index in self.fleet.dead:  # it ended before anybody asked it anything
-                raise LaunchError(self.fleet.dead[one.index])
+        for engine in facts:
+            if engine.index in self.fleet.dead:  # it ended as soon as it was ready
+                raise LaunchError(self.fleet.dead[engine.index])
 
     def _is_connecting(self) -> bool:
         missing = self.client.unheard()

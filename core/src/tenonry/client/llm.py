@@ -46,9 +46,7 @@ class LLM:
             )
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
-        with (
-            contextlib.ExitStack() as parts
-        ):  # what is built already ends if the rest cannot be built
+        with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
             self.io_processor = build_io_processor(config, plan, self.model)
             if self.io_processor is not None:
                 parts.callback(self.io_processor.shutdown)
@@ -94,11 +92,9 @@ class LLM:
             isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
         ):
             prompts = [prompts]
-        given = (
-            SamplingParams(**self.model.default_sampling)
-            if sampling_params is None
-            else sampling_params
-        )
+        given = sampling_params
+        if given is None:
+            given = SamplingParams(**self.model.default_sampling)
         params = given if isinstance(given, Sequence) else [given] * len(prompts)
         if len(params) != len(prompts):
             raise ConfigError(
@@ -107,14 +103,13 @@ class LLM:
         if priority is not None and len(priority) != len(prompts):
             raise ConfigError(f"{len(priority)} priorities for {len(prompts)} prompts")
         prepared = []
-        for prompt, one, each in zip(
-            prompts, params, priority or itertools.repeat(0), strict=False
-        ):
+        priorities = priority or itertools.repeat(0)
+        for prompt, sampling, rank in zip(prompts, params, priorities, strict=False):
             request_id = str(next(self._ids))
-            check_call(one, request_id)
-            final = msgspec.structs.replace(one, output_kind=OutputKind.FINAL)
+            check_call(sampling, request_id)
+            final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
             prepared.append(
-                self._inputs.process(prompt, final, request_id, priority=each, tags=tags)
+                self._inputs.process(prompt, final, request_id, priority=rank, tags=tags)
             )
         return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
 
@@ -136,11 +131,12 @@ class LLM:
     ) -> list[RequestOutput]:
         progress = _Progress(len(prepared)) if show else None
         try:
-            streams = [self._outputs.add(*one) for one in prepared]
-            for request in itertools.chain.from_iterable(requests for _, requests in prepared):
-                refused = self.engine_core.add_request(request)
-                if refused is not None:
-                    self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
+            streams = [self._outputs.add(*processed) for processed in prepared]
+            for _, requests in prepared:
+                for request in requests:
+                    refused = self.engine_core.add_request(request)
+                    if refused is not None:
+                        self._outputs.absorb(EngineCoreOutputs(finished=[refused]))
             while len(self._outputs):
                 self._step()
                 if progress is not None:
@@ -153,9 +149,7 @@ class LLM:
         finally:
             if progress is not None:
                 sys.stderr.write("\n")
-        while (
-            self.engine_core.has_work()
-        ):  # workers hear of rows that left, so that nothing is held between calls
+        while self.engine_core.has_work():  # workers free the rows that left before the next call
             self._step()
         return [self._finished(output) for stream in streams if (output := stream.take())]
 
@@ -171,14 +165,14 @@ class LLM:
 
     def _step(self) -> None:
         try:
-            news, worked = self.engine_core.step()
+            outputs_by_client, worked = self.engine_core.step()
         except Exception as error:
             self._dead = str(error)
             self._outputs.fail_all(EngineDeadError(self._dead))
             raise
         if self._stats.enabled:
-            self.engine_core.attach_stats(news, idle=not worked)
-        for outputs in news.values():
+            self.engine_core.attach_stats(outputs_by_client, idle=not worked)
+        for outputs in outputs_by_client.values():
             self._outputs.absorb(outputs)
             if aborts := self._outputs.flush():
                 self.engine_core.abort_requests(aborts)
@@ -220,12 +214,14 @@ class _Progress:
     """One line on standard error, at most ten times a second."""
 
     def __init__(self, total: int) -> None:
-        self._total, self._started, self._last = total, time.monotonic(), 0.0
+        self._total = total
+        self._started = time.monotonic()
+        self._shown_at = 0.0
 
     def show(self, done: int) -> None:
         now = time.monotonic()
-        if now - self._last > 0.1 or done == self._total:
-            self._last = now
+        if now - self._shown_at > 0.1 or done == self._total:
+            self._shown_at = now
             rate = done / max(1e-9, now - self._started)
             sys.stderr.write(f"\r{done}/{self._total} requests, {rate:.1f} per second")
             sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""What `LLM` and `AsyncLLM` build alike from a configuration: plan, model facts, IO processor, records. Front end."""
+"""What `LLM` and `AsyncLLM` both build from a configuration: plan, model facts, IO processor, records. Front end."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def resolve_front_end(
 def build_io_processor(
     config: EngineConfig, plan: PluginPlan, model: ModelInfo
 ) -> IOProcessor | None:
-    """The chosen one, or None where the configuration wants none."""
+    """The chosen IO processor, or None where the configuration has none."""
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
@@ -43,10 +43,9 @@ def build_io_processor(
 
 
 def announce(manager: PluginManager, info: EngineInfo) -> None:
-    """All engines are ready: the log names the plugins in use, and hook modules hear of it."""
-    logger.info(
-        "plugins: %s", ", ".join(f"{p.kind} {p.name} {p.version}".rstrip() for p in info.plugins)
-    )
+    """All engines are ready: log the plugins in use, and call the hook modules."""
+    names = [f"{each.kind} {each.name} {each.version}".rstrip() for each in info.plugins]
+    logger.info("plugins: %s", ", ".join(names))
     manager.call("tenonry_engine_ready", info=info)
 
 

@@ -1,4 +1,4 @@
-"""Feeds stat loggers: one observer thread behind a bounded queue. Front end; a slow or broken logger delays nobody."""
+"""Feeds stat loggers: one observer thread behind a bounded queue, so that a slow logger delays no token. Front end."""
 
 from __future__ import annotations
 
@@ -31,7 +31,10 @@ class _Observer:
     __slots__ = ("due", "entry", "errors", "logger")
 
     def __init__(self, entry: PluginRecord, stat_logger: StatLogger) -> None:
-        self.entry, self.logger, self.errors, self.due = entry, stat_logger, 0, 0.0
+        self.entry = entry
+        self.logger = stat_logger
+        self.errors = 0
+        self.due = 0.0
 
     def call(self, method: str, *args: Any) -> None:
         if self.errors >= ERRORS_BEFORE_QUARANTINE:
@@ -39,7 +42,7 @@ class _Observer:
         try:
             getattr(self.logger, method)(*args)
             self.errors = 0
-        except Exception as error:  # noqa: BLE001 - whatever a logger raises is its own affair
+        except Exception as error:  # noqa: BLE001 - it is counted and logged
             self.errors += 1
             fault = PluginFault(
                 self.entry.name, self.entry.distribution, self.entry.version, method, error
@@ -51,19 +54,19 @@ class _Observer:
                 )
 
     def log_later(self) -> None:
-        """In an interval as the logger says, within reason: this thread serves all of them."""
+        """After the interval that the logger asks for, but no shorter than the least: the thread serves all loggers."""
         try:
             wanted = float(self.logger.interval_s)
         except (TypeError, ValueError):
             wanted = StatLogger.interval_s
-        self.due = time.monotonic() + min(
-            max(LEAST_INTERVAL_S, wanted), threading.TIMEOUT_MAX
-        )  # not a number: least
+        interval_s = max(LEAST_INTERVAL_S, wanted)  # the least for what is not a number
+        self.due = time.monotonic() + min(interval_s, threading.TIMEOUT_MAX)
 
 
 class StatManager:
-    """All chosen stat loggers, `loggers` by name. Every method returns at once; `dropped` counts records lost to a
-    full queue; `traces`: one of them does.
+    """All chosen stat loggers, `loggers` by name. Every method returns immediately.
+
+    `dropped` counts records lost to a full queue; `traces`: at least one logger has it.
     """
 
     def __init__(
@@ -75,7 +78,7 @@ class StatManager:
                 context = StatLoggerContext(config, plugin_name=entry.name)
                 self._observers.append(_Observer(entry, build_plugin(entry, context)))
         except BaseException:
-            self._tell("shutdown")  # those that were built may hold a port
+            self._call("shutdown")  # those that were built may hold a port
             raise
         for name, stat_logger in (extra or {}).items():
             target = f"{type(stat_logger).__module__}:{type(stat_logger).__qualname__}"
@@ -83,10 +86,8 @@ class StatManager:
                 _Observer(PluginRecord(kind="stat_logger", name=name, target=target), stat_logger)
             )
         self.loggers = {observer.entry.name: observer.logger for observer in self._observers}
-        self.enabled, self.traces = (
-            bool(self._observers),
-            any(one.logger.traces for one in self._observers),
-        )
+        self.enabled = bool(self._observers)
+        self.traces = any(observer.logger.traces for observer in self._observers)
         self.dropped = 0
         self._queue: queue.Queue[Callable[[], object] | None] = queue.Queue(QUEUE_SIZE)
         self._thread: threading.Thread | None = None
@@ -99,13 +100,12 @@ class StatManager:
         self.submit("log_engine_initialized", info)
 
     def observe(self, outputs: EngineCoreOutputs, iteration: IterationStats | None = None) -> None:
-        """Record an engine's numbers, and those of the requests that it works on for us."""
-        now, scheduler = time.monotonic(), outputs.scheduler_stats
+        """Record an engine's numbers, and those of this front end's requests there."""
         self.record(
             StatRecord(
                 engine_index=outputs.engine_index,
-                time=now,
-                scheduler=scheduler,
+                time=time.monotonic(),
+                scheduler=outputs.scheduler_stats,
                 iteration=iteration,
             )
         )
@@ -118,21 +118,21 @@ class StatManager:
         if not self.enabled:
             return
         try:
-            self._queue.put_nowait(lambda: self._tell(method, *args))
+            self._queue.put_nowait(lambda: self._call(method, *args))
         except queue.Full:
             self.dropped += 1
 
-    def _tell(self, method: str, *args: Any) -> None:
+    def _call(self, method: str, *args: Any) -> None:
         for observer in self._observers:
             observer.call(method, *args)
 
     def after(self, function: Callable[[], object]) -> None:
-        """Call `function`, on the observer's thread, once the loggers have heard all that was submitted so far."""
+        """Call `function`, on the observer's thread, once the loggers have taken all that was submitted so far."""
         try:
             if self._thread is None:
                 raise queue.Full
             self._queue.put_nowait(function)
-        except queue.Full:  # or nobody listens: then there is nothing to wait for
+        except queue.Full:  # or there is no thread, and nothing to wait for
             function()
 
     async def render(self) -> tuple[bytes, str] | None:
@@ -157,16 +157,16 @@ class StatManager:
                     observer.log_later()
 
     def shutdown(self, timeout: float = 2.0) -> None:
-        """Deliver what is queued, say goodbye, and stop; a logger that hangs is left behind. Idempotent."""
-        (thread, self._thread), (is_open, self.enabled) = (
-            (self._thread, None),
-            (self.enabled, False),
-        )
+        """Deliver what is queued, shut the loggers down, and stop; a logger that hangs is left behind. Idempotent."""
+        thread = self._thread
+        was_enabled = self.enabled
+        self._thread = None
+        self.enabled = False
         if thread is None:
-            if is_open:  # the engines never became ready, but loggers may hold a port already
-                self._tell("shutdown")
+            if was_enabled:  # the engines never became ready, but loggers may hold a port already
+                self._call("shutdown")
             return
-        for last in (lambda: self._tell("log"), lambda: self._tell("shutdown"), None):
+        for last in (lambda: self._call("log"), lambda: self._call("shutdown"), None):
             try:
                 self._queue.put(last, timeout=timeout / 3)
             except queue.Full:
