@@ -86,9 +86,12 @@ class AffinityBench(Command):
             help="That share the blocks [default: 4].",
         )
         add(
-            "--balancing", type=policies, default=list(POLICIES), metavar="NAME,NAME",
+            "--balancing",
+            type=policies,
+            default=list(POLICIES),
+            metavar="NAME,NAME",
             help=f"Ways to choose an engine [default: {','.join(POLICIES)}].",
-        )  # fmt: skip
+        )
         add(
             "--system-len",
             type=natural,
@@ -97,9 +100,12 @@ class AffinityBench(Command):
             help="Shared beginning, tokens [default: 64].",
         )
         add(
-            "--user-len", type=counts, default=[30, 120], metavar="LOW,HIGH",
+            "--user-len",
+            type=counts,
+            default=[30, 120],
+            metavar="LOW,HIGH",
             help="New tokens of a turn [default: 30,120].",
-        )  # fmt: skip
+        )
         add(
             "--answer-len",
             type=count,
@@ -115,9 +121,11 @@ class AffinityBench(Command):
             help="Mean pause before a turn [default: 20].",
         )
         add(
-            "--blocks", type=count, metavar="N",
+            "--blocks",
+            type=count,
+            metavar="N",
             help="KV blocks of all engines together [default: a quarter more than the conversations fill].",
-        )  # fmt: skip
+        )
         add(
             "--runs",
             type=count,
@@ -147,8 +155,12 @@ class AffinityBench(Command):
             runs, sizes, args.engines, config.block_size or BLOCK_SIZE
         )
         each = -(-total // args.engines)  # the same for all, so rounded up
-        found = {layout: measure(layout, with_blocks(config, layout, each * args.engines), runs, sizes.answer)
-                 for layout in layouts_for(args.engines, args.balancing)}  # fmt: skip
+        found = {
+            layout: measure(
+                layout, with_blocks(config, layout, each * args.engines), runs, sizes.answer
+            )
+            for layout in layouts_for(args.engines, args.balancing)
+        }
         report = AffinityReport(
             sizes=sizes._asdict(),
             blocks=each * args.engines,

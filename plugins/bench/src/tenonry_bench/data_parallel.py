@@ -108,9 +108,11 @@ class DataParallelBench(Command):
         )
         add("--runs", type=count, default=11, metavar="N", help="Repetitions [default: 11].")
         add(
-            "--event-loop", choices=("auto", "uvloop", "asyncio"), default="auto",
+            "--event-loop",
+            choices=("auto", "uvloop", "asyncio"),
+            default="auto",
             help="auto: uvloop where it is installed [default: auto].",
-        )  # fmt: skip
+        )
         add("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 
@@ -120,9 +122,12 @@ class DataParallelBench(Command):
             raise ConfigError("--sizes 0: at least one engine has to run")
         rows = max(args.streams, 256)
         config, facts = engine_config(
-            args, worker="null", max_num_seqs=rows, max_num_batched_tokens=max(8192, rows),
+            args,
+            worker="null",
+            max_num_seqs=rows,
+            max_num_batched_tokens=max(8192, rows),
             max_num_queued_reqs=max(4096, rows),
-        )  # fmt: skip
+        )
         check_length(config, args.prompt_len, args.output_len)
         loop_name, factory = event_loop(args.event_loop)
         machine = describe_machine()

@@ -92,13 +92,17 @@ class EngineBench(Command):
             help="One-token requests one by one [default: 500].",
         )
         parser.add_argument(
-            "--gc-freeze", action=argparse.BooleanOptionalAction, default=True,
+            "--gc-freeze",
+            action=argparse.BooleanOptionalAction,
+            default=True,
             help="Freeze the heap after warm-up, as a server does at start [default: on].",
-        )  # fmt: skip
+        )
         parser.add_argument(
-            "--event-loop", choices=("auto", "uvloop", "asyncio"), default="auto",
+            "--event-loop",
+            choices=("auto", "uvloop", "asyncio"),
+            default="auto",
             help="auto: uvloop where it is installed [default: auto].",
-        )  # fmt: skip
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 

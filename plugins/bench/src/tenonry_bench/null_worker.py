@@ -76,9 +76,8 @@ class NullWorker(Worker):
         return (KVCacheGroup(layers=("null",)),)
 
     def available_memory(self) -> MemoryReport:
-        return MemoryReport(
-            0, is_host=True
-        )  # blocks without bytes: the kernel plans as many as can be used
+        # Blocks without bytes: the kernel plans as many as can be used.
+        return MemoryReport(0, is_host=True)
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         """There is no cache."""

@@ -83,9 +83,8 @@ class SchedulerRig:
 
     def _fill(self, case: Case) -> Drive:
         block_size = self._config.block_size or 16
-        longest = (
-            PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running
-        )  # one prefill a step at worst
+        # One prefill a step at worst.
+        longest = PROMPT_LEN + 2 * block_size + SETTLE_STEPS + self._steps + case.running
         config = self._config.replaced(
             max_num_seqs=case.running,
             max_num_batched_tokens=case.running * (PROMPT_LEN + block_size),

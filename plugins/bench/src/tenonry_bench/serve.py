@@ -79,9 +79,12 @@ class ServeBench(Command):
             help="Count requests within ttft_ms, tpot_ms, itl_ms, e2e_ms.",
         )
         add(
-            "--vocab-size", type=natural, default=0, metavar="N",
+            "--vocab-size",
+            type=natural,
+            default=0,
+            metavar="N",
             help="Largest prompt token id plus one, if below the file's.",
-        )  # fmt: skip
+        )
         add("--api-key", metavar="KEY", help="Sent as a bearer token.")
         add(
             "--timeout",

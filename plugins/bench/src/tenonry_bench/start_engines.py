@@ -53,9 +53,12 @@ class StartEnginesBench(Command):
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "--sizes", type=counts, default=[1, 4], metavar="N,N",
+            "--sizes",
+            type=counts,
+            default=[1, 4],
+            metavar="N,N",
             help="Numbers of engines; the first is what the others are compared with [default: 1,4].",
-        )  # fmt: skip
+        )
         parser.add_argument(
             "--runs", type=count, default=5, metavar="N", help="Repetitions [default: 5]."
         )

@@ -82,9 +82,8 @@ class StartupBench(Command):
 def measure_import(runs: int) -> tuple[list[float], list[float]]:
     """(seconds of a bare interpreter, what `import tenonry` adds to it); the two alternate."""
     bare, imports = [], []
-    seconds_to_run(
-        [sys.executable, "-c", "import tenonry"]
-    )  # from now on the files are in the page cache
+    # From now on the files are in the page cache.
+    seconds_to_run([sys.executable, "-c", "import tenonry"])
     for _ in range(runs):
         bare.append(seconds_to_run([sys.executable, "-c", "pass"]))
         imports.append(seconds_to_run([sys.executable, "-c", "import tenonry"]) - bare[-1])

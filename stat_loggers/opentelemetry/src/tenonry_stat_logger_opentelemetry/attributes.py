@@ -59,9 +59,8 @@ def _latencies(request: FinishedRequestStats) -> dict[str, Attribute | None]:
         "gen_ai.latency.time_in_queue": request.queued_s,
         "gen_ai.latency.time_to_first_token": request.ttft_s,
     }
-    if (
-        request.ttft_s is not None
-    ):  # a request that never got a token spent no measured time in the model
+    # A request that never got a token spent no measured time in the model.
+    if request.ttft_s is not None:
         found |= {
             "gen_ai.latency.time_in_model_prefill": request.prefill_s,
             "gen_ai.latency.time_in_model_decode": request.decode_s,

@@ -56,9 +56,8 @@ class RequestTracer:
         """The span of a request that has ended, if its trace is sampled. Returns at once."""
         start = request.start_time or time.time() - request.e2e_latency_s
         carrier = {name.lower(): value for name, value in (request.trace_headers or {}).items()}
-        with (
-            SDK_LOG.capture()
-        ):  # headers that make no sense are a client's affair, and begin a new trace
+        # Headers that make no sense are a client's affair, and begin a new trace.
+        with SDK_LOG.capture():
             parent = self._propagator.extract(carrier, context=Context())
             span = self._tracer.start_span(
                 SPAN_NAME,

@@ -53,9 +53,8 @@ class PrometheusStatLogger(StatLogger):
             if isinstance(context.options, PrometheusOptions)
             else PrometheusOptions()
         )
-        self._lock = (
-            threading.Lock()
-        )  # guards everything below, for the length of one record or one copy
+        # Guards everything below, for the length of one record or one copy.
+        self._lock = threading.Lock()
         self._storage = Storage()
         self._engines: dict[int, EngineSeries] = {}
         self._extra_names: set[str] = set()

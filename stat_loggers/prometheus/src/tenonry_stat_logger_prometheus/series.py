@@ -112,9 +112,8 @@ class EngineSeries:
             self.prefill.observe(request.prefill_s)
             self.decode.observe(request.decode_s)
             self.inference.observe(request.prefill_s + request.decode_s)
-        after_first = (
-            request.num_generation_tokens - request.n
-        )  # over all samples, which decode side by side
+        # Over all samples, which decode side by side.
+        after_first = request.num_generation_tokens - request.n
         if after_first > 0:
             self.tpot.observe(request.decode_s * request.n / after_first)
 
