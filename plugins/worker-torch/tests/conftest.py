@@ -16,7 +16,13 @@ def _load(name):
     spec.loader.exec_module(module)
 
 
-for _name in ("worker_families", "worker_driver", "worker_tools", "parallel_tools"):
+for _name in (
+    "worker_families",
+    "worker_driver",
+    "worker_tools",
+    "parallel_tools",
+    "sampler_driver",
+):
     _load(_name)
 
 

@@ -125,7 +125,7 @@ def test_prompt_logprobs_of_two_tokens_do_not_change_what_is_sampled(fuse):
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_a_request_that_makes_nan_fails_alone_and_leaves_nothing_behind(backend):
-    """One token's embedding is NaN. Whoever shares its batch, and whoever gets its blocks later, is untouched."""
+    """One token's embedding is NaN. Rows of the same batch, and rows that get its blocks later, do not change."""
     module = worker_families.build("llama")
     model = worker_tools.loaded(module, backend=backend)
     prompts = worker_tools.prompts()
@@ -201,7 +201,7 @@ def test_a_failed_row_leaves_the_prefix_that_others_share_as_it_was():
 
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-def test_a_prompt_aborted_before_anybody_saw_its_nan_harms_nobody(backend):
+def test_the_nan_of_an_aborted_prompt_does_not_count(backend):
     """Its first chunk samples nothing; whoever gets its blocks reads what is left of them behind a mask."""
     model, poison, prompt, wanted = poisoned(backend)
     runner = worker_tools.runner(model)

@@ -1,6 +1,6 @@
 """How per-step inputs reach the device; the extension point `tenonry.buffers`. Worker process.
 
-`host` hands arrays over as they are: nothing is copied on the CPU, and on another device each copy comes from pageable
+`host` passes arrays on as they are: nothing is copied on the CPU, and on another device each copy comes from pageable
 memory. A buffers plugin for a device keeps pinned memory of its own, one set per step in flight.
 """
 

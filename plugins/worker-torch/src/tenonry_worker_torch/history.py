@@ -52,11 +52,16 @@ class History:
         inputs: StepInputs,
         buffers: StepBuffers,
     ) -> None:
-        """Tokens the host learnt first: those of new rows, and ids that came with the step."""
+        """Tokens that the host knows first: those of new rows, and ids that came with the step."""
         known = output.next_token >= 0
-        rows = [np.full(len(new.token_ids), new.row, np.int64) for new in output.new]
-        columns = [np.arange(len(new.token_ids), dtype=np.int64) for new in output.new]
-        ids = [np.asarray(new.token_ids, np.int32) for new in output.new]
+        rows = []
+        columns = []
+        ids = []
+        for new in output.new:
+            count = len(new.token_ids)
+            rows.append(np.full(count, new.row, np.int64))
+            columns.append(np.arange(count, dtype=np.int64))
+            ids.append(np.asarray(new.token_ids, np.int32))
         rows.append(inputs.row[known].astype(np.int64))
         columns.append(inputs.start[known].astype(np.int64))
         ids.append(output.next_token[known].astype(np.int32))
@@ -66,7 +71,8 @@ class History:
             buffers.put("history_row", np.concatenate(rows)),
             buffers.put("history_column", np.concatenate(columns)),
         )
-        self.tokens.index_put_(where, buffers.put("history_token", np.concatenate(ids)))
+        tokens = buffers.put("history_token", np.concatenate(ids))
+        self.tokens.index_put_(where, tokens)
 
     def record(
         self,
@@ -75,7 +81,7 @@ class History:
         token_ids: torch.Tensor,
         buffers: StepBuffers,
     ) -> None:
-        """Keep what `rows` just sampled at `columns`; on the CPU this also tells the batch state."""
+        """Keep what `rows` just sampled at `columns`; on the CPU the batch state's own array is written."""
         if self.is_shared:
             self._state.token_ids[rows, columns] = token_ids.numpy()
             return

@@ -1,4 +1,4 @@
-"""Hands the allocated KV tensors to the layers that use them. Worker process."""
+"""Binds the allocated KV tensors to the layers that use them. Worker process."""
 
 from __future__ import annotations
 

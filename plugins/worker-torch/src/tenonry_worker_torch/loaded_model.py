@@ -47,9 +47,11 @@ class LoadedModel:
         self.max_model_len = max_model_len
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
-        for spec, share, attention in zip(found.specs, found.shares, found.modules, strict=True):
-            self.layers[spec.name] = AttentionLayer(spec, step, share)
-            setattr(attention, LAYER_ATTRIBUTE, self.layers[spec.name])
+        described = zip(found.specs, found.rank_heads, found.modules, strict=True)
+        for spec, rank_heads, attention in described:
+            layer = AttentionLayer(spec, step, rank_heads)
+            self.layers[spec.name] = layer
+            setattr(attention, LAYER_ATTRIBUTE, layer)
         self.forward: Forward = ModuleForward(module, step)
         self.step = step
 
@@ -99,7 +101,7 @@ def _named_failure(module: PreTrainedModel, size: int) -> Iterator[None]:
     """A plan may leave out what its family's options need: the first run of cut layers shows it."""
     try:
         yield
-    except torch.distributed.DistError:  # another rank is gone, which has its own story
+    except torch.distributed.DistError:  # another rank is gone: the executor reports that
         raise
     except RuntimeError as error:
         if size == 1:

@@ -54,16 +54,20 @@ class ModelRunner:
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         # One block more than there is to give away: for `dummy`.
-        bind_kv_cache(
-            model.backend.allocate(num_blocks + 1, block_size), model.layers, self.kv_caches
+        caches = model.backend.allocate(num_blocks + 1, block_size)
+        bind_kv_cache(caches, model.layers, self.kv_caches)
+        self._dummy_block = num_blocks
+        context = ProcessorContext(
+            max_num_seqs,
+            model.vocab_size,
+            self.device,
+            self.history.tokens,
         )
-        self._nobodys_block = num_blocks
-        context = ProcessorContext(max_num_seqs, model.vocab_size, self.device, self.history.tokens)
         self.sampler = Sampler(context, seed, processors)
 
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
-        """One step. On the CPU the answer is there on return; on another device it comes as a future."""
+        """One step. On the CPU the result is returned; on another device, a future of it."""
         result = self._run(output)
         if self.device.type == "cuda":
             return DeviceFuture(result)
@@ -80,18 +84,26 @@ class ModelRunner:
         if not len(output.row):
             return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
+        parallel = self.model.parallel
         token_ids = self.history.inputs(output, inputs, self.buffers)
-        given = self.model.parallel.link.inputs(token_ids)
-        wants_prompt = self.sampler.columns.needs_prompt_logprobs(inputs.row)
-        prompt_tokens = self._prompt_tokens(inputs) if wants_prompt else []
+        given = parallel.link.inputs(token_ids)
+        prompt_tokens: list[NDArray[np.int64]] = []
+        if self.sampler.columns.needs_prompt_logprobs(inputs.row):
+            prompt_tokens = self._prompt_tokens(inputs)
         logits = self._forward(inputs, given, prompt_tokens)
         num_samples = int(inputs.samples.sum())
-        sampled = self._sample(inputs, logits[:num_samples]) if num_samples else None
-        is_asked = self.model.parallel.tensor.rank == 0  # nobody reads what the other ranks answer
-        prompts = (
-            self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens) if is_asked else []
+        sampled = None
+        if num_samples:
+            sampled = self._sample(inputs, logits[:num_samples])
+        prompts: list[PromptPart] = []
+        if prompt_tokens and parallel.tensor.rank == 0:  # only the first rank's result is read
+            prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
+        return StepResult(
+            output.step_id,
+            inputs.row[inputs.samples],
+            sampled,
+            prompts,
         )
-        return StepResult(output.step_id, inputs.row[inputs.samples], sampled, prompts)
 
     def _leave(self, rows: NDArray[np.int32]) -> None:
         self.model.backend.release(rows)
@@ -110,16 +122,18 @@ class ModelRunner:
         """Logits of the sampling tokens, and after them of the prompt tokens that are asked for."""
         backend = self.model.backend
         forward = self.model.forward
-        last = inputs.query_start_loc[1:][inputs.samples].astype(np.int64) - 1
+        ends = inputs.query_start_loc[1:][inputs.samples]
+        last = ends.astype(np.int64) - 1
         wanted = np.concatenate([last, *prompt_tokens]) if prompt_tokens else last
-        every = not prompt_tokens and len(last) == len(inputs.token_ids)
-        keep = None if every else self.buffers.put("keep", wanted)
+        keeps_all = not prompt_tokens and len(last) == len(inputs.token_ids)
+        keep = None if keeps_all else self.buffers.put("keep", wanted)
         batch = attention_batch(inputs, self.state, self.generation, self.buffers)
         plans = ForwardPlans(backend.plan(batch))
         if forward.can_prune and keep is not None and not prompt_tokens:
-            plans.last = backend.plan(pruned_batch(batch, plans.full, inputs.samples, self.buffers))
-        positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
-        return forward(given, positions, keep, plans)
+            pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
+            plans.last = backend.plan(pruned)
+        positions = inputs.positions.astype(np.int64)
+        return forward(given, self.buffers.put("positions", positions), keep, plans)
 
     @scoped("tenonry: sample")
     def _sample(self, inputs: StepInputs, logits: torch.Tensor) -> Sampled:
@@ -128,9 +142,8 @@ class ModelRunner:
         group = self.model.parallel.tensor
         sampled: Sampled | None = None
         if group.rank == 0:
-            sampled = self.sampler.sample(
-                logits, SampleStep(rows, self.state.num_output[rows] - 1, length)
-            )
+            num_output = self.state.num_output[rows] - 1
+            sampled = self.sampler.sample(logits, SampleStep(rows, num_output, length))
         if group.size > 1:
             sampled = shared(sampled, len(rows), group, self.device)
         self.history.record(rows, length, sampled.token_ids, self.buffers)
@@ -141,12 +154,13 @@ class ModelRunner:
     def _prompt_tokens(self, inputs: StepInputs) -> list[NDArray[np.int64]]:
         """For each row that asks: flattened indices of tokens whose successor is a prompt token."""
         found = []
-        for i in np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0):
+        for i in self._asking(inputs):
             first = int(inputs.query_start_loc[i])
             begin = int(inputs.start[i])
             last_prompt = int(self.state.num_prompt[inputs.row[i]]) - 1
             count = min(int(inputs.num_tokens[i]), last_prompt - begin)
-            found.append(np.arange(first, first + max(count, 0), dtype=np.int64))
+            end = first + max(count, 0)
+            found.append(np.arange(first, end, dtype=np.int64))
         return found
 
     def _prompt_logprobs(
@@ -155,43 +169,46 @@ class ModelRunner:
         logits: torch.Tensor,
         prompt_tokens: list[NDArray[np.int64]],
     ) -> list[PromptPart]:
+        """`logits` of the prompt tokens, rows one after another."""
         parts: list[PromptPart] = []
-        if not prompt_tokens:
-            return parts
-        asking = np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0)
         begin = 0
-        for i, tokens in zip(asking, prompt_tokens, strict=True):
-            row = int(inputs.row[i])
-            start = int(inputs.start[i]) + 1
+        for i, tokens in zip(self._asking(inputs), prompt_tokens, strict=True):
             if not len(tokens):
                 continue
+            row = int(inputs.row[i])
+            start = int(inputs.start[i]) + 1
+            end = begin + len(tokens)
             chosen = self.history.tokens[row, start : start + len(tokens)].long()
             count = int(self.sampler.columns.prompt_logprobs[row])
-            parts.append(
-                PromptPart(
-                    row,
-                    start,
-                    prompt_logprobs_of(logits[begin : begin + len(tokens)], chosen, count),
-                )
-            )
-            begin += len(tokens)
+            logprobs = prompt_logprobs_of(logits[begin:end], chosen, count)
+            parts.append(PromptPart(row, start, logprobs))
+            begin = end
         return parts
 
-    # ------------------------------------------------------------------ for nobody
+    def _asking(self, inputs: StepInputs) -> NDArray[np.int64]:
+        """The places of the rows that want log-probabilities of their prompt."""
+        return np.flatnonzero(self.sampler.columns.prompt_logprobs[inputs.row] >= 0)
+
+    # ------------------------------------------------------------------ without a request
 
     @torch.inference_mode()
     def dummy(self) -> None:
-        """A forward pass over tokens of nobody, for ranks that others wait for. No request's K/V are touched."""
+        """A forward pass over tokens of no request, for ranks that wait for this one. No request's K/V are touched."""
         self.buffers.begin_step()
-        link = self.model.parallel.link
         count = DUMMY_TOKENS
-        given = link.inputs(torch.zeros(count, dtype=torch.long, device=self.device))
+        link = self.model.parallel.link
+        token_ids = torch.zeros(count, dtype=torch.long, device=self.device)
+        given = link.inputs(token_ids)
         positions = self.buffers.put("positions", np.arange(count, dtype=np.int64))
         keep = self.buffers.put("keep", np.array([count - 1]))
-        batch = dummy_batch(self._nobodys_block, self.state.block_size, count, self.buffers)
-        made = self.model.forward(
-            given, positions, keep, ForwardPlans(self.model.backend.plan(batch))
+        batch = dummy_batch(
+            self._dummy_block,
+            self.state.block_size,
+            count,
+            self.buffers,
         )
+        plans = ForwardPlans(self.model.backend.plan(batch))
+        made = self.model.forward(given, positions, keep, plans)
         if not link.is_last:
             link.send(made)
 

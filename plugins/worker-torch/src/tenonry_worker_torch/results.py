@@ -90,7 +90,7 @@ class StepResult:
 
 
 class DeviceFuture:
-    """A StepFuture that is done when the device has passed an event; nobody waits in a thread."""
+    """A StepFuture that is done when the device has passed an event; no thread waits for it."""
 
     __slots__ = ("_event", "_output", "_result")
 

@@ -30,9 +30,15 @@ class StageRunner(ModelRunner):
             return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
         link = self.model.parallel.link
-        given = link.inputs(self.history.inputs(output, inputs, self.buffers))
+        token_ids = self.history.inputs(output, inputs, self.buffers)
+        given = link.inputs(token_ids)
         batch = attention_batch(inputs, self.state, self.generation, self.buffers)
-        positions = self.buffers.put("positions", inputs.positions.astype(np.int64))
-        plans = ForwardPlans(self.model.backend.plan(batch))
-        link.send(self.model.forward(given, positions, None, plans))
+        positions = inputs.positions.astype(np.int64)
+        hidden = self.model.forward(
+            given,
+            self.buffers.put("positions", positions),
+            keep=None,
+            plans=ForwardPlans(self.model.backend.plan(batch)),
+        )
+        link.send(hidden)
         return StepResult(output.step_id, output.row, None, [])

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry_worker_torch.options import TorchOptions
-    from tenonry_worker_torch.parallel.groups import Meeting
+    from tenonry_worker_torch.parallel.groups import Rendezvous
 
 DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
@@ -42,9 +42,9 @@ def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
 def load(
     context: WorkerContext,
     options: TorchOptions,
-    meeting: Meeting | None,
+    rendezvous: Rendezvous | None,
 ) -> tuple[LoadedModel, dict[str, str]]:
-    """The model, made fast and checked, and what the extension points resolved to. `meeting`: of several ranks."""
+    """The model, made fast and checked, and what the extension points resolved to. `rendezvous`: of several ranks."""
     config = context.config
     resolved = {}
     device = choose_device(config.device, context.local_rank, config.world_size)
@@ -59,13 +59,17 @@ def load(
             torch.set_num_threads(options.num_threads)
         if options.keep_freed_memory:
             keep_freed_memory()
-    parallel = meeting.join(context, device) if meeting is not None else alone()
+    parallel = rendezvous.join(context, device) if rendezvous is not None else alone()
     module = load_model(
-        context.model.path, load_format=config.load_format, dtype=config.dtype, device=device, seed=config.seed,
+        context.model.path,
+        load_format=config.load_format,
+        dtype=config.dtype,
+        device=device,
+        seed=config.seed,
         parallel=parallel,
-    )  # fmt: skip
-    if meeting is not None:
-        meeting.wait_for_all("loaded")
+    )
+    if rendezvous is not None:
+        rendezvous.wait_for_all("loaded")
     steps = 2 if device.type == "cuda" else 1
     model = build(
         module,
@@ -103,11 +107,12 @@ def make_runner(
 
 
 def warm_up(runner: ModelRunner) -> None:
-    """One prompt and one further token through row 0, over blocks that nobody owns yet, and out again."""
+    """One prompt and one further token through row 0, over blocks that no request has yet; then the row leaves."""
     length = min(WARM_UP_TOKENS, runner.state.token_ids.shape[1] - 2)
     if length < 1:
         return
-    blocks = min(-(-(length + 1) // runner.state.block_size), runner.state.block_table[0].shape[1])
+    wanted = -(-(length + 1) // runner.state.block_size)
+    blocks = min(wanted, runner.state.block_table[0].shape[1])
     entering = NewRow(
         row=0,
         handle=1,
@@ -117,21 +122,27 @@ def warm_up(runner: ModelRunner) -> None:
         block_ids=(np.arange(blocks, dtype=np.int32),),
         sampling=SamplingParams(temperature=0.0),
     )
-    feeds_back = (
-        runner.model.parallel.link.num_stages == 1
-    )  # else the step brings the token, as in serving
-    for step, (new, count, token) in enumerate(
-        (([entering], length, -1), ([], 1, -1 if feeds_back else 0))
-    ):
-        one = np.zeros(1, np.int32)
-        runner.answer(
-            SchedulerOutput(
-                step_id=step,
-                new=new,
-                row=one,
-                num_tokens=one + count,
-                next_token=one + token,
-                samples=np.ones(1, np.bool_),
-            )
-        ).result()
-    runner.answer(SchedulerOutput(step_id=2, gone=np.zeros(1, np.int32))).result()
+    # Where stages do not feed tokens back, the step brings the token, as in serving.
+    feeds_back = runner.model.parallel.link.num_stages == 1
+    next_token = -1 if feeds_back else 0
+    prefill = _step_of_row_0(0, [entering], length, -1)
+    decode = _step_of_row_0(1, [], 1, next_token)
+    leave = SchedulerOutput(step_id=2, gone=np.zeros(1, np.int32))
+    for output in (prefill, decode, leave):
+        runner.answer(output).result()
+
+
+def _step_of_row_0(
+    step_id: int,
+    new: list[NewRow],
+    num_tokens: int,
+    next_token: int,
+) -> SchedulerOutput:
+    return SchedulerOutput(
+        step_id=step_id,
+        new=new,
+        row=np.zeros(1, np.int32),
+        num_tokens=np.full(1, num_tokens, np.int32),
+        next_token=np.full(1, next_token, np.int32),
+        samples=np.ones(1, np.bool_),
+    )

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.model_runner import ModelRunner
-    from tenonry_worker_torch.parallel.groups import Meeting
+    from tenonry_worker_torch.parallel.groups import Rendezvous
 
 
 class TorchWorker(Worker):
@@ -41,7 +41,7 @@ class TorchWorker(Worker):
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
-        self._meeting: Meeting | None = None
+        self._rendezvous: Rendezvous | None = None
         self._connector: ConnectorHalf | None = None
         if context.kv_connector is not None and context.config.world_size > 1:
             raise ConfigError(
@@ -75,12 +75,12 @@ class TorchWorker(Worker):
         return self._opened[1]
 
     def load(self) -> None:
-        from tenonry_worker_torch.parallel.groups import Meeting
+        from tenonry_worker_torch.parallel.groups import Rendezvous
         from tenonry_worker_torch.startup import load
 
         if self.context.config.world_size > 1:
-            self._meeting = Meeting(self.context, self._opened)
-        self._model, self._resolved = load(self.context, self.options, self._meeting)
+            self._rendezvous = Rendezvous(self.context, self._opened)
+        self._model, self._resolved = load(self.context, self.options, self._rendezvous)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         model = self.model
@@ -132,7 +132,7 @@ class TorchWorker(Worker):
         )
 
     def execute_dummy_batch(self) -> None:
-        """Compute for nobody, so that ranks of other engines that share layers with this one can go on."""
+        """Compute without a request, so that ranks of other engines that share layers with this one can go on."""
         self.runner.dummy()
 
     def resolved_plugins(self) -> dict[str, str]:
@@ -143,6 +143,6 @@ class TorchWorker(Worker):
             self._connector.shutdown()
         self._connector = self._runner = None
         self._model = None
-        if self._meeting is not None:
-            self._meeting.leave()
-        self._meeting = self._opened = None
+        if self._rendezvous is not None:
+            self._rendezvous.leave()
+        self._rendezvous = self._opened = None

@@ -25,7 +25,7 @@ SHAPES = {
 }
 
 
-class World:
+class BackendDriver:
     """A backend with two layers, and the K/V of every row kept in the plain way beside it."""
 
     def __init__(self, backend, shape, seed, dtype=torch.float32):
@@ -147,27 +147,26 @@ def by_hand(spec, query, keys, values, position):
     return torch.stack(out)
 
 
-def schedule(world, steps):
+def schedule(driver, steps):
     """Random steps until the rows are full; mostly decoding, as in serving."""
-    choice = world.random
+    choice = driver.random
     for _ in range(steps):
         for row in range(ROWS):
-            if row not in world.known and choice.random() < 0.5:
-                world.enter(row)
-        counts, fresh = {}, set()
-        for row in choice.permutation(list(world.known)).tolist():
-            if world.length(row) == 0:
+            if row not in driver.known and choice.random() < 0.5:
+                driver.enter(row)
+        counts = {}
+        for row in choice.permutation(list(driver.known)).tolist():
+            if driver.length(row) == 0:
                 counts[row] = int(choice.choice([1, 3, 7, 60, 61, 90]))
-                fresh.add(row)
             elif choice.random() < 0.9:
                 counts[row] = 1 if choice.random() < 0.9 else int(choice.integers(2, 12))
         if not counts:
             continue
         pruned = {row for row in counts if choice.random() < 0.8} if choice.random() < 0.5 else None
-        world.run(counts, pruned)
-        for row in list(world.known):
-            if world.length(row) > MAX_LEN - 14 or choice.random() < 0.03:
-                world.leave(row)
+        driver.run(counts, pruned)
+        for row in list(driver.known):
+            if driver.length(row) > MAX_LEN - 14 or choice.random() < 0.03:
+                driver.leave(row)
 
 
 @pytest.mark.parametrize("shape", SHAPES)
@@ -175,67 +174,67 @@ def schedule(world, steps):
 @settings(deadline=None, max_examples=3)
 @given(seed=st.integers(0, 2**31))
 def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
-    schedule(World(backend, SHAPES[shape], seed), 30)
+    schedule(BackendDriver(backend, SHAPES[shape], seed), 30)
 
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_bfloat16_stays_within_rounding(backend):
-    world = World(
+    driver = BackendDriver(
         backend,
         {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32},
         3,
         torch.bfloat16,
     )
     for row in range(ROWS):
-        world.enter(row)
-    world.run({row: 60 + row for row in range(ROWS)}, set(range(ROWS)))
+        driver.enter(row)
+    driver.run({row: 60 + row for row in range(ROWS)}, set(range(ROWS)))
     for _ in range(8):  # some rows cross a slab's capacity; enough work for the batched products
-        world.run(dict.fromkeys(range(ROWS), 1), set(range(ROWS)))
+        driver.run(dict.fromkeys(range(ROWS), 1), set(range(ROWS)))
 
 
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
 def test_steady_decoding_across_capacities(backend):
     """Two rows of very different length, one step at a time, from 1 to beyond 96 tokens."""
-    world = World(backend, SHAPES["plain"], 1)
-    world.enter(4)
-    world.enter(1)
-    world.run({4: 1, 1: 62})
+    driver = BackendDriver(backend, SHAPES["plain"], 1)
+    driver.enter(4)
+    driver.enter(1)
+    driver.run({4: 1, 1: 62})
     for _ in range(96):
-        world.run({4: 1, 1: 1})
+        driver.run({4: 1, 1: 1})
 
 
 def test_slabs_that_do_not_fit_are_done_without():
     """With no room for slabs the rows are gathered; with room for some, some."""
     for budget in (0, 40_000):
-        world = World("cpu", SHAPES["plain"], 5)
-        world.backend.slabs.budget_bytes = budget
-        schedule(world, 25)
-        assert world.backend.slabs.used_bytes <= budget
+        driver = BackendDriver("cpu", SHAPES["plain"], 5)
+        driver.backend.slabs.budget_bytes = budget
+        schedule(driver, 25)
+        assert driver.backend.slabs.used_bytes <= budget
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-def test_nan_that_a_row_left_behind_harms_nobody(backend, dtype):
+def test_nan_that_a_row_left_behind_does_not_count(backend, dtype):
     """NaN in a masked key times a weight of zero is NaN."""
     shape = {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32}
-    world = World(backend, shape, 2, dtype)
+    driver = BackendDriver(backend, shape, 2, dtype)
     for row in range(ROWS):
-        world.enter(row)
-    world.run({row: 88 + row for row in range(ROWS)})
-    world.run(dict.fromkeys(range(ROWS), 1))
-    for layer in world.layers:
+        driver.enter(row)
+    driver.run({row: 88 + row for row in range(ROWS)})
+    driver.run(dict.fromkeys(range(ROWS), 1))
+    for layer in driver.layers:
         layer.kv_cache[0].both.fill_(float("nan"))
     if backend == "cpu":
-        for slab in world.backend.slabs._slabs.values():
+        for slab in driver.backend.slabs._slabs.values():
             for tensor in slab.tensors:
                 tensor.fill_(float("nan"))
     for row in range(ROWS):
-        world.leave(row)
+        driver.leave(row)
     for row in range(ROWS):
-        world.enter(row)
-    world.run({row: 66 + row for row in range(ROWS)})
+        driver.enter(row)
+    driver.run({row: 66 + row for row in range(ROWS)})
     for _ in range(BLOCK):
-        world.run(dict.fromkeys(range(ROWS), 1))
+        driver.run(dict.fromkeys(range(ROWS), 1))
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])

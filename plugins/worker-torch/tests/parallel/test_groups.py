@@ -1,4 +1,4 @@
-"""Real process groups: two ranks meet over TCP, as they do across nodes; gloo, this process and another."""
+"""Real process groups: two ranks join over TCP, as they do across nodes; gloo, this process and another."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import worker_tools
 
 from tenonry.errors import ConfigError
 from tenonry_worker_torch.parallel.groups import (
-    Meeting,
+    Rendezvous,
     TensorGroup,
     alone,
     find_store,
@@ -28,15 +28,15 @@ import torch
 from tenonry.config import EngineConfig
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.info import ModelInfo
-from tenonry_worker_torch.parallel.groups import Meeting
+from tenonry_worker_torch.parallel.groups import Rendezvous
 
 url, tp, pp = sys.argv[1], *map(int, sys.argv[2:])
 sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
 info = ModelInfo(name="m", path="m", architecture="M", max_model_len=8, vocab_size=8)
 context = WorkerContext(EngineConfig(model="m", device="cpu", **sizes), info, max_model_len=8, rank=1, rendezvous=url)
-meeting = Meeting(context)
-place = meeting.join(context, torch.device("cpu"))
-meeting.wait_for_all("joined")
+rendezvous = Rendezvous(context)
+place = rendezvous.join(context, torch.device("cpu"))
+rendezvous.wait_for_all("joined")
 if tp == 2:
     group = place.tensor
     group.sum(torch.tensor([1.0, 2.0]))
@@ -48,7 +48,7 @@ else:
     place.link.carries(2, torch.float32, torch.device("cpu"))
     given = [place.link.inputs(torch.zeros(count, dtype=torch.long)) for count in (1, 3, 2)]
     assert [float(tensor.sum()) for tensor in given] == [2.0, 6.0, 4.0]
-meeting.leave()
+rendezvous.leave()
 """
 
 
@@ -59,15 +59,15 @@ def first_of_two(tp, pp):
     url = worker.open_rendezvous("127.0.0.1")
     assert url.startswith("tcp://127.0.0.1:")
     other = subprocess.Popen([sys.executable, "-c", SCRIPT, url, str(tp), str(pp)])
-    meeting = Meeting(context, worker._opened)
-    place = meeting.join(context, torch.device("cpu"))
-    meeting.wait_for_all("joined")
-    return meeting, place, other
+    rendezvous = Rendezvous(context, worker._opened)
+    place = rendezvous.join(context, torch.device("cpu"))
+    rendezvous.wait_for_all("joined")
+    return rendezvous, place, other
 
 
 def test_ranks_that_share_layers_sum_gather_and_agree():
     hook = sys.excepthook
-    meeting, place, other = first_of_two(2, 1)
+    rendezvous, place, other = first_of_two(2, 1)
     group = place.tensor
     assert group.sum(torch.tensor([10.0, 20.0])).tolist() == [11.0, 22.0]
     assert group.gather(torch.tensor([[1.0], [2.0]])).tolist() == [[1.0, 3.0], [2.0, 4.0]]
@@ -76,25 +76,25 @@ def test_ranks_that_share_layers_sum_gather_and_agree():
     group.broadcast(torch.tensor([7.0, 8.0]))
     assert not group.all_agree(True)
     assert group.all_agree(True)
-    meeting.leave()
+    rendezvous.leave()
     assert other.wait(30) == 0
     assert sys.excepthook is hook
 
 
 def test_stages_hand_on_several_steps_without_waiting():
-    meeting, place, other = first_of_two(1, 2)
+    rendezvous, place, other = first_of_two(1, 2)
     assert place.link.is_first
     assert not place.link.is_last
     for count in (1, 3, 2):
         place.link.send(torch.ones(count, 2))
     assert other.wait(30) == 0
-    meeting.leave()
+    rendezvous.leave()
 
 
 @pytest.mark.parametrize(
     "url", ["", "file://", "http://localhost:1", "tcp://localhost", "nonsense"]
 )
-def test_a_rendezvous_that_is_none_is_refused(url):
+def test_an_invalid_rendezvous_is_refused(url):
     with pytest.raises(
         ConfigError,
         match=f"rendezvous '{url}' of several ranks must be file:///PATH or tcp://HOST:PORT",
@@ -107,7 +107,7 @@ def test_a_host_that_is_not_this_node_is_refused():
         open_store("192.0.2.1", 2, 1.0)
 
 
-def test_ranks_talk_over_the_interface_that_leads_to_the_rendezvous():
+def test_ranks_use_the_interface_that_leads_to_the_rendezvous():
     loopback = interface_towards("127.0.0.1")
     assert loopback in {name for _, name in socket.if_nameindex()}
     own = [
@@ -120,7 +120,7 @@ def test_ranks_talk_over_the_interface_that_leads_to_the_rendezvous():
         assert interface_towards(address) == name
 
 
-def test_the_only_rank_talks_to_nobody():
+def test_the_only_rank_communicates_with_no_other():
     group, x = TensorGroup(), torch.ones(2)
     assert group.sum(x) is x
     assert group.gather(x) is x

@@ -9,7 +9,7 @@ from torch import nn
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.parallel.groups import Link
-from tenonry_worker_torch.parallel.stage import Entry, Skipped, keep_stage, share_of, stage_of
+from tenonry_worker_torch.parallel.stage import Entry, Skipped, keep_stage, stage_layers, stage_of
 
 
 def skeleton(family="llama"):
@@ -22,9 +22,9 @@ def skeleton(family="llama"):
 
 @pytest.mark.parametrize(("count", "stages"), [(3, 2), (32, 4), (7, 3), (5, 5)])
 def test_stages_are_neighbours_as_even_as_possible(count, stages):
-    shares = [share_of(count, stage, stages) for stage in range(stages)]
-    assert [number for share in shares for number in share] == list(range(count))
-    sizes = [len(share) for share in shares]
+    layers = [stage_layers(count, stage, stages) for stage in range(stages)]
+    assert [number for part in layers for number in part] == list(range(count))
+    sizes = [len(part) for part in layers]
     assert max(sizes) - min(sizes) <= 1
     assert sizes == sorted(sizes, reverse=True)
 
@@ -76,14 +76,14 @@ def test_weights_that_the_plan_does_not_place_are_refused_by_name():
 
 def test_what_only_the_first_stage_could_make_is_refused_when_a_layer_is_given_it():
     skipped, hidden = Skipped(nn.Linear(2, 2), "Strange"), torch.zeros(1, 3, 2)
-    with pytest.raises(ModelError, match="Strange hands per_layer_input to its layers"):
+    with pytest.raises(ModelError, match="Strange passes per_layer_input to its layers"):
         skipped(
             hidden,
             attention_mask=None,
             position_embeddings=(hidden, hidden),
             per_layer_input=hidden,
         )
-    with pytest.raises(ModelError, match="hands argument 2 to its layers"):
+    with pytest.raises(ModelError, match="passes argument 2 to its layers"):
         skipped(hidden, {"a": hidden})
     assert skipped(hidden, position_ids=hidden, use_cache=False) is hidden
 

@@ -1,4 +1,4 @@
-"""What an attention backend must do, and what it is told. Worker process; the extension point
+"""What an attention backend must do, and what it is given. Worker process; the extension point
 `tenonry.attention_backends`.
 
 A backend owns the layout of the KV cache and everything that is computed once per step from the block tables. The
@@ -46,7 +46,7 @@ class LayerSpec:
 
 
 class LayerCache:
-    """The K and V tensors of one layer, in whatever layout the backend chose.
+    """The K and V tensors of one layer, in the layout that the backend chose.
 
     `both` is the tensor that holds them together, where a backend keeps them so; `key` and `value` are its parts.
     """
@@ -103,7 +103,7 @@ class AttentionBatch:
 class AttentionBackend(ABC):
     """One way to write K/V into blocks and to attend to them.
 
-    A slot that the row has not written may hold whatever its block's last owner left, NaN included, and a masked key
+    A slot that the row has not written may hold what the block's last owner wrote, NaN included, and a masked key
     whose value is NaN still counts: a weight of zero times NaN is NaN. No such slot must reach the arithmetic.
 
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and

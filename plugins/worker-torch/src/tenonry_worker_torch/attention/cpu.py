@@ -59,32 +59,26 @@ class CpuBackend(SdpaBackend):
         dtype: torch.dtype,
         device: torch.device,
     ) -> str | None:
-        return (
-            None
-            if device.type == "cpu"
-            else f"it runs on the CPU, and the model is on {device}; use 'sdpa'"
-        )
+        if device.type == "cpu":
+            return None
+        return f"it runs on the CPU, and the model is on {device}; use 'sdpa'"
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.slabs = self._planner = None
         first = self.layers[0]
-        shape = (first.num_kv_heads, first.key_size, first.key_size)
-        if all(
-            (layer.num_kv_heads, layer.key_size, layer.value_size) == shape for layer in self.layers
-        ):
-            pool_bytes = (
-                num_blocks
-                * block_size
-                * sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
-            )
+        shapes = {(layer.num_kv_heads, layer.key_size, layer.value_size) for layer in self.layers}
+        if shapes == {(first.num_kv_heads, first.key_size, first.key_size)}:
+            token_bytes = sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
+            pool_bytes = num_blocks * block_size * token_bytes
             self.slabs = Slabs(
                 len(self.layers),
                 first.num_kv_heads,
                 first.key_size,
                 self.dtype,
-                pool_bytes // SLAB_SHARE,
+                budget_bytes=pool_bytes // SLAB_SHARE,
             )
-            self._planner = SlabPlanner(self.slabs, block_size, partial(block_index, spec=first))
+            index_of = partial(block_index, spec=first)
+            self._planner = SlabPlanner(self.slabs, block_size, index_of)
         return super().allocate(num_blocks, block_size)
 
     def release(self, rows: NDArray[np.int32]) -> None:
@@ -107,14 +101,7 @@ class CpuBackend(SdpaBackend):
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         if not isinstance(plan, CpuPlan) or not plan.slab_groups:
-            return super().forward(
-                layer,
-                query,
-                key,
-                value,
-                plan,
-                both,
-            )
+            return super().forward(layer, query, key, value, plan, both)
         both = self.write(
             layer.kv_cache[0],
             key,
@@ -122,26 +109,24 @@ class CpuBackend(SdpaBackend):
             plan,
             both,
         )
-        number = self._number[layer.spec.name]
+        spec = layer.spec
+        number = self._number[spec.name]
         for group in plan.slab_groups:
             self._fill(group, layer.kv_cache[0], number, both)
         first = plan.slab_groups[0]
         if first.queries is None:  # then there is no other group, and nothing but decoding
-            return self._attend(layer.spec, query, first, number)
-        out = query.new_empty(plan.num_queries, layer.spec.num_heads, layer.spec.value_size)
+            return self._attend(spec, query, first, number)
+        out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
         for group in plan.slab_groups:
             if group.queries is not None and len(group.queries):
-                out.index_copy_(
-                    0, group.queries, self._attend(layer.spec, query[group.queries], group, number)
+                attended = self._attend(
+                    spec,
+                    query[group.queries],
+                    group,
+                    number,
                 )
-        self.prefill(
-            layer,
-            query,
-            key,
-            value,
-            plan,
-            out,
-        )
+                out.index_copy_(0, group.queries, attended)
+        self.prefill(layer, query, key, value, plan, out)
         self.decode_gathered(layer, query, plan, out)
         return out
 
@@ -152,19 +137,22 @@ class CpuBackend(SdpaBackend):
         number: int,
         both: torch.Tensor,
     ) -> None:
-        """Rows that enter bring all their blocks, and zeros behind them; then every row gains this step's token."""
+        """Copy all blocks of the rows that enter, and zeros behind them; then add this step's token of every row."""
         slab = group.placement.slab
-        tensor = slab.tensors[number]
+        tensor = slab.tensors[number]  # [2, slots, num_kv_heads, capacity, size]
+        size = tensor.shape[-1]
         if group.entering is not None:
             slots, index = group.entering
-            found = torch.stack(self.gather(cache, index, len(slots), self.layers[number]))
+            gathered = self.gather(cache, index, len(slots), self.layers[number])
+            found = torch.stack(gathered)
             width = min(found.shape[3], slab.capacity)
-            tensor[:, :, :, :width].index_copy_(1, slots, found[:, :, :, :width])
-            tensor[:, :, :, width:].index_fill_(1, slots, 0)  # what others left there may be NaN
+            filled = tensor[:, :, :, :width]
+            filled.index_copy_(1, slots, found[:, :, :, :width])
+            behind = tensor[:, :, :, width:]
+            behind.index_fill_(1, slots, 0)  # what other rows left there may be NaN
         new = both if group.tokens is None else both.index_select(0, group.tokens)
-        tensor.view(-1, tensor.shape[-1]).index_copy_(
-            0, group.append, new.reshape(-1, tensor.shape[-1])
-        )
+        lines = tensor.view(-1, size)
+        lines.index_copy_(0, group.append, new.reshape(-1, size))
 
     def _attend(
         self,
@@ -176,8 +164,10 @@ class CpuBackend(SdpaBackend):
         """`query` [Q, H, D] of the rows of a group → [Q, H, D]."""
         count = group.num_slots
         if group.slots is not None:
-            query = query.new_zeros(count, *query.shape[1:]).index_copy_(0, group.slots, query)
-        key, value = group.placement.slab.tensors[number][:, :count].unbind()
+            by_slot = query.new_zeros(count, *query.shape[1:])
+            query = by_slot.index_copy_(0, group.slots, query)
+        held = group.placement.slab.tensors[number][:, :count]
+        key, value = held.unbind()  # [slots, num_kv_heads, capacity, size]
         query = query.reshape(count, spec.num_kv_heads, spec.group_size, spec.key_size)
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
             shown = group.longest
@@ -207,18 +197,11 @@ class CpuBackend(SdpaBackend):
         value: torch.Tensor,
         group: SlabGroup,
     ) -> torch.Tensor:
-        if (
-            len(query) == 1 and not spec.softcap and not spec.window
-        ):  # one row hides nothing of what is shown
+        # A single row sees all keys that it is given, so it needs no mask.
+        if len(query) == 1 and not spec.softcap and not spec.window:
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
         mask = group.mask_for(spec.window)[:, None, :, : group.longest]
-        return self.decode_attention(
-            query,
-            key,
-            value,
-            mask,
-            spec,
-        )
+        return self.decode_attention(query, key, value, mask, spec)
 
 
 def _products(
@@ -234,13 +217,20 @@ def _products(
     if query.dtype == torch.float16:  # unscaled scores may leave its range
         query = query * scaling
         scaling = 1.0
-    keys = key.reshape(rows * heads, -1, size)
-    values = value.reshape(rows * heads, -1, size)
-    scores = torch.bmm(query.reshape(rows * heads, group, size), keys.transpose(1, 2))
+    batches = rows * heads
+    queries = query.reshape(batches, group, size)
+    keys = key.reshape(batches, -1, size)
+    values = value.reshape(batches, -1, size)
+    scores = torch.bmm(queries, keys.transpose(1, 2))
     scores = scores.view(rows, heads * group, -1)
     if spec.softcap:
-        scores = scores.mul_(scaling / spec.softcap).tanh_().mul_(spec.softcap).add_(mask)
+        scores.mul_(scaling / spec.softcap)
+        scores.tanh_()
+        scores.mul_(spec.softcap)
+        scores.add_(mask)
     else:
         scores = torch.add(mask, scores, alpha=scaling)
-    weights = torch.softmax(scores, -1).view(rows * heads, group, -1)
-    return torch.bmm(weights, values).view(rows, heads, group, size)
+    weights = torch.softmax(scores, -1)
+    weights = weights.view(batches, group, -1)
+    out = torch.bmm(weights, values)
+    return out.view(rows, heads, group, size)

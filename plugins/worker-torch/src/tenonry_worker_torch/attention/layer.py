@@ -2,7 +2,7 @@
 process.
 
 transformers calls one registered function for every attention module. It finds the module's `AttentionLayer` on the
-module itself, so several engines in one process never meet.
+module itself, so several engines in one process do not share any.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tenonry_worker_torch.attention.share import HeadShare
+    from tenonry_worker_torch.attention.rank_heads import RankHeads
 
 INTERFACE_NAME = "tenonry"
 LAYER_ATTRIBUTE = "tenonry_attention"
-# Tensors that models hand to every attention function and that a causal paged one does not need.
+# Tensors that models pass to every attention function and that a causal paged one does not need.
 HARMLESS_TENSORS = frozenset({"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"})
 
 
@@ -38,20 +38,20 @@ class StepPlan:
 class AttentionLayer:
     """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan.
 
-    `share`: this rank's heads, where the model's code hands over those of all ranks.
+    `rank_heads`: those of this rank, where the model's code passes those of all ranks.
     """
 
-    __slots__ = ("kv_cache", "share", "spec", "step")
+    __slots__ = ("kv_cache", "rank_heads", "spec", "step")
 
     def __init__(
         self,
         spec: LayerSpec,
         step: StepPlan,
-        share: HeadShare | None = None,
+        rank_heads: RankHeads | None = None,
     ) -> None:
         self.spec = spec
         self.step = step
-        self.share = share
+        self.rank_heads = rank_heads
         self.kv_cache: list[LayerCache] = []
 
     def __call__(
@@ -66,14 +66,7 @@ class AttentionLayer:
         `both` is key and value as one tensor [T, 2 × num_kv_heads, size], if they are that.
         """
         step = self.step
-        return step.backend.forward(
-            self,
-            query,
-            key,
-            value,
-            step.plan,
-            both,
-        )
+        return step.backend.forward(self, query, key, value, step.plan, both)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> AttentionLayer:
         """A copied module attends to the same cache: caches are never copied."""
@@ -116,7 +109,7 @@ def register_interface() -> None:
 
 
 def _no_mask(*_: Any, **__: Any) -> None:
-    """The block tables and positions say who sees whom; a mask tensor is never needed."""
+    """Block tables and positions determine what a query sees; a mask tensor is never needed."""
 
 
 def paged_attention(
@@ -135,11 +128,15 @@ def paged_attention(
     Raises ModelError when the model passes something that would change the result and that is not supported.
     """
     layer: AttentionLayer | Callable[..., torch.Tensor] = getattr(module, LAYER_ATTRIBUTE)
-    q, k, v = (tensor[0].transpose(0, 1) for tensor in (query, key, value))
+    q = query[0].transpose(0, 1)  # [T, num_heads, size]
+    k = key[0].transpose(0, 1)
+    v = value[0].transpose(0, 1)
     if isinstance(layer, AttentionLayer):
-        return (layer(q, k, v) if layer.share is None else layer.share.attend(layer, q, k, v))[
-            None
-        ], None
+        if layer.rank_heads is None:
+            out = layer(q, k, v)
+        else:
+            out = layer.rank_heads.attend(layer, q, k, v)
+        return out[None], None
     _refuse_unknown(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
@@ -152,13 +149,7 @@ def paged_attention(
         window=int(sliding_window or 0),
         softcap=float(softcap or 0.0),
     )
-    return layer(
-        module,
-        q,
-        k,
-        v,
-        spec,
-    )[None], None
+    return layer(module, q, k, v, spec)[None], None
 
 
 def _refuse_unknown(

@@ -19,22 +19,12 @@ def causal_attention(
 ) -> torch.Tensor:
     """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
     length = query.shape[0]
-    mask = causal_mask(
-        length,
-        0,
-        length,
-        spec.window,
-        query.dtype,
-        query.device,
-    )
-    q, k, v = (tensor.transpose(0, 1)[None] for tensor in (query, key, value))
-    return masked_attention(
-        q,
-        k,
-        v,
-        mask,
-        spec,
-    )[0].transpose(0, 1)
+    mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device)
+    q = query.transpose(0, 1)[None]  # [1, H, S, D]
+    k = key.transpose(0, 1)[None]
+    v = value.transpose(0, 1)[None]
+    attended = masked_attention(q, k, v, mask, spec)
+    return attended[0].transpose(0, 1)
 
 
 def causal_mask(
@@ -55,7 +45,8 @@ def causal_mask(
     hidden = keys > queries
     if window:
         hidden |= keys <= queries - window
-    return torch.zeros(hidden.shape, dtype=dtype, device=device).masked_fill_(hidden, float("-inf"))
+    mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
+    return mask.masked_fill_(hidden, float("-inf"))
 
 
 def masked_attention(
@@ -67,15 +58,10 @@ def masked_attention(
 ) -> torch.Tensor:
     """`query` [B, H, S, D], `key`, `value` [B, K, L, D], additive `mask` broadcastable to [B, H, S, L]."""
     if spec.softcap:
-        return softcapped_attention(
-            query,
-            key,
-            value,
-            mask,
-            spec,
-        )
+        return softcapped_attention(query, key, value, mask, spec)
     if spec.group_size > 1 and query.device.type != "cpu":
-        key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
+        key = key.repeat_interleave(spec.group_size, 1)
+        value = value.repeat_interleave(spec.group_size, 1)
     grouped = key.shape[1] != query.shape[1]
     if mask.dim() == 2:
         mask = mask[None, None]
@@ -98,9 +84,13 @@ def softcapped_attention(
 ) -> torch.Tensor:
     """As `masked_attention`, the scores bounded by tanh before the mask (Gemma 2, arXiv:2408.00118, section 2)."""
     if key.shape[1] != query.shape[1]:
-        key, value = (tensor.repeat_interleave(spec.group_size, 1) for tensor in (key, value))
+        key = key.repeat_interleave(spec.group_size, 1)
+        value = value.repeat_interleave(spec.group_size, 1)
     # Scaled before the product: in float16 the scores would leave its range.
-    scores = torch.matmul(query * (spec.scaling / spec.softcap), key.transpose(-1, -2))
-    scores = scores.tanh_().mul_(spec.softcap).add_(mask)
-    weights = torch.softmax(scores, -1, dtype=torch.float32).to(value.dtype)
-    return torch.matmul(weights, value)
+    scaled = query * (spec.scaling / spec.softcap)
+    scores = torch.matmul(scaled, key.transpose(-1, -2))
+    scores.tanh_()
+    scores.mul_(spec.softcap)
+    scores.add_(mask)
+    weights = torch.softmax(scores, -1, dtype=torch.float32)
+    return torch.matmul(weights.to(value.dtype), value)

@@ -39,19 +39,16 @@ class SdpaBackend(AttentionBackend):
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks = num_blocks
         self.block_size = block_size
-        self._pools: list[
-            torch.Tensor
-        ] = []  # [layers, blocks, heads, slots, size], of layers of one shape
+        # [layers, blocks, heads, slots, size], of layers of one shape.
+        self._pools: list[torch.Tensor] = []
         alike: dict[tuple[int, int, int], list[LayerSpec]] = {}
         for layer in self.layers:
-            alike.setdefault((layer.num_kv_heads, layer.key_size, layer.value_size), []).append(
-                layer
-            )
-        return {
-            name: cache
-            for layers in alike.values()
-            for name, cache in self._allocate_alike(layers).items()
-        }
+            shape = (layer.num_kv_heads, layer.key_size, layer.value_size)
+            alike.setdefault(shape, []).append(layer)
+        caches: dict[str, LayerCache] = {}
+        for layers in alike.values():
+            caches |= self._allocate_alike(layers)
+        return caches
 
     def _allocate_alike(self, layers: list[LayerSpec]) -> dict[str, LayerCache]:
         heads = layers[0].num_kv_heads
@@ -66,7 +63,8 @@ class SdpaBackend(AttentionBackend):
         keys = self._pool(len(layers), heads, key_size)
         values = self._pool(len(layers), heads, value_size)
         return {
-            layer.name: LayerCache(*pair) for layer, *pair in zip(layers, keys, values, strict=True)
+            layer.name: LayerCache(key, value)
+            for layer, key, value in zip(layers, keys, values, strict=True)
         }
 
     def _pool(
@@ -75,12 +73,10 @@ class SdpaBackend(AttentionBackend):
         heads: int,
         size: int,
     ) -> torch.Tensor:
-        self._pools.append(
-            zeros(
-                (num_layers, self.num_blocks, heads, self.block_size, size), self.dtype, self.device
-            )
-        )
-        return self._pools[-1]
+        shape = (num_layers, self.num_blocks, heads, self.block_size, size)
+        pool = zeros(shape, self.dtype, self.device)
+        self._pools.append(pool)
+        return pool
 
     def plan(self, batch: AttentionBatch) -> SdpaPlan:
         self.clear_entered(batch)
@@ -88,12 +84,14 @@ class SdpaBackend(AttentionBackend):
 
     def clear_entered(self, batch: AttentionBatch) -> None:
         """Zero, in all layers, the blocks that rows begin in this step and do not fill: they are read as a whole."""
-        if batch.full_plan is None:  # otherwise this is the same step's last layer
-            blocks = entered_blocks(batch, self.block_size)
-            if len(blocks):
-                index = batch.put("entered", blocks)
-                for pool in self._pools:
-                    pool.index_fill_(1, index, 0)
+        if batch.full_plan is not None:  # the same step's last layer
+            return
+        blocks = entered_blocks(batch, self.block_size)
+        if not len(blocks):
+            return
+        index = batch.put("entered", blocks)
+        for pool in self._pools:
+            pool.index_fill_(1, index, 0)
 
     def forward(
         self,
@@ -116,14 +114,7 @@ class SdpaBackend(AttentionBackend):
         if plan.decode_tokens is None:
             return self._decode(layer, query, plan)
         out = query.new_empty(plan.num_queries, layer.spec.num_heads, layer.spec.value_size)
-        self.prefill(
-            layer,
-            query,
-            key,
-            value,
-            plan,
-            out,
-        )
+        self.prefill(layer, query, key, value, plan, out)
         self.decode_gathered(layer, query, plan, out)
         return out
 
@@ -137,8 +128,8 @@ class SdpaBackend(AttentionBackend):
     ) -> torch.Tensor | None:
         """All K/V of the step into their slots; returns them as one tensor [T, 2 × heads, size] where sizes allow."""
         if cache.both is None:
-            for tensor, new in ((cache.key, key), (cache.value, value)):
-                self._write_lines(tensor, new, plan)
+            self._write_lines(cache.key, key, plan)
+            self._write_lines(cache.value, value, plan)
             return None
         if both is None:
             both = torch.cat((key, value), 1)
@@ -152,8 +143,9 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
     ) -> None:
         """`new` [T, C, size] into `cache` [blocks, C, block_size, size]."""
+        size = cache.shape[3]
         lines = plan.lines(new.shape[1])
-        cache.view(-1, cache.shape[3]).index_copy_(0, lines, new.reshape(-1, cache.shape[3]))
+        cache.view(-1, size).index_copy_(0, lines, new.reshape(-1, size))
 
     # ------------------------------------------------------------------ decode: one query per row, rows padded together
 
@@ -165,10 +157,10 @@ class SdpaBackend(AttentionBackend):
         out: torch.Tensor,
     ) -> None:
         """The decoding rows of a mixed step, into their places in `out`."""
-        if plan.decode_tokens is not None and len(plan.decode_order):
-            out.index_copy_(
-                0, plan.decode_tokens, self._decode(layer, query[plan.decode_tokens], plan)
-            )
+        tokens = plan.decode_tokens
+        if tokens is not None and len(plan.decode_order):
+            decoded = self._decode(layer, query[tokens], plan)
+            out.index_copy_(0, tokens, decoded)
 
     def _decode(
         self,
@@ -177,10 +169,10 @@ class SdpaBackend(AttentionBackend):
         plan: SdpaPlan,
     ) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
-        groups = plan.decode_groups(layer.spec, self.dtype)
-        parts = [
-            self._decode_group(layer, query[group.begin : group.end], group) for group in groups
-        ]
+        parts = []
+        for group in plan.decode_groups(layer.spec, self.dtype):
+            queries = query[group.begin : group.end]
+            parts.append(self._decode_group(layer, queries, group))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode_group(
@@ -193,13 +185,8 @@ class SdpaBackend(AttentionBackend):
         rows = group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
-        return self.decode_attention(
-            grouped,
-            key,
-            value,
-            group.mask,
-            spec,
-        ).reshape(rows, spec.num_heads, spec.value_size)
+        attended = self.decode_attention(grouped, key, value, group.mask, spec)
+        return attended.reshape(rows, spec.num_heads, spec.value_size)
 
     def decode_attention(
         self,
@@ -214,13 +201,7 @@ class SdpaBackend(AttentionBackend):
         The query heads of one KV head are its query rows, so keys are neither repeated nor read twice.
         """
         if spec.softcap:
-            return softcapped_attention(
-                query,
-                key,
-                value,
-                mask,
-                spec,
-            )
+            return softcapped_attention(query, key, value, mask, spec)
         return functional.scaled_dot_product_attention(
             query,
             key,
@@ -239,22 +220,17 @@ class SdpaBackend(AttentionBackend):
         """Keys and values [R, K, L, size] of the blocks that `block_index` names."""
         heads = spec.num_kv_heads
         if cache.both is not None:
-            found = cache.both.view(2 * heads * self.num_blocks, -1).index_select(0, index)
-            key, value = found.view(
-                2,
-                rows,
-                heads,
-                -1,
-                spec.key_size,
-            ).unbind()
+            lines = cache.both.view(2 * heads * self.num_blocks, -1)
+            found = lines.index_select(0, index)
+            key, value = found.view(2, rows, heads, -1, spec.key_size).unbind()
             return key, value
+        key_lines = cache.key.view(heads * self.num_blocks, -1)
+        value_lines = cache.value.view(heads * self.num_blocks, -1)
+        key = key_lines.index_select(0, index)
+        value = value_lines.index_select(0, index)
         return (
-            cache.key.view(heads * self.num_blocks, -1)
-            .index_select(0, index)
-            .view(rows, heads, -1, spec.key_size),
-            cache.value.view(heads * self.num_blocks, -1)
-            .index_select(0, index)
-            .view(rows, heads, -1, spec.value_size),
+            key.view(rows, heads, -1, spec.key_size),
+            value.view(rows, heads, -1, spec.value_size),
         )
 
     # ------------------------------------------------------------------ prefill: several queries per row
@@ -270,7 +246,8 @@ class SdpaBackend(AttentionBackend):
     ) -> None:
         """Every segment of the step, into its place in `out`."""
         for segment in plan.prefill:
-            span = slice(segment.token, segment.token + segment.count * segment.length)
+            end = segment.token + segment.count * segment.length
+            span = slice(segment.token, end)
             out[span] = self._prefill(
                 layer.spec,
                 layer.kv_cache[0],
@@ -292,20 +269,12 @@ class SdpaBackend(AttentionBackend):
         value: torch.Tensor,
     ) -> torch.Tensor:
         if segment.start:
-            return self._prefill_with_context(
-                spec,
-                cache,
-                segment,
-                plan,
-                query,
-            )
-        shape = (segment.count, segment.length, -1)
-        # The CPU's kernel is a fifth faster on heads that lie one behind the other.
-        q, k, v = (
-            t.reshape(*shape, t.shape[-1]).transpose(1, 2).contiguous() for t in (query, key, value)
-        )
-        plain = not spec.softcap and not (spec.window and segment.length > spec.window)
-        if plain:
+            return self._prefill_with_context(spec, cache, segment, plan, query)
+        q = _head_major(query, segment)
+        k = _head_major(key, segment)
+        v = _head_major(value, segment)
+        is_cut = spec.window and segment.length > spec.window
+        if not spec.softcap and not is_cut:
             out = functional.scaled_dot_product_attention(
                 q,
                 k,
@@ -315,21 +284,8 @@ class SdpaBackend(AttentionBackend):
                 enable_gqa=spec.group_size > 1,
             )
         else:
-            mask = causal_mask(
-                segment.length,
-                0,
-                segment.length,
-                spec.window,
-                q.dtype,
-                q.device,
-            )
-            out = masked_attention(
-                q,
-                k,
-                v,
-                mask,
-                spec,
-            )
+            mask = causal_mask(segment.length, 0, segment.length, spec.window, q.dtype, q.device)
+            out = masked_attention(q, k, v, mask, spec)
         return out.transpose(1, 2).flatten(0, 1)
 
     def _prefill_with_context(
@@ -342,33 +298,40 @@ class SdpaBackend(AttentionBackend):
     ) -> torch.Tensor:
         """One chunk of a prompt whose earlier tokens are in the cache; queries go in pieces that bound the mask."""
         end = segment.start + segment.length
-        first_block = (
-            max(0, segment.start + 1 - spec.window) // self.block_size if spec.window else 0
-        )
-        index = plan.context_index(segment, spec, first_block, -(-end // self.block_size))
+        first_block = 0
+        if spec.window:
+            first_block = max(0, segment.start + 1 - spec.window) // self.block_size
+        end_block = -(-end // self.block_size)
+        index = plan.context_index(segment, spec, first_block, end_block)
         first_key = first_block * self.block_size
-        key, value = (kept[:, :, : end - first_key] for kept in self.gather(cache, index, 1, spec))
+        num_keys = end - first_key
+        key, value = self.gather(cache, index, 1, spec)
+        key = key[:, :, :num_keys]
+        value = value[:, :, :num_keys]
         q = query.transpose(0, 1)[None]
-        piece = max(1, MAX_MASK_ELEMENTS // (end - first_key))
+        piece = max(1, MAX_MASK_ELEMENTS // num_keys)
         parts = []
         for begin in range(0, segment.length, piece):
             count = min(piece, segment.length - begin)
             mask = causal_mask(
                 count,
                 segment.start + begin,
-                end - first_key,
+                num_keys,
                 spec.window,
                 q.dtype,
                 q.device,
                 first_key,
             )
-            parts.append(
-                masked_attention(
-                    q[:, :, begin : begin + count],
-                    key,
-                    value,
-                    mask,
-                    spec,
-                )[0].transpose(0, 1)
-            )
+            queries = q[:, :, begin : begin + count]
+            attended = masked_attention(queries, key, value, mask, spec)
+            parts.append(attended[0].transpose(0, 1))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
+
+
+def _head_major(tensor: torch.Tensor, segment: Segment) -> torch.Tensor:
+    """[count · length, heads, size] → [count, heads, length, size], contiguous: the CPU's kernel is a fifth faster on
+    heads that lie one behind the other.
+    """
+    size = tensor.shape[-1]
+    by_token = tensor.reshape(segment.count, segment.length, -1, size)
+    return by_token.transpose(1, 2).contiguous()

@@ -46,9 +46,16 @@ class SdpaPlan:
 
     sorts: ClassVar[bool] = True  # decoding rows of like length next to each other
     __slots__ = (
-        "_context", "_groups", "_lines", "batch", "block_size", "decode_order", "decode_tokens", "num_queries",
+        "_context",
+        "_groups",
+        "_lines",
+        "batch",
+        "block_size",
+        "decode_order",
+        "decode_tokens",
+        "num_queries",
         "prefill",
-    )  # fmt: skip
+    )
 
     def __init__(self, batch: AttentionBatch, block_size: int) -> None:
         self.batch = batch
@@ -65,15 +72,18 @@ class SdpaPlan:
             self.decode_order = np.flatnonzero(batch.num_tokens == 1)
         if self.sorts and len(self.decode_order) > 1:
             self.decode_order = longest_first(self.decode_order, batch.seq_lens)
-        if self.prefill or not np.array_equal(self.decode_order, np.arange(len(batch.row))):
-            tokens = (np.cumsum(batch.num_tokens) - batch.num_tokens)[self.decode_order]
-            self.decode_tokens = batch.put("decode_tokens", tokens.astype(np.int64))
+        in_order = np.arange(len(batch.row))
+        if self.prefill or not np.array_equal(self.decode_order, in_order):
+            first_token = np.cumsum(batch.num_tokens) - batch.num_tokens
+            tokens = first_token[self.decode_order].astype(np.int64)
+            self.decode_tokens = batch.put("decode_tokens", tokens)
 
     def lines(self, count: int) -> torch.Tensor:
         """Where the step's T tokens go in a cache of `count` lines per block, one slot each: i64[T · count]."""
         if count not in self._lines:
             block, slot = np.divmod(self.batch.slot_mapping, self.block_size)
-            lines = (block[:, None] * count + np.arange(count)) * self.block_size + slot[:, None]
+            lines = block[:, None] * count + np.arange(count)  # [T, count], in units of a block
+            lines = lines * self.block_size + slot[:, None]
             self._lines[count] = self.batch.put(f"lines_{count}", lines.reshape(-1))
         return self._lines[count]
 
@@ -90,22 +100,28 @@ class SdpaPlan:
         end: int,
     ) -> torch.Tensor:
         """The block index of a segment's blocks [begin, end)."""
-        wanted = (segment.token, begin, spec.num_kv_heads, spec.key_size == spec.value_size)
+        has_one_size = spec.key_size == spec.value_size
+        wanted = (segment.token, begin, spec.num_kv_heads, has_one_size)
         if wanted not in self._context:
-            index = block_index(self.batch.block_table[segment.row, None, begin:end], spec)
-            self._context[wanted] = self.batch.put("context_" + "_".join(map(str, wanted)), index)
+            blocks = self.batch.block_table[segment.row, None, begin:end]
+            label = "context_" + "_".join(map(str, wanted))
+            self._context[wanted] = self.batch.put(label, block_index(blocks, spec))
         return self._context[wanted]
 
-    def decode_groups(self, spec: LayerSpec, dtype: torch.dtype) -> list[DecodeGroup]:
+    def decode_groups(
+        self,
+        spec: LayerSpec,
+        dtype: torch.dtype,
+    ) -> list[DecodeGroup]:
         """Decoding rows in groups of like length whose gathered K/V stay within bounds."""
-        wanted = (spec.window, spec.num_kv_heads, spec.key_size == spec.value_size)
+        has_one_size = spec.key_size == spec.value_size
+        wanted = (spec.window, spec.num_kv_heads, has_one_size)
         if wanted not in self._groups:
             lengths = self.batch.seq_lens[self.decode_order].astype(np.int64)
-            first = (
-                np.maximum(lengths - spec.window, 0) // self.block_size
-                if spec.window
-                else np.zeros_like(lengths)
-            )
+            first = np.zeros_like(lengths)  # the first block that each row still sees
+            if spec.window:
+                first = np.maximum(lengths - spec.window, 0) // self.block_size
+            seen = lengths - first * self.block_size
             budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
             self._groups[wanted] = [
                 self._make_group(
@@ -115,7 +131,7 @@ class SdpaPlan:
                     begin,
                     end,
                 )
-                for begin, end in length_groups(lengths - first * self.block_size, budget)
+                for begin, end in length_groups(seen, budget)
             ]
         return self._groups[wanted]
 
@@ -131,47 +147,67 @@ class SdpaPlan:
         batch = self.batch
         size = self.block_size
         places = self.decode_order[begin:end]
-        lengths = batch.seq_lens[places, None].astype(np.int64)
-        wanted = first + np.arange(int((-(-lengths // size) - first).max()))
+        lengths = batch.seq_lens[places, None].astype(np.int64)  # [R, 1]
+
+        # The blocks [R, n] of each row, from its first one on.
+        num_blocks = -(-lengths // size) - first
+        wanted = first + np.arange(int(num_blocks.max()))
         table = batch.block_table[batch.row[places]]
         # Beyond its last block a row reads its own first one again: masked, and never another request's NaN.
         inside = np.minimum(wanted, table.shape[1] - 1)
         blocks = np.where(
-            wanted * size < lengths, np.take_along_axis(table, inside, 1), table[:, :1]
+            wanted * size < lengths,
+            np.take_along_axis(table, inside, 1),
+            table[:, :1],
         )
+
+        # The mask [R, L] of the positions in them.
         positions = first * size + np.arange(wanted.shape[1] * size)
         hidden = positions >= lengths
         if spec.window:
             hidden |= positions < lengths - spec.window
-        mask = np.where(hidden, np.float32("-inf"), np.float32(0))[:, None, None, :]
+        mask = np.where(hidden, np.float32("-inf"), np.float32(0))
+
         label = f"decode_{spec.window}_{spec.num_kv_heads}_{spec.value_size}_{begin}"
         index = batch.put(f"{label}_index", block_index(blocks, spec))
-        return DecodeGroup(begin, end, index, batch.put(f"{label}_mask", mask).to(dtype))
+        additive = batch.put(f"{label}_mask", mask[:, None, None, :])
+        return DecodeGroup(begin, end, index, additive.to(dtype))
 
 
 def entered_blocks(batch: AttentionBatch, block_size: int) -> NDArray[np.int64]:
     """The last blocks of rows that write their first slots in this step, and not yet their last ones: i64[N]."""
     begun = batch.seq_lens % block_size
-    entered = ((begun > 0) & (begun <= batch.num_tokens)).nonzero()[0]
-    return batch.block_table[batch.row[entered], batch.seq_lens[entered] // block_size].astype(
-        np.int64
-    )
+    is_entered = (begun > 0) & (begun <= batch.num_tokens)
+    entered = is_entered.nonzero()[0]
+    rows = batch.row[entered]
+    last = batch.seq_lens[entered] // block_size
+    return batch.block_table[rows, last].astype(np.int64)
 
 
-def longest_first(order: NDArray[np.int64], seq_lens: NDArray[np.int32]) -> NDArray[np.int64]:
+def longest_first(
+    order: NDArray[np.int64],
+    seq_lens: NDArray[np.int32],
+) -> NDArray[np.int64]:
     """The rows `order`, sorted where lengths differ enough to matter; rows that decode in step stay in order."""
+    if not len(order):
+        return order
     lengths = seq_lens[order]
-    if len(order) and 2 * int(lengths.min()) < int(lengths.max()):
-        return order[np.argsort(-lengths, kind="stable")]
-    return order
+    if 2 * int(lengths.min()) >= int(lengths.max()):
+        return order
+    return order[np.argsort(-lengths, kind="stable")]
 
 
-def block_index(blocks: NDArray[np.int32], spec: LayerSpec) -> NDArray[np.int64]:
+def block_index(
+    blocks: NDArray[np.int32],
+    spec: LayerSpec,
+) -> NDArray[np.int64]:
     """Where the blocks [R, n] lie in a cache seen as lines of one block and one head.
 
     For each of keys and values (or once, where they have a tensor each): row, head and block, flattened.
     """
-    parts = 2 if spec.key_size == spec.value_size else 1
-    lines = np.arange(parts * spec.num_kv_heads).reshape(parts, 1, spec.num_kv_heads, 1)
-    index: NDArray[np.int64] = blocks[:, None, :].astype(np.int64) * lines.size + lines
+    tensors = 2 if spec.key_size == spec.value_size else 1
+    lines = np.arange(tensors * spec.num_kv_heads)
+    lines = lines.reshape(tensors, 1, spec.num_kv_heads, 1)
+    first = blocks[:, None, :].astype(np.int64) * lines.size  # [R, 1, n]
+    index: NDArray[np.int64] = first + lines
     return index.reshape(-1)

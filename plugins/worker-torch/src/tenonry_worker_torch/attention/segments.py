@@ -86,8 +86,9 @@ def length_groups(lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int
         end = min(total, begin + max(1, max_tokens // longest))
         waste = longest * (end - begin) - int(lengths[begin:end].sum())
         if waste > SMALL_WASTE:
-            half = begin + int(np.searchsorted(-lengths[begin:end], -(longest // 2), side="right"))
-            end = max(half, begin + 1)
+            # The first row that is shorter than half of the longest.
+            count = np.searchsorted(-lengths[begin:end], -(longest // 2), side="right")
+            end = begin + max(int(count), 1)
         groups.append((begin, end))
         begin = end
     return groups

@@ -1,4 +1,4 @@
-"""What the CPU backend works out once per step: who is in which slab, where new tokens go, what is masked. Worker
+"""What the CPU backend works out once per step: which row is in which slab, where new tokens go, what is masked. Worker
 process.
 
 In steady decoding, where the same rows gain one token each, the last step's plan is moved on by one column.
@@ -35,9 +35,18 @@ class SlabGroup:
     """
 
     __slots__ = (
-        "append", "column", "entering", "longest", "mask", "num_slots", "placement", "queries", "slots", "tokens",
+        "append",
+        "column",
+        "entering",
+        "longest",
+        "mask",
+        "num_slots",
+        "placement",
+        "queries",
+        "slots",
+        "tokens",
         "windowed",
-    )  # fmt: skip
+    )
 
     def __init__(
         self,
@@ -63,10 +72,10 @@ class SlabGroup:
         if not window:
             return self.mask
         if window not in self.windowed:
+            positions = torch.arange(self.mask.shape[-1])
             known = (self.mask == 0).sum(-1, keepdim=True)
-            self.windowed[window] = self.mask.masked_fill(
-                torch.arange(self.mask.shape[-1]) < known - window, HIDDEN
-            )
+            is_before = positions < known - window
+            self.windowed[window] = self.mask.masked_fill(is_before, HIDDEN)
         return self.windowed[window]
 
     def move_on(self) -> None:
@@ -78,16 +87,20 @@ class SlabGroup:
         self.column += 1
         self.mask.view(-1)[self.column] = 0
 
-    def for_queries(self, queries: NDArray[np.int64], slots: NDArray[np.int64]) -> SlabGroup:
+    def for_queries(
+        self,
+        queries: NDArray[np.int64],
+        slots: NDArray[np.int64],
+    ) -> SlabGroup:
         """The same rows and writes, with only some of the rows attending."""
-        twin = SlabGroup(self.placement, self.append, self.mask, self.column)
-        twin.longest = self.longest
-        twin.entering = self.entering
-        twin.tokens = self.tokens
-        twin.windowed = self.windowed
-        twin.queries = torch.from_numpy(queries)
-        twin.slots = torch.from_numpy(slots)
-        return twin
+        narrowed = SlabGroup(self.placement, self.append, self.mask, self.column)
+        narrowed.longest = self.longest
+        narrowed.entering = self.entering
+        narrowed.tokens = self.tokens
+        narrowed.windowed = self.windowed
+        narrowed.queries = torch.from_numpy(queries)
+        narrowed.slots = torch.from_numpy(slots)
+        return narrowed
 
 
 class CpuPlan(SdpaPlan):
@@ -96,14 +109,19 @@ class CpuPlan(SdpaPlan):
     sorts: ClassVar[bool] = False  # rows in slabs are best left where they are
     __slots__ = ("slab_groups",)
 
-    def __init__(self, batch: AttentionBatch, block_size: int) -> None:
+    def __init__(
+        self,
+        batch: AttentionBatch,
+        block_size: int,
+    ) -> None:
         super().__init__(batch, block_size)
         self.slab_groups: list[SlabGroup] = []
 
     def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
         """Only the rows `order` are decoded from gathered blocks."""
         self.decode_order = longest_first(order, self.batch.seq_lens)
-        self.decode_tokens = torch.from_numpy(first_tokens(self.batch)[self.decode_order])
+        tokens = first_tokens(self.batch)[self.decode_order]
+        self.decode_tokens = torch.from_numpy(tokens)
 
 
 class SlabPlanner:
@@ -135,7 +153,7 @@ class SlabPlanner:
     def _place(self, plan: CpuPlan) -> None:
         batch = plan.batch
         order = plan.decode_order
-        placed, homeless = self.slabs.place(
+        placed, unplaced = self.slabs.place(
             batch.row[order].astype(np.int64),
             batch.generation[order],
             batch.seq_lens[order].astype(np.int64),
@@ -143,11 +161,15 @@ class SlabPlanner:
         plan.slab_groups = [
             self._group(plan, order[which], placement) for which, placement in placed
         ]
-        plan.leave_to_gathering(order[np.sort(homeless)])
-        if not plan.prefill and not len(homeless):
+        plan.leave_to_gathering(order[np.sort(unplaced)])
+        if not plan.prefill and not len(unplaced):
             self._steady = plan
 
-    def _move_on(self, plan: CpuPlan, batch: AttentionBatch) -> CpuPlan:
+    def _move_on(
+        self,
+        plan: CpuPlan,
+        batch: AttentionBatch,
+    ) -> CpuPlan:
         plan.write_elsewhere(batch)
         for group in plan.slab_groups:
             group.move_on()
@@ -166,20 +188,26 @@ class SlabPlanner:
         slots = placement.slots
         heads = self.slabs.num_kv_heads
         lengths = batch.seq_lens[places].astype(np.int64)
-        line = slots[:, None, None] * heads + np.arange(heads)  # [row, key or value, head]
-        line = line + (np.arange(2) * len(slab.owner) * heads)[:, None]
+        newest = lengths - 1
+
+        # Where the new K/V go: a line of the slab per [row, key or value, head].
+        line = slots[:, None, None] * heads + np.arange(heads)
+        first_value = len(slab.owner) * heads
+        line = line + (np.arange(2) * first_value)[:, None]
+        append = line * slab.capacity + newest[:, None, None]
+
+        # The mask [slots, 1, capacity].
         known = np.zeros(int(slots.max()) + 1, np.int64)
         known[slots] = lengths
         hidden = torch.from_numpy(np.arange(slab.capacity) >= known[:, None])
+        mask = torch.zeros(hidden.shape, dtype=self.slabs.dtype)
+        mask.masked_fill_(hidden, HIDDEN)
+
         group = SlabGroup(
             placement,
-            append=torch.from_numpy(
-                (line * slab.capacity + (lengths - 1)[:, None, None]).reshape(-1)
-            ),
-            mask=torch.zeros(hidden.shape, dtype=self.slabs.dtype).masked_fill_(hidden, HIDDEN)[
-                :, None
-            ],
-            column=torch.from_numpy(slots * slab.capacity + lengths - 1),
+            append=torch.from_numpy(append.reshape(-1)),
+            mask=mask[:, None],
+            column=torch.from_numpy(slots * slab.capacity + newest),
         )
         group.longest = int(lengths.max())
         tokens = torch.from_numpy(first_tokens(batch)[places])
@@ -188,9 +216,12 @@ class SlabPlanner:
         if group.tokens is not None or not is_range(slots, group.num_slots):
             group.queries = tokens
             group.slots = torch.from_numpy(slots)
-        if placement.entering.any():
+        entering = placement.entering
+        if entering.any():
             group.entering = self._entering(
-                batch, places[placement.entering], slots[placement.entering]
+                batch,
+                places[entering],
+                slots[entering],
             )
         return group
 
@@ -203,8 +234,11 @@ class SlabPlanner:
         """Slots, and the block index (key or value, row, head, block) of the rows that move in."""
         used = -(-batch.seq_lens[places] // self.block_size)[:, None]
         table = batch.block_table[batch.row[places], : int(used.max())]
-        blocks = np.where(np.arange(table.shape[1]) < used, table, table[:, :1])
-        return torch.from_numpy(slots), torch.from_numpy(self._block_index(blocks))
+        # Beyond its last block a row reads its own first one again, as in gathering.
+        is_used = np.arange(table.shape[1]) < used
+        blocks = np.where(is_used, table, table[:, :1])
+        index = self._block_index(blocks)
+        return torch.from_numpy(slots), torch.from_numpy(index)
 
 
 def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
@@ -212,12 +246,20 @@ def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
     return np.cumsum(batch.num_tokens, dtype=np.int64) - batch.num_tokens
 
 
-def is_range(numbers: NDArray[np.int64], count: int) -> bool:
+def is_range(
+    numbers: NDArray[np.int64],
+    count: int,
+) -> bool:
     """Whether they are 0, 1, …, count − 1."""
-    return len(numbers) == count and bool((numbers == np.arange(count)).all())
+    if len(numbers) != count:
+        return False
+    return bool((numbers == np.arange(count)).all())
 
 
-def _continues(plan: CpuPlan, batch: AttentionBatch) -> bool:
+def _continues(
+    plan: CpuPlan,
+    batch: AttentionBatch,
+) -> bool:
     """Same rows, same requests, one more token each, and room for it in every slab."""
     last = plan.batch
     return (
@@ -230,7 +272,10 @@ def _continues(plan: CpuPlan, batch: AttentionBatch) -> bool:
     )
 
 
-def _follow(plan: CpuPlan, full: CpuPlan) -> None:
+def _follow(
+    plan: CpuPlan,
+    full: CpuPlan,
+) -> None:
     """A pruned last layer: rows in slabs stay there, and gain their token even if they do not sample."""
     batch = plan.batch
     in_slab = np.zeros(len(batch.row), np.bool_)

@@ -1,8 +1,8 @@
-"""Contiguous copies of the K/V of decoding rows, and who sits where in them. Worker process, CPU.
+"""Contiguous copies of the K/V of decoding rows, and which row has which slot of them. Worker process, CPU.
 
 A *slab* holds rows of similar length, padded to one capacity, dense per layer. A row enters a slab by a copy of its
-blocks and then only gains one token per step, so decoding reads K/V where they lie and copies nothing. Blocks stay the
-truth: whatever is in a slab can be dropped at any time and is copied again when it is needed.
+blocks and then only gains one token per step, so decoding reads K/V where they lie and copies nothing. The blocks stay
+complete: a row can be dropped from a slab at any time, and is copied again when it is needed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def capacities(longest: int) -> NDArray[np.int64]:
     """Slab capacities in tokens: 64, 96, 128, 192, 256, … up to at least `longest`; a fifth is wasted on average."""
     sizes = [64]
     while sizes[-1] < longest:
-        sizes += [sizes[-1] * 3 // 2, sizes[-1] * 2] if len(sizes) % 2 else [sizes[-1] * 2]
+        power = sizes[-1]
+        sizes += [power * 3 // 2, power * 2]
     return np.array(sizes, np.int64)
 
 
@@ -41,7 +42,7 @@ class Slab:
 
 
 class Placement:
-    """Where `rows` of one step sit: all in `slab`, row i in `slots[i]`; `entering` ones need their blocks copied."""
+    """The slots of `rows` of one step: all in `slab`, row i in `slots[i]`; `entering` ones need their blocks copied."""
 
     __slots__ = ("entering", "rows", "slab", "slots")
 
@@ -94,39 +95,39 @@ class Slabs:
         if lengths.max() > self._capacities[-1]:
             self._capacities = capacities(int(lengths.max()))
         wanted = np.searchsorted(self._capacities, lengths)
-        resident = (
-            (self._slab[rows] == wanted)
-            & (self._generation[rows] == generation)
-            & (self._length[rows] == lengths - 1)
-        )
+        is_in_slab = self._slab[rows] == wanted
+        is_same = self._generation[rows] == generation
+        is_next = self._length[rows] == lengths - 1
+        resident = is_in_slab & is_same & is_next
         self.release(rows[~resident])
         placed = []
-        homeless = [np.empty(0, np.int64)]
+        unplaced = [np.empty(0, np.int64)]
         for number in np.unique(wanted):
             which = np.flatnonzero(wanted == number)
             placement = self._place_in(int(number), rows[which], resident[which])
             if placement is None:
-                homeless.append(which)
+                unplaced.append(which)
                 continue
-            mine = rows[which]
-            self._slab[mine] = number
-            self._slot[mine] = placement.slots
-            self._generation[mine] = generation[which]
-            self._length[mine] = lengths[which]
+            entered = rows[which]
+            self._slab[entered] = number
+            self._slot[entered] = placement.slots
+            self._generation[entered] = generation[which]
+            self._length[entered] = lengths[which]
             placed.append((which, placement))
-        return placed, np.concatenate(homeless)
+        return placed, np.concatenate(unplaced)
 
     def advance(self, rows: NDArray[np.int64]) -> None:
-        """Each of the rows gained one token where it sits."""
+        """Each of the rows gained one token in its slot."""
         self._length[rows] += 1
 
     def release(self, rows: NDArray[np.int64]) -> None:
-        """Forget rows; their slots are free. Rows that sit nowhere are ignored."""
+        """Forget rows; their slots are free. Rows without a slot are ignored."""
         rows = rows[rows < len(self._slab)]
         for number in np.unique(self._slab[rows]):
             if number != NOWHERE:
-                mine = rows[self._slab[rows] == number]
-                self._slabs[int(number)].owner[self._slot[mine]] = NOWHERE
+                leaving = rows[self._slab[rows] == number]
+                slab = self._slabs[int(number)]
+                slab.owner[self._slot[leaving]] = NOWHERE
         self._slab[rows] = NOWHERE
 
     def _place_in(
@@ -136,7 +137,8 @@ class Slabs:
         resident: NDArray[np.bool_],
     ) -> Placement | None:
         """Slots for `rows` in slab `number`. Packs them anew when it is mostly holes, grows it when it is full."""
-        slab = self._slabs.setdefault(number, Slab(int(self._capacities[number])))
+        empty = Slab(int(self._capacities[number]))
+        slab = self._slabs.setdefault(number, empty)
         taken = self._slot[rows[resident]]
         reach = int(taken.max()) + 1 if len(taken) else 0
         if len(rows) > len(slab.owner):
@@ -151,22 +153,32 @@ class Slabs:
         if len(missing):
             free = np.ones(len(slab.owner), np.bool_)
             free[slots[resident]] = False
-            unowned = np.flatnonzero(free & (slab.owner == NOWHERE))
-            others = np.flatnonzero(free & (slab.owner != NOWHERE))
-            found = np.concatenate([unowned, others])[: len(missing)]
+            is_owned = slab.owner != NOWHERE
+            unowned = np.flatnonzero(free & ~is_owned)
+            owned = np.flatnonzero(free & is_owned)
+            found = np.concatenate([unowned, owned])[: len(missing)]
             self._evict(slab, slab.owner[found[len(unowned) :]])
             slots[missing] = found
             slab.owner[found] = rows[missing]
         return Placement(slab, rows, slots, ~resident)
 
-    def _evict(self, slab: Slab, rows: NDArray[np.int64]) -> None:
+    def _evict(
+        self,
+        slab: Slab,
+        rows: NDArray[np.int64],
+    ) -> None:
         slab.owner[self._slot[rows]] = NOWHERE
         self._slab[rows] = NOWHERE
 
-    def _grow(self, slab: Slab, num_slots: int) -> bool:
+    def _grow(
+        self,
+        slab: Slab,
+        num_slots: int,
+    ) -> bool:
         """More slots, if the budget has room; all rows of the slab must enter again."""
         for wanted in (1 << (num_slots - 1).bit_length(), num_slots):
-            more = self._bytes(slab.capacity, wanted) - self._bytes(slab.capacity, len(slab.owner))
+            held = self._bytes(slab.capacity, len(slab.owner))
+            more = self._bytes(slab.capacity, wanted) - held
             if self.used_bytes + more > self.budget_bytes:
                 self._drop_empty(slab)
             if self.used_bytes + more <= self.budget_bytes:
@@ -181,27 +193,29 @@ class Slabs:
 
     def _drop_empty(self, keep: Slab) -> None:
         for slab in self._slabs.values():
-            if slab is not keep and len(slab.owner) and (slab.owner == NOWHERE).all():
+            if slab is keep or not len(slab.owner):
+                continue
+            if (slab.owner == NOWHERE).all():
                 self.used_bytes -= self._bytes(slab.capacity, len(slab.owner))
                 slab.tensors = []
                 slab.owner = np.empty(0, np.int64)
 
-    def _bytes(self, capacity: int, num_slots: int) -> int:
-        return (
-            2
-            * num_slots
-            * self.num_kv_heads
-            * capacity
-            * self.size
-            * self.dtype.itemsize
-            * self.num_layers
-        )
+    def _bytes(
+        self,
+        capacity: int,
+        num_slots: int,
+    ) -> int:
+        """K and V of all layers."""
+        elements = 2 * num_slots * self.num_kv_heads * capacity * self.size
+        return elements * self.dtype.itemsize * self.num_layers
 
     def _make_columns(self, count: int) -> None:
         more = count - len(self._slab)
-        if more > 0:
-            self._slab = np.concatenate([self._slab, np.full(more, NOWHERE, np.int64)])
-            self._slot, self._generation, self._length = (
-                np.concatenate([column, np.zeros(more, np.int64)])
-                for column in (self._slot, self._generation, self._length)
-            )
+        if more <= 0:
+            return
+        nowhere = np.full(more, NOWHERE, np.int64)
+        zero = np.zeros(more, np.int64)
+        self._slab = np.concatenate([self._slab, nowhere])
+        self._slot = np.concatenate([self._slot, zero])
+        self._generation = np.concatenate([self._generation, zero])
+        self._length = np.concatenate([self._length, zero])

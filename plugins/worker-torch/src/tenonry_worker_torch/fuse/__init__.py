@@ -31,16 +31,17 @@ def fast_forward(
     is_right: Callable[[Forward], bool],
     all_agree: Callable[[bool], bool] = bool,
 ) -> LeanForward | None:
-    """A lean forward pass that was found to compute the same, or None; then the model keeps running its own code.
+    """A lean forward pass that was verified to compute the same; None if there is none, and the model's own code runs.
 
-    `is_right` compares the logits of a whole forward pass with the model's own. Ranks that share layers come to one
-    decision: `all_agree`.
+    `is_right` compares the logits of a whole forward pass with the model's own. Ranks that share layers must decide
+    alike: `all_agree` is true where all of them say yes.
     """
     lean = lean_forward(model, layers, step, max_model_len)
     if not all_agree(lean is not None) or lean is None:
         pack_linears(model)
         return None
-    specs = sorted((layer.spec for layer in layers.values()), key=lambda spec: spec.index)
+    specs = [layer.spec for layer in layers.values()]
+    specs.sort(key=lambda spec: spec.index)
     is_same = all_agree(layers_agree(model, specs))
     if not is_same or not all_agree(is_right(lean)):
         logger.info(

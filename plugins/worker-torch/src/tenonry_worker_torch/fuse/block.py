@@ -193,12 +193,7 @@ def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
         return None
     if (first.eps, first.is_offset) != (second.eps, second.is_offset):
         return None
-    return HeadNorm(
-        first.weight,
-        second.weight,
-        first.eps,
-        spec,
-    )
+    return HeadNorm(first.weight, second.weight, first.eps, spec)
 
 
 def fused_mlp(module: nn.Module) -> FusedMLP | None:

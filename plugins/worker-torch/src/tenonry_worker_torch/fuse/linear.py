@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
 
-# torch has no public name for these (they are what its own compiler calls); `can_pack` asks whether they are there.
+# torch has no public name for these (its own compiler calls them); `can_pack` checks that they exist.
 _ONEDNN = torch.ops.mkldnn
 PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best or equal from 1 to 2048 rows
 
@@ -30,7 +30,11 @@ class Linear(Protocol):
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
 
-    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor: ...
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor: ...
 
     def packed(self) -> Linear: ...
 
@@ -53,7 +57,11 @@ class DenseLinear:
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias)
 
-    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
         return functional.linear(x, self.weight, self.bias).add_(other)
 
     def packed(self) -> PackedLinear:
@@ -69,7 +77,11 @@ class PackedLinear:
 
     __slots__ = ("bias", "out_features", "weight")
 
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+    def __init__(
+        self,
+        weight: torch.Tensor,
+        bias: torch.Tensor | None,
+    ) -> None:
         self.out_features = weight.shape[0]
         self.weight = _ONEDNN._reorder_linear_weight(weight.contiguous(), PACK_ROWS)  # noqa: SLF001
         self.bias = bias
@@ -87,13 +99,13 @@ class PackedLinear:
     def packed(self) -> PackedLinear:
         return self
 
-    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
         return _ONEDNN._linear_pointwise.binary(  # noqa: SLF001
-            x,
-            other,
-            self.weight,
-            self.bias,
-            "add",
+            x, other, self.weight, self.bias, "add"
         )
 
 
@@ -116,7 +128,11 @@ class SummedLinear:
         out = self.group.sum(self.piece(x))
         return out if self.bias is None else out.add_(self.bias)
 
-    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
         return self(x).add_(other)
 
     def packed(self) -> SummedLinear:
@@ -139,9 +155,14 @@ class GatheredLinear:
         self.size = size
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return self.group.gather(self.piece(x)).narrow(-1, 0, self.size)
+        outputs = self.group.gather(self.piece(x))
+        return outputs.narrow(-1, 0, self.size)
 
-    def add(self, x: torch.Tensor, other: torch.Tensor) -> torch.Tensor:
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
         return self(x).add_(other)
 
     def packed(self) -> GatheredLinear:
@@ -166,7 +187,10 @@ def detached_bias(module: nn.Linear) -> torch.Tensor | None:
     return None if module.bias is None else module.bias.detach()
 
 
-def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
+def can_pack(
+    dtype: torch.dtype,
+    device: torch.device,
+) -> bool:
     """Whether prepacked weights work here and pay: bfloat16 on a CPU that oneDNN computes it on."""
     return (
         device.type == "cpu"
@@ -177,7 +201,10 @@ def can_pack(dtype: torch.dtype, device: torch.device) -> bool:
     )
 
 
-def pack(weight: torch.Tensor, bias: torch.Tensor | None) -> PackedLinear:
+def pack(
+    weight: torch.Tensor,
+    bias: torch.Tensor | None,
+) -> PackedLinear:
     """Pack outside inference mode: inference tensors cannot be kept in oneDNN's layout."""
     with torch.inference_mode(False), torch.no_grad():
         return PackedLinear(weight, bias)

@@ -76,7 +76,11 @@ class RMSNorm:
         normed = normed.narrow(-1, 0, self._size)
         return normed if normed.dtype == x.dtype else normed.to(x.dtype)
 
-    def _weighted(self, values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    def _weighted(
+        self,
+        values: torch.Tensor,
+        dtype: torch.dtype,
+    ) -> torch.Tensor:
         if self.weight is None:
             return values.to(dtype)
         if self.is_offset:
@@ -91,7 +95,11 @@ class RMSNorm:
         return normed.to(x.dtype)
 
 
-def rms_norm_of(module: nn.Module, *, with_weight: bool = True) -> RMSNorm | None:
+def rms_norm_of(
+    module: nn.Module,
+    *,
+    with_weight: bool = True,
+) -> RMSNorm | None:
     """The RMSNorm that does what the module does, found by trying; None if it is something else.
 
     Compared in float32 on random input and a random weight, on a copy of the module.

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_worker_torch.loading.rotary import call_rotary
+from tenonry_worker_torch.loading.rotary import call_rotary, device_of
 
 if TYPE_CHECKING:
     from torch import nn
@@ -75,7 +75,7 @@ def rope_table(
     """The table for positions 0 … num_positions − 1; None if it would be too long or is not plain (cos, sin)."""
     if num_positions > MAX_TABLE_POSITIONS:
         return None
-    device = next((buffer.device for buffer in rotary.buffers()), torch.device("cpu"))
+    device = device_of(rotary)
     positions = torch.arange(num_positions, device=device)[None]
     hidden = torch.zeros(1, 1, 1, dtype=dtype, device=device)
     with torch.no_grad():
@@ -83,7 +83,9 @@ def rope_table(
     if not (isinstance(made, tuple) and len(made) == 2):
         return None
     cos, sin = made
-    if cos.dim() != 3 or cos.shape != sin.shape or cos.shape[:2] != (1, num_positions):
+    if cos.dim() != 3 or cos.shape != sin.shape:
+        return None
+    if cos.shape[:2] != (1, num_positions):
         return None
     if not _repeats(cos) or not _repeats(sin):
         return None

@@ -40,9 +40,8 @@ def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
     stage = stage_of(model)
     rotary = model.base_model.rotary_emb
     blocks = stage.own(model.base_model.layers)
-    for block, spec, layer_type in zip(
-        blocks, specs, stage.own(layer_types_of(model)), strict=True
-    ):
+    layer_types = stage.own(layer_types_of(model))
+    for block, spec, layer_type in zip(blocks, specs, layer_types, strict=True):
         kind = (
             layer_type,
             spec.window > 0,
@@ -72,33 +71,36 @@ def layer_agrees(
     ) -> torch.Tensor:
         return causal_attention(query, key, value, spec)
 
-    # on the block's own device: sums over ranks meet the backend of that device only
+    # On the block's own device: ranks can sum only what is on the device of their process group.
     device = next(block.parameters()).device
-    with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []), torch.no_grad():
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices), torch.no_grad():
         torch.manual_seed(0)
-        twin = copy.deepcopy(block).to(device, torch.float32)
-        _randomise(twin)
-        for module in twin.modules():
+        copied = copy.deepcopy(block).to(device, torch.float32)
+        _randomise(copied)
+        for module in copied.modules():
             if hasattr(module, LAYER_ATTRIBUTE):
                 setattr(
                     module,
                     LAYER_ATTRIBUTE,
                     lambda _, query, key, value, __: attend(query, key, value),
                 )
-        turning = copy.deepcopy(rotary).to(device)
-        hidden = torch.randn(LENGTH, _hidden_size(twin), device=device)
+        rotary_copy = copy.deepcopy(rotary).to(device)
+        hidden = torch.randn(LENGTH, _hidden_size(copied), device=device)
         positions = torch.arange(LENGTH, device=device)[None]
-        turns = call_rotary(turning, hidden[None], positions, layer_type)
-        wanted = twin(
+        embeddings = call_rotary(rotary_copy, hidden[None], positions, layer_type)
+        wanted = copied(
             hidden[None],
             attention_mask=None,
             position_ids=positions,
             past_key_values=None,
-            position_embeddings=turns,
+            position_embeddings=embeddings,
         )
-        wanted = (wanted[0] if isinstance(wanted, tuple) else wanted).view(LENGTH, -1)
-        lean = lean_layer(twin, spec, attend, layer_type)
-        table = rope_table(turning, layer_type, LENGTH, torch.float32)
+        if isinstance(wanted, tuple):
+            wanted = wanted[0]
+        wanted = wanted.view(LENGTH, -1)
+        lean = lean_layer(copied, spec, attend, layer_type)
+        table = rope_table(rotary_copy, layer_type, LENGTH, torch.float32)
         if lean is None or table is None:
             return False
         got = lean(hidden, *table.at(positions[0]))

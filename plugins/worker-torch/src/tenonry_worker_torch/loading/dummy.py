@@ -40,14 +40,14 @@ class RandomSlice:
 
     @torch.no_grad()
     def _make(self) -> torch.Tensor:
-        """As the architecture initialises the module it belongs to; the caller's random state is left alone."""
+        """As the architecture initialises the module it belongs to; the caller's random state does not change."""
         owner, _, part = self.name.rpartition(".")
         with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
             torch.manual_seed(zlib.crc32(self.name.encode()) ^ self.seed)
-            twin = copy.deepcopy(self.whole.get_submodule(owner)).to_empty(
-                device="cpu", recurse=False
-            )
-            for weight in twin.parameters(recurse=False):  # whatever the architecture leaves alone
+            module = copy.deepcopy(self.whole.get_submodule(owner))
+            module.to_empty(device="cpu", recurse=False)
+            # For those that the architecture does not initialise.
+            for weight in module.parameters(recurse=False):
                 weight.normal_(0.0, 0.02)
-            self.whole._init_weights(twin)  # noqa: SLF001 - transformers has no public name for it
-            return getattr(twin, part).detach()
+            self.whole._init_weights(module)  # noqa: SLF001 - transformers has no public name for it
+            return getattr(module, part).detach()

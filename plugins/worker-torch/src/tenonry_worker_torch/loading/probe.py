@@ -1,4 +1,4 @@
-"""The first run of a model: short prompts, one at a time, attention done by hand. Worker process.
+"""The first run of a model: short prompts, one at a time, attention in plain torch. Worker process.
 
 It learns from the model itself what every attention layer is called with (heads, sizes, scaling, window, soft cap),
 and its logits are the reference for the self check.
@@ -17,7 +17,7 @@ from tenonry_worker_torch.attention.layer import (
     Probe,
     register_interface,
 )
-from tenonry_worker_torch.attention.share import share_of
+from tenonry_worker_torch.attention.rank_heads import rank_heads_of
 from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
@@ -32,19 +32,20 @@ PROMPT_LENGTHS = (9, 5)
 class ProbeResult:
     """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary].
 
-    `shares`: this rank's heads of each layer whose module hands over those of all ranks. A pipeline stage's prompts are
-    what it was sent for them, and its logits what it sent on: [length, hidden].
+    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. A pipeline stage's prompts
+    are the hidden states that it received for them, and its logits those that it sent on: [length, hidden].
     """
 
-    __slots__ = ("logits", "modules", "prompts", "shares", "specs")
+    __slots__ = ("logits", "modules", "prompts", "rank_heads", "specs")
 
     def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
         self.modules = modules
-        self.shares = [share_of(module, spec) for module, spec in zip(modules, specs, strict=True)]
-        self.specs = [
-            spec if share is None else share.of(spec)
-            for spec, share in zip(specs, self.shares, strict=True)
-        ]
+        self.rank_heads = []
+        self.specs = []
+        for module, spec in zip(modules, specs, strict=True):
+            heads = rank_heads_of(module, spec)
+            self.rank_heads.append(heads)
+            self.specs.append(spec if heads is None else heads.of(spec))
         self.prompts: list[torch.Tensor] = []
         self.logits: list[torch.Tensor] = []
 
@@ -104,7 +105,7 @@ def run_through(
 
 
 def run_alone(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor:
-    """Logits [length, vocabulary] of one prompt, whatever stands behind the attention interface."""
+    """Logits [length, vocabulary] of one prompt, through the attention function that is registered."""
     positions = torch.arange(len(prompt), device=prompt.device)
     with torch.inference_mode():
         return stage_of(model)(model, prompt, positions)

@@ -23,10 +23,16 @@ def call_rotary(
     positions: torch.Tensor,
     layer_type: str,
 ) -> tuple[Any, Any]:
-    """The model's module for `positions` [1, T], whether or not it tells layer types apart."""
+    """The model's module for `positions` [1, T], whether or not it takes a layer type."""
     if "layer_type" in inspect.signature(rotary.forward).parameters:
         return rotary(x, positions, layer_type)
     return rotary(x, positions)
+
+
+def device_of(rotary: nn.Module) -> torch.device:
+    """Where the module computes; the CPU if it keeps no frequencies."""
+    devices = [buffer.device for buffer in rotary.buffers()]
+    return devices[0] if devices else torch.device("cpu")
 
 
 def fix_frequencies(model: nn.Module, max_model_len: int) -> int:
@@ -40,7 +46,7 @@ def fix_frequencies(model: nn.Module, max_model_len: int) -> int:
         by_layer = kinds if isinstance(kinds, dict) else {"": kinds}
         adapting = [layer for layer, kind in by_layer.items() if kind is not None and _adapts(kind)]
         for layer_type in adapting:
-            device = next((buffer.device for buffer in module.buffers()), torch.device("cpu"))
+            device = device_of(module)
             last = torch.full((1, 1), max_model_len - 1, device=device)
             with torch.no_grad():
                 call_rotary(module, torch.zeros(1, 1, 1, device=device), last, layer_type)

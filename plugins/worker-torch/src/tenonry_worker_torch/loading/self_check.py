@@ -31,10 +31,11 @@ TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
 
 def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
     """Median over positions of ‖got − wanted‖ / ‖wanted‖, for [length, vocabulary]; NaN counts as infinite."""
-    difference = (got.float() - wanted.float()).norm(dim=-1) / wanted.float().norm(
-        dim=-1
-    ).clamp_min(1e-6)
-    return float(torch.nan_to_num(difference, nan=float("inf")).median())
+    wanted = wanted.float()
+    difference = (got.float() - wanted).norm(dim=-1)
+    error = difference / wanted.norm(dim=-1).clamp_min(1e-6)  # [length]
+    error = torch.nan_to_num(error, nan=float("inf"))
+    return float(error.median())
 
 
 class PackedRun:
@@ -60,10 +61,11 @@ class PackedRun:
     def last_logits(self, forward: Forward, prompts: list[torch.Tensor]) -> torch.Tensor:
         """Logits [prompts, vocabulary] of the last positions only, as serving computes them."""
         ends = np.cumsum([len(prompt) for prompt in prompts]) - 1
-        return self._run(forward, prompts, torch.as_tensor(ends, device=prompts[0].device))
+        keep = torch.as_tensor(ends, device=prompts[0].device)
+        return self._run(forward, prompts, keep)
 
     def release(self) -> None:
-        """Let go of the small cache."""
+        """Free the small cache."""
         for layer in self.layers.values():
             layer.kv_cache = []
         self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
@@ -74,16 +76,20 @@ class PackedRun:
         prompts: list[torch.Tensor],
         keep: torch.Tensor | None,
     ) -> torch.Tensor:
-        blocks = [-(-len(prompt) // self.block_size) for prompt in prompts]
-        bind_kv_cache(self.backend.allocate(1 + sum(blocks), self.block_size), self.layers, [])
-        state = BatchState(len(prompts), max(map(len, prompts)), self.block_size)
-        inputs = state.apply(_step_of([len(prompt) for prompt in prompts], blocks))
+        lengths = [len(prompt) for prompt in prompts]
+        blocks = [-(-length // self.block_size) for length in lengths]
+        caches = self.backend.allocate(1 + sum(blocks), self.block_size)
+        bind_kv_cache(caches, self.layers, [])
+        state = BatchState(len(prompts), max(lengths), self.block_size)
+        inputs = state.apply(_step_of(lengths, blocks))
         self.buffers.begin_step()
-        batch = attention_batch(inputs, state, np.zeros(len(prompts), np.int64), self.buffers)
+        generation = np.zeros(len(prompts), np.int64)
+        batch = attention_batch(inputs, state, generation, self.buffers)
+        positions = torch.from_numpy(inputs.positions.astype(np.int64))
         with torch.inference_mode():
             return forward(
                 torch.cat(prompts),
-                torch.from_numpy(inputs.positions.astype(np.int64)).to(prompts[0].device),
+                positions.to(prompts[0].device),
                 keep,
                 ForwardPlans(self.backend.plan(batch)),
             )
@@ -91,31 +97,34 @@ class PackedRun:
 
 def _step_of(lengths: list[int], blocks: list[int]) -> SchedulerOutput:
     """A step that computes whole prompts. Which tokens they are does not matter here."""
-    first = np.cumsum([1, *blocks])
+    ends = np.cumsum([1, *blocks])  # block 0 is left out
+    count = len(lengths)
+    new = [
+        NewRow(
+            row=row,
+            handle=row + 1,
+            token_ids=np.zeros(lengths[row], np.int32),
+            num_computed=0,
+            num_output=0,
+            block_ids=(np.arange(ends[row], ends[row + 1], dtype=np.int32),),
+            sampling=SamplingParams(temperature=0.0),
+        )
+        for row in range(count)
+    ]
     return SchedulerOutput(
         step_id=0,
-        new=[
-            NewRow(
-                row=row,
-                handle=row + 1,
-                token_ids=np.zeros(length, np.int32),
-                num_computed=0,
-                num_output=0,
-                block_ids=(np.arange(first[row], first[row] + blocks[row], dtype=np.int32),),
-                sampling=SamplingParams(temperature=0.0),
-            )
-            for row, length in enumerate(lengths)
-        ],
-        row=np.arange(len(lengths), dtype=np.int32),
+        new=new,
+        row=np.arange(count, dtype=np.int32),
         num_tokens=np.array(lengths, np.int32),
-        next_token=np.full(len(lengths), -1, np.int32),
-        samples=np.ones(len(lengths), np.bool_),
+        next_token=np.full(count, -1, np.int32),
+        samples=np.ones(count, np.bool_),
     )
 
 
 def logits_agree(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
     """Whether all prompts are within the tolerance of their data type."""
-    return all(relative_error(g, w) <= TOLERANCE[w.dtype] for g, w in zip(got, wanted, strict=True))
+    pairs = zip(got, wanted, strict=True)
+    return all(relative_error(one, other) <= TOLERANCE[other.dtype] for one, other in pairs)
 
 
 def check_model(

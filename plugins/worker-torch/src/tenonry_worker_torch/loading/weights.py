@@ -125,9 +125,9 @@ def _read_config(path: str, architecture: str) -> PretrainedConfig:
 
 
 def _bad_config(path: str, error: Exception) -> ModelError:
-    said = " ".join(str(error).split())[:300]
+    message = " ".join(str(error).split())[:300]
     return ModelError(
-        f"{path}/config.json does not describe a model: {type(error).__name__}: {said}"
+        f"{path}/config.json does not describe a model: {type(error).__name__}: {message}"
     )
 
 
@@ -182,15 +182,15 @@ def _part(
     seed: int | None,
 ) -> PreTrainedModel:
     """One rank's part of a stored model, or, with a seed, of one with random weights."""
-    from tenonry_worker_torch.loading.parts import Parts
+    from tenonry_worker_torch.loading.rank_model import RankModel
 
     architecture = type(whole).__name__
-    parts = Parts(whole, config, parallel)
+    rank_model = RankModel(whole, config, parallel)
     with ExitStack() as open_files, _weights_of(architecture, path):
-        weights = parts.stored(path, open_files) if seed is None else parts.random(seed)
-        model, info = parts.model_class.from_pretrained(
+        weights = rank_model.stored(path, open_files) if seed is None else rank_model.random(seed)
+        model, info = rank_model.model_class.from_pretrained(
             None,
-            config=parts.config,
+            config=rank_model.config,
             state_dict=weights,
             dtype=dtype,
             output_loading_info=True,
@@ -201,7 +201,7 @@ def _part(
 
 @contextmanager
 def _weights_of(architecture: str, path: str) -> Iterator[None]:
-    """Whatever goes wrong on reading them is a ModelError that names model and folder."""
+    """Any error on reading them becomes a ModelError that names model and folder."""
     try:
         yield
     except ModelError:

@@ -1,7 +1,7 @@
-"""How ranks meet and what they say to each other: torch.distributed, gloo on the CPU and NCCL on CUDA. Worker process.
+"""The rendezvous of the ranks and their collectives: torch.distributed, gloo on the CPU, NCCL on CUDA. Worker process.
 
-Every rank has two circles: those that share its layers (the tensor group, which sums and gathers), and the rank of the
-next and of the previous pipeline stage (the link, which hands hidden states on).
+Every rank has two groups: the ranks that share its layers (the tensor group, which sums and gathers), and those of the
+next and of the previous pipeline stage (the link, which sends hidden states on).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ INTERFACE_VARIABLE = "GLOO_SOCKET_IFNAME"
 
 
 class TensorGroup:
-    """The ranks that share one stage's layers. A group of one does nothing, and is never told apart by its callers."""
+    """The ranks that share one stage's layers. A group of one does nothing, so callers need not distinguish it."""
 
     def __init__(
         self,
@@ -55,9 +55,8 @@ class TensorGroup:
         if not x.numel():  # a step in which no row samples
             return x.new_empty(*x.shape[:-1], self.size * x.shape[-1])
         every = x.new_empty(self.size, *x.shape)
-        all_gather = (
-            getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
-        )  # its name before torch 2.13
+        # Its name before torch 2.13.
+        all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         all_gather(
             every.view(-1, x.shape[-1]), x.contiguous().view(-1, x.shape[-1]), group=self._group
         )
@@ -81,7 +80,7 @@ class TensorGroup:
         return int(votes.item()) == self.size
 
     def __deepcopy__(self, memo: dict[int, Any]) -> TensorGroup:
-        """A copied module speaks to the same ranks."""
+        """A copied module keeps the same group."""
         return self
 
 
@@ -120,7 +119,7 @@ class Link:
         self._like = torch.empty(hidden_size, dtype=dtype, device=device)
 
     def blank(self, count: int) -> torch.Tensor:
-        """Inputs of this stage for `count` tokens that stand for any others."""
+        """Inputs of this stage for `count` placeholder tokens."""
         if self.is_first:
             return torch.zeros(count, dtype=torch.long, device=self._like.device)
         return self._like.new_zeros(count, len(self._like))
@@ -183,9 +182,14 @@ def open_store(
         ) from None
     port = listener.getsockname()[1]
     store = dist.TCPStore(
-        host, port, world_size, is_master=True, timeout=timedelta(seconds=timeout_s), wait_for_workers=False,
+        host,
+        port,
+        world_size,
+        is_master=True,
+        timeout=timedelta(seconds=timeout_s),
+        wait_for_workers=False,
         master_listen_fd=listener.detach(),
-    )  # fmt: skip
+    )
     return store, f"tcp://[{host}]:{port}" if ":" in host else f"tcp://{host}:{port}"
 
 
@@ -217,7 +221,7 @@ def interface_towards(host: str) -> str | None:
     try:
         family, _, _, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
-            probe.connect(address)  # sends nothing, only asks for a route
+            probe.connect(address)  # sends nothing, only looks up a route
             own = probe.getsockname()[0]
     except OSError:
         return None
@@ -232,7 +236,7 @@ def interface_towards(host: str) -> str | None:
     )
 
 
-class Meeting:
+class Rendezvous:
     """The process groups of one rank, from `join` to `leave`."""
 
     def __init__(self, context: WorkerContext, opened: tuple[Any, str] | None = None) -> None:
@@ -256,37 +260,34 @@ class Meeting:
     def join(self, context: WorkerContext, device: torch.device) -> Parallel:
         """Make the groups of all ranks, in one order everywhere; this rank's place among them."""
         config = context.config
-        timeout = timedelta(seconds=context.config.step_timeout)
+        timeout = timedelta(seconds=config.step_timeout)
+        # Without a name, gloo resolves the host's, which may belong to another interface.
         interface = interface_towards(urlsplit(self._url).hostname or LOOPBACK)
-        if (
-            interface is not None
-        ):  # else gloo asks for the host's name, which may well mean another one
+        if interface is not None:
             os.environ.setdefault(INTERFACE_VARIABLE, interface)
         self.wait_for_all("here")
         is_cuda = device.type == "cuda"
         hook = sys.excepthook
         dist.init_process_group(
-            "nccl" if is_cuda else "gloo", store=self.store, rank=self.rank, world_size=self.world_size,
-            timeout=timeout, device_id=device if is_cuda else None,
-        )  # fmt: skip
-        sys.excepthook = hook  # torch's own says which rank it is, as the executor does already
+            "nccl" if is_cuda else "gloo",
+            store=self.store,
+            rank=self.rank,
+            world_size=self.world_size,
+            timeout=timeout,
+            device_id=device if is_cuda else None,
+        )
+        sys.excepthook = hook  # torch's own adds the rank, as the executor does already
         tp_size = config.tensor_parallel_size
         pp_size = config.pipeline_parallel_size
-        rows = [list(range(stage * tp_size, (stage + 1) * tp_size)) for stage in range(pp_size)]
-        columns = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]
-        tensor = (
-            [dist.new_group(ranks, timeout=timeout) for ranks in rows]
-            if tp_size > 1
-            else [None] * pp_size
-        )
-        link = (
-            [dist.new_group(ranks, timeout=timeout) for ranks in columns]
-            if pp_size > 1
-            else [None] * tp_size
-        )
+        starts = range(0, self.world_size, tp_size)
+        stages = [list(range(start, start + tp_size)) for start in starts]
+        pipelines = [list(range(place, self.world_size, tp_size)) for place in range(tp_size)]
+        # Every rank makes all groups, in this order.
+        of_stage = _new_groups(stages, timeout) if tp_size > 1 else {}
+        of_pipeline = _new_groups(pipelines, timeout) if pp_size > 1 else {}
         return Parallel(
-            TensorGroup(context.tp_rank, tp_size, tensor[context.pp_rank]),
-            Link(context.pp_rank, pp_size, link[context.tp_rank]),
+            TensorGroup(context.tp_rank, tp_size, of_stage.get(context.pp_rank)),
+            Link(context.pp_rank, pp_size, of_pipeline.get(context.tp_rank)),
         )
 
     def leave(self) -> None:
@@ -294,3 +295,8 @@ class Meeting:
         if dist.is_initialized():
             dist.destroy_process_group()
         self.store = None
+
+
+def _new_groups(members: list[list[int]], timeout: timedelta) -> dict[int, Any]:
+    """A process group for each list of ranks, by its place among them."""
+    return {number: dist.new_group(ranks, timeout=timeout) for number, ranks in enumerate(members)}

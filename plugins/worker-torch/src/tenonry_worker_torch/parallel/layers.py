@@ -1,4 +1,4 @@
-"""Modules that hold a piece of a layer and talk to the other ranks. Worker process, any device."""
+"""Modules that hold a piece of a layer and communicate with the other ranks. Worker process, any device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 
 def resized(old: torch.Tensor, shape: list[int]) -> nn.Parameter:
     """An empty parameter of another shape, like `old` in everything else."""
-    return nn.Parameter(torch.empty(shape, dtype=old.dtype, device=old.device), requires_grad=False)
+    empty = torch.empty(shape, dtype=old.dtype, device=old.device)
+    return nn.Parameter(empty, requires_grad=False)
 
 
 class RowLinear(nn.Linear):
@@ -40,7 +41,8 @@ class RowLinear(nn.Linear):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         if self.splits_input:
-            x = x.narrow(-1, self.group.rank * self.in_features, self.in_features)
+            begin = self.group.rank * self.in_features
+            x = x.narrow(-1, begin, self.in_features)
         out = self.group.sum(functional.linear(x, self.weight))
         return out if self.bias is None else out + self.bias
 
@@ -57,10 +59,10 @@ class GatherLinear(nn.Linear):
         self.group = group
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
+        own = functional.linear(x, self.weight, self.bias)
+        every = self.group.gather(own)
         # The last rank's piece may be filled up with zeros.
-        return self.group.gather(functional.linear(x, self.weight, self.bias)).narrow(
-            -1, 0, self.out_features
-        )
+        return every.narrow(-1, 0, self.out_features)
 
 
 class VocabularyLookup:
@@ -75,7 +77,8 @@ class VocabularyLookup:
         local = token_ids - self.group.rank * self.size
         is_here = (local >= 0) & (local < self.size)
         found = self.look_up(local.clamp(0, self.size - 1))
-        return self.group.sum(found.masked_fill(~is_here[..., None], 0.0))
+        own = found.masked_fill(~is_here[..., None], 0.0)
+        return self.group.sum(own)
 
 
 class SumOutput:

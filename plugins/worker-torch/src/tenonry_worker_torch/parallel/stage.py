@@ -1,7 +1,7 @@
 """The part of a model's stack that one rank runs: the other layers are left out before any weight is read.
 
 The model keeps its own forward pass. A layer that another stage runs is replaced by a module that passes on what it is
-given, and the last of those before this stage gives what the stage before sent, whatever came in. Worker process.
+given, and the last of those before this stage returns what the stage before sent, for any input. Worker process.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.groups import Link
 
 STAGE_ATTRIBUTE = "tenonry_stage"
-# What models hand to every layer, and every stage can make itself.
+# What models pass to every layer, and every stage can make itself.
 EVERY_STAGE_HAS = frozenset(
     {"position_embeddings", "position_ids", "attention_mask", "cache_position"}
 )
 
 
-def share_of(
+def stage_layers(
     count: int,
     stage: int,
     num_stages: int,
@@ -73,7 +73,7 @@ class Skipped(nn.Module):
         ]
         if odd:
             raise ModelError(
-                f"{self.family} hands {', '.join(odd)} to its layers besides hidden states, which stages of worker "
+                f"{self.family} passes {', '.join(odd)} to its layers besides hidden states, which stages of worker "
                 "'torch' do not pass on; use pipeline_parallel_size=1"
             )
 
@@ -141,7 +141,7 @@ class Stage:
 
 
 def stage_of(model: nn.Module) -> Stage:
-    """The stage that `keep_stage` made of a model; the whole of it if it was never asked."""
+    """The stage that `keep_stage` made of a model; the whole model if it was never called."""
     found: Stage = getattr(model, STAGE_ATTRIBUTE, None) or Stage()
     return found
 
@@ -157,17 +157,23 @@ def keep_stage(model: PreTrainedModel, link: Link) -> None:
             f"{family} has {len(layers)} layers, but pipeline_parallel_size={link.num_stages}; each stage needs a layer"
         )
     _refuse_unplanned(base, {*before, name, *after}, family)
-    mine = share_of(len(layers), link.stage, link.num_stages)
+    own_layers = stage_layers(len(layers), link.stage, link.num_stages)
     for number, layer in enumerate(layers):
-        if number not in mine:
-            layers[number] = (Entry if number == mine.start - 1 else Skipped)(layer, family)
-    gone = [*([] if link.is_first else before), *([] if link.is_last else after)]
+        if number in own_layers:
+            continue
+        replacement = Entry if number == own_layers.start - 1 else Skipped
+        layers[number] = replacement(layer, family)
+    gone: list[str] = []
+    if not link.is_first:
+        gone += before
+    if not link.is_last:
+        gone += after
     for child in gone:
         setattr(base, child, nn.Identity())
     if not link.is_last:
         model.set_output_embeddings(nn.Identity())
-    entry = None if link.is_first else layers[mine.start - 1]
-    setattr(model, STAGE_ATTRIBUTE, Stage(link, mine, entry))
+    entry = None if link.is_first else layers[own_layers.start - 1]
+    setattr(model, STAGE_ATTRIBUTE, Stage(link, own_layers, entry))
 
 
 def _refuse_unplanned(

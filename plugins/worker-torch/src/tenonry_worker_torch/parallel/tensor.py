@@ -1,7 +1,7 @@
 """Cuts the layers of a model without weights into this rank's pieces, as its tensor parallel plan says. Worker process.
 
 Styles follow transformers. A linear layer cut along its outputs stays an `nn.Linear`, only smaller; one cut along its
-inputs, or whose outputs are gathered, becomes a module that talks to the other ranks.
+inputs, or whose outputs are gathered, becomes a module that communicates with the other ranks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
-# Every rank keeps the whole module; some of these names only say what a gradient would need.
+# Every rank keeps the whole module; some of these styles differ in gradients only.
 WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"})
 SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
 GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
@@ -89,7 +89,7 @@ class Cutter:
         self._tied: dict[str, str] = dict(model.all_tied_weights_keys)
 
     def apply(self, plan: dict[str, str]) -> None:
-        """Cut whatever the patterns of a plan match. One that matches nothing is of another stage or option."""
+        """Cut what the patterns of a plan match. One that matches nothing is of another stage or option."""
         for pattern, style in plan.items():
             if style not in STYLES:
                 raise ModelError(
@@ -104,7 +104,7 @@ class Cutter:
                 self._cut_parameter(name, style)
 
     def check_sums(self) -> None:
-        """Whatever a summed module holds must be cut, or it would be added once per rank."""
+        """All that a summed module holds must be cut, or it would be added once per rank."""
         for name in self._summed:
             for key, _ in self.model.get_submodule(name).named_parameters(prefix=name):
                 if key not in self.shards:

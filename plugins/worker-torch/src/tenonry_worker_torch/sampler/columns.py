@@ -1,4 +1,4 @@
-"""What each row wants from the sampler, as columns by row, written once when the row enters. Worker process."""
+"""The sampling parameters of each row, as columns by row, written once when the row enters. Worker process."""
 
 from __future__ import annotations
 
@@ -51,20 +51,20 @@ class SamplingColumns:
     ) -> None:
         """Write the columns of a row that starts or comes back."""
         row = new.row
-        wants = new.sampling
-        self.temperature[row] = wants.temperature
-        self.top_p[row] = wants.top_p
-        self.min_p[row] = wants.min_p
-        is_cut = 0 < wants.top_k < self.vocab_size
-        self.top_k[row] = wants.top_k if is_cut else 0
+        sampling = new.sampling
+        self.temperature[row] = sampling.temperature
+        self.top_p[row] = sampling.top_p
+        self.min_p[row] = sampling.min_p
+        is_cut = 0 < sampling.top_k < self.vocab_size
+        self.top_k[row] = sampling.top_k if is_cut else 0
         self.seed[row] = self._seed(new)
-        self.logprobs[row] = self._count(wants.logprobs)
-        self.prompt_logprobs[row] = self._count(wants.prompt_logprobs)
-        is_greedy = wants.temperature < COLDEST
-        wants_logprobs = wants.logprobs is not None
+        self.logprobs[row] = self._count(sampling.logprobs)
+        self.prompt_logprobs[row] = self._count(sampling.prompt_logprobs)
+        is_greedy = sampling.temperature < COLDEST
+        has_logprobs = sampling.logprobs is not None
         self.is_greedy[row] = is_greedy
         self.is_processed[row] = is_processed
-        self.is_plain[row] = is_greedy and not is_processed and not wants_logprobs
+        self.is_plain[row] = is_greedy and not is_processed and not has_logprobs
 
     def _seed(self, new: NewRow) -> np.uint64:
         """The request's seed; without one, a seed made from the engine's and the request's handle."""
@@ -84,5 +84,5 @@ class SamplingColumns:
         return min(wanted, self.vocab_size)
 
     def needs_prompt_logprobs(self, rows: NDArray[np.int32]) -> bool:
-        """Whether any of the rows wants log-probabilities of its prompt."""
+        """Whether any of the rows asks for log-probabilities of its prompt."""
         return bool((self.prompt_logprobs[rows] >= 0).any())

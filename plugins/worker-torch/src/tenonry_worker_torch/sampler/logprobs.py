@@ -34,7 +34,7 @@ class Logprobs:
         )
 
     def numpy(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """The three arrays as the wire wants them: i32, f32, i32."""
+        """The three arrays in the types of the wire: i32, f32, i32."""
         return (
             self.token_ids.cpu().numpy().astype(np.int32),
             self.logprobs.cpu().numpy(),

@@ -73,11 +73,11 @@ class Penalties(LogitsProcessor):
         self._amounts = np.zeros((context.max_num_seqs, 3), np.float32)
 
     def enter(self, new: NewRow) -> bool:
-        wants = new.sampling
+        sampling = new.sampling
         amounts = (
-            wants.presence_penalty,
-            wants.frequency_penalty,
-            wants.repetition_penalty,
+            sampling.presence_penalty,
+            sampling.frequency_penalty,
+            sampling.repetition_penalty,
         )
         if amounts == (0.0, 0.0, 1.0):
             return False

@@ -1,7 +1,7 @@
 """Things that change logits before a token is chosen; the extension point `tenonry.logits_processors`. Worker process.
 
-A processor keeps the state of its rows itself: it is told when a row enters and leaves and which tokens were chosen,
-and is called only in steps where one of its rows samples.
+A processor keeps the state of its rows itself: it is called when a row enters, when it leaves and when its tokens were
+chosen, and otherwise only in steps where one of its rows samples.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ class SampleStep:
 
 
 class LogitsProcessor(ABC):
-    """One kind of change. `active` bool[max_num_seqs] marks the rows it wants to see."""
+    """One kind of change. `active` bool[max_num_seqs] marks the rows that need it."""
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1

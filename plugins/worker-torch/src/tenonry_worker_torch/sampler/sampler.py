@@ -39,7 +39,7 @@ BUILT_IN: tuple[type[LogitsProcessor], ...] = (
 class Sampled:
     """One token per row of a step, on the device: `token_ids` i64[N], `failure` i32[N] (0, or a RowFailure code).
 
-    `logprobs` belongs to the rows at places `logprob_lines` of the step (None: to nobody).
+    `logprobs` belongs to the rows at places `logprob_lines` of the step (None: to no row).
     """
 
     __slots__ = ("failure", "logprob_lines", "logprobs", "token_ids")
@@ -73,7 +73,7 @@ class Sampler:
         self.processors = [kind(context) for kind in (*BUILT_IN, *extra)]
 
     def enter(self, new: NewRow) -> None:
-        """A row starts or comes back; whatever its index meant before is forgotten."""
+        """A row starts or comes back; the state of the row's previous request is dropped."""
         self.leave(new.row)
         is_processed = False
         for processor in self.processors:
@@ -116,7 +116,7 @@ class Sampler:
         step: SampleStep,
         plain: NDArray[np.bool_],
     ) -> Sampled:
-        """Plain rows by argmax, the others with all that they want."""
+        """Plain rows by argmax, the others with all of their parameters."""
         put = self.context.put
         plain_lines = np.flatnonzero(plain)
         other_lines = np.flatnonzero(~plain)

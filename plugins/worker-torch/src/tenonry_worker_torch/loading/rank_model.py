@@ -32,7 +32,7 @@ HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}
 SHARDS = "tenonry_shards"
 
 
-class Parts:
+class RankModel:
     """The model class of one rank, and what its parameters are cut from. `whole` is the model without storage."""
 
     def __init__(
@@ -43,14 +43,13 @@ class Parts:
     ) -> None:
         self.whole = whole
         self.config = copy.deepcopy(config)
-        self.tied: dict[str, str] = dict(
-            whole.all_tied_weights_keys
-        )  # parameter → the one whose weight it shares
+        # Parameter → the one whose weight it shares.
+        self.tied: dict[str, str] = dict(whole.all_tied_weights_keys)
         if parallel.link.num_stages > 1:
             self.config.tie_word_embeddings = (
                 False  # the first stage has the embedding, the last one the head
             )
-        self.model_class = part_class(type(whole), parallel)
+        self.model_class = rank_model_class(type(whole), parallel)
         with torch.device("meta"):
             part = self.model_class(self.config)
         self.shards: dict[str, Shard] = getattr(part, SHARDS)
@@ -74,7 +73,7 @@ class Parts:
         return found
 
     def random(self, seed: int) -> dict[str, RandomSlice]:
-        """As the architecture initialises them: the same whatever the number of ranks."""
+        """As the architecture initialises them: the same for any number of ranks."""
         found = {}
         for source in sorted(
             {name for name, _ in self.whole.named_parameters()} - self.tied.keys()
@@ -90,7 +89,9 @@ class Parts:
         return [name for name, other in self.tied.items() if other == source and name in self.names]
 
 
-def part_class(model_class: type[PreTrainedModel], parallel: Parallel) -> type[PreTrainedModel]:
+def rank_model_class(
+    model_class: type[PreTrainedModel], parallel: Parallel
+) -> type[PreTrainedModel]:
     """The class of `model_class` whose objects hold one rank's part. It goes by the same name and module."""
 
     def build(

@@ -1,8 +1,8 @@
-"""Which heads a rank attends with where its model's plan hands all of them to every rank. Worker process.
+"""Which heads a rank attends with where its model's plan gives all of them to every rank. Worker process.
 
 Some plans gather query, key and value, because the model's code slices or normalises them as a whole, and let the
 output projection take each rank's part. Only that part has to be computed, and only its K/V have to be kept. That
-nothing between the two reads the rest is what the self check finds out: its reference run attends with all heads.
+nothing between the two reads the rest is shown by the self check, whose reference run attends with all heads.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import LayerSpec
 
 
-class HeadShare:
+class RankHeads:
     """`query` and `kv` are slices of the heads; `num_heads` is how many the model's code has."""
 
     __slots__ = ("kv", "num_heads", "query")
@@ -38,8 +38,11 @@ class HeadShare:
 
     def of(self, spec: LayerSpec) -> LayerSpec:
         """The layer as the backend sees it."""
-        heads, kv_heads = (part.stop - part.start for part in (self.query, self.kv))
-        return replace(spec, num_heads=heads, num_kv_heads=kv_heads)
+        return replace(
+            spec,
+            num_heads=self.query.stop - self.query.start,
+            num_kv_heads=self.kv.stop - self.kv.start,
+        )
 
     def attend(
         self,
@@ -52,11 +55,15 @@ class HeadShare:
         of other ranks.
         """
         out = query.new_zeros(query.shape[0], self.num_heads, value.shape[2])
-        out[:, self.query] = layer(query[:, self.query], key[:, self.kv], value[:, self.kv])
+        out[:, self.query] = layer(
+            query[:, self.query],
+            key[:, self.kv],
+            value[:, self.kv],
+        )
         return out
 
 
-def share_of(attention: nn.Module, spec: LayerSpec) -> HeadShare | None:
+def rank_heads_of(attention: nn.Module, spec: LayerSpec) -> RankHeads | None:
     """This rank's heads of a layer; None where the layer has them only, or they cannot be shared out evenly."""
     outputs = [
         child
@@ -65,13 +72,19 @@ def share_of(attention: nn.Module, spec: LayerSpec) -> HeadShare | None:
     ]
     if len(outputs) != 1:
         return None
-    rank = outputs[0].group.rank
-    size = outputs[0].group.size
-    if outputs[0].in_features * size != spec.num_heads * spec.value_size or spec.num_heads % size:
+    output = outputs[0]
+    rank = output.group.rank
+    size = output.group.size
+    num_heads = spec.num_heads
+    num_kv_heads = spec.num_kv_heads
+    if output.in_features * size != num_heads * spec.value_size or num_heads % size:
         return None
-    if spec.num_kv_heads % size and size % spec.num_kv_heads:
+    if num_kv_heads % size and size % num_kv_heads:
         return None
-    heads = spec.num_heads // size
-    first = rank * spec.num_kv_heads // size
-    kv = slice(first, first + max(1, spec.num_kv_heads // size))
-    return HeadShare(spec.num_heads, slice(rank * heads, (rank + 1) * heads), kv)
+    heads = num_heads // size
+    first_kv = rank * num_kv_heads // size
+    return RankHeads(
+        num_heads,
+        query=slice(rank * heads, (rank + 1) * heads),
+        kv=slice(first_kv, first_kv + max(1, num_kv_heads // size)),
+    )

@@ -7,7 +7,7 @@ from torch import nn
 from tenonry_worker_torch.attention.base import LayerSpec
 from tenonry_worker_torch.attention.layer import AttentionLayer
 from tenonry_worker_torch.attention.math import causal_attention
-from tenonry_worker_torch.attention.share import share_of
+from tenonry_worker_torch.attention.rank_heads import rank_heads_of
 from tenonry_worker_torch.parallel.groups import TensorGroup
 from tenonry_worker_torch.parallel.layers import RowLinear
 
@@ -50,22 +50,22 @@ def test_the_heads_of_all_ranks_together_are_all_heads(heads, kv_heads, size):
     query, key, value = (torch.randn(5, count, SIZE) for count in (heads, kv_heads, kv_heads))
     whole, total = spec(heads, kv_heads), torch.zeros(5, heads, SIZE)
     for rank in range(size):
-        share = share_of(attention(heads, rank, size), whole)
-        layer = AttentionLayer(share.of(whole), Step(), share)
+        rank_heads = rank_heads_of(attention(heads, rank, size), whole)
+        layer = AttentionLayer(rank_heads.of(whole), Step(), rank_heads)
         assert (layer.spec.num_heads, layer.spec.num_kv_heads) == (
             heads // size,
             max(1, kv_heads // size),
         )
-        total += share.attend(layer, query, key, value)
+        total += rank_heads.attend(layer, query, key, value)
     assert torch.allclose(total, causal_attention(query, key, value, whole), atol=1e-6)
 
 
 def test_a_layer_that_has_its_own_heads_only_shares_nothing():
-    assert share_of(attention(8, 0, 2, splits_input=False), spec(4, 2)) is None
-    assert share_of(nn.Module(), spec(8, 4)) is None
-    assert share_of(attention(8, 0, 2), spec(4, 2)) is None
+    assert rank_heads_of(attention(8, 0, 2, splits_input=False), spec(4, 2)) is None
+    assert rank_heads_of(nn.Module(), spec(8, 4)) is None
+    assert rank_heads_of(attention(8, 0, 2), spec(4, 2)) is None
 
 
 def test_heads_that_do_not_divide_stay_whole_on_every_rank():
-    assert share_of(attention(10, 0, 2), spec(10, 5)) is None
-    assert share_of(attention(9, 0, 2), spec(9, 3)) is None
+    assert rank_heads_of(attention(10, 0, 2), spec(10, 5)) is None
+    assert rank_heads_of(attention(9, 0, 2), spec(9, 3)) is None

@@ -10,7 +10,7 @@ import torch
 import worker_families
 
 from tenonry.errors import ConfigError, ModelError
-from tenonry_worker_torch.loading.parts import Parts, Renaming, weight_files
+from tenonry_worker_torch.loading.rank_model import RankModel, Renaming, weight_files
 from tenonry_worker_torch.loading.weights import choose_device, load_model
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.parallel.shard import Shard
@@ -50,9 +50,9 @@ def test_pieces_of_all_ranks_are_the_checkpoint(tmp_path):
 def test_a_stage_asks_for_its_own_tensors_only(tmp_path):
     worker_families.save("llama", tmp_path)
     model = skeleton("llama")
-    parts = Parts(model, model.config, Parallel(TensorGroup(), Link(1, 2)))
+    rank_model = RankModel(model, model.config, Parallel(TensorGroup(), Link(1, 2)))
     with ExitStack() as files:
-        names = set(parts.stored(str(tmp_path), files))
+        names = set(rank_model.stored(str(tmp_path), files))
     assert "model.layers.2.mlp.up_proj.weight" in names
     assert not any(
         name.startswith(("model.layers.0.", "model.layers.1.", "model.embed_tokens"))
