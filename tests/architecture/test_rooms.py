@@ -17,23 +17,15 @@ MAX_FILE_LINES = 400
 # To be reached: 14_700, 18_100, 15_400.
 MAX_TOKENS = {"contract": 16_280, "engine": 18_360, "client": 16_950}
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
-STILL_PACKED = 123
+STILL_PACKED = 54
 STILL_DENSE = {
     "core/src/tenonry/client",
     "core/src/tenonry/engine",
     "core/src/tenonry/transport",
     "executors/ray/src/tenonry_executor_ray",
-    "plugins/cuda-buffers/src/tenonry_cuda_buffers",
     "plugins/front-ends/src/tenonry_front_ends",
-    "plugins/worker-torch/src/tenonry_worker_torch",
-    "plugins/worker-torch/src/tenonry_worker_torch/attention",
-    "plugins/worker-torch/src/tenonry_worker_torch/fuse",
-    "plugins/worker-torch/src/tenonry_worker_torch/loading",
-    "plugins/worker-torch/src/tenonry_worker_torch/parallel",
-    "plugins/worker-torch/src/tenonry_worker_torch/sampler",
     "schedulers/kvcache/src/tenonry_kvcache",
     "schedulers/scheduling/src/tenonry_scheduling",
-    "stat_loggers/console/src/tenonry_stat_logger_console",
     "tests/testkit/src/tenonry_testkit",
     "tests/testkit/src/tenonry_testkit/fakes",
 }
