@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import queue
+import sqlite3
+import sys
 from typing import ClassVar
 
 import pytest
@@ -19,6 +23,7 @@ from tenonry_testkit.fakes import (
 from tenonry_testkit.fakes.io_processor import ByteDetokenizer
 from tenonry_testkit.io_processor import IOProcessorContract
 from tenonry_testkit.outcomes import failing_tests
+from tenonry_testkit.processes import children_killed
 from tenonry_testkit.stat_logger import StatLoggerContract
 
 
@@ -66,6 +71,48 @@ class CallsAnything(InstantExecutor):
 
     def call(self, method, args=(), timeout=None):
         return [getattr(self.worker, method, print)(*args)]
+
+
+class DropsFailedRows(InstantExecutor):
+    caught_by = "test_failed_rows_are_handed_on"
+
+    def execute_model(self, output):
+        future = super().execute_model(output)
+        result = future.result()
+        result.failed_row = result.failed_code = result.row[:0]
+        return future
+
+
+class LosesLogProbabilities(InstantExecutor):
+    caught_by = "test_tokens_are_right_with_all_its_steps_in_flight"
+
+    def execute_model(self, output):
+        future = super().execute_model(output)
+        future.result().logprobs = None
+        return future
+
+
+class ReturnsOneResultPerCall(InstantExecutor):
+    caught_by = "test_calls_reach_every_rank"
+
+    def call(self, method, args=(), timeout=None):
+        return super().call(method, args, timeout)[0]
+
+
+class ForgetsAProcess(InstantExecutor):
+    caught_by = "test_shutdown_leaves_no_process"
+
+    def start(self):
+        super().start()
+        command = [sys.executable, "-c", "import time; time.sleep(7)"]
+        os.spawnv(os.P_NOWAIT, sys.executable, command)
+
+
+class SkipsEmptySteps(InstantExecutor):
+    caught_by = "test_an_empty_step_is_answered"
+
+    def execute_model(self, output):
+        return super().execute_model(output) if len(output.row) else None
 
 
 # --------------------------------------------------------------------------------------------------------- stat loggers
@@ -117,6 +164,44 @@ class Singleton(RecordingStatLogger):
         Singleton.taken = True
 
 
+class WaitsForRoom(RecordingStatLogger):
+    caught_by = "test_records_are_taken_without_waiting"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.queue = queue.Queue(maxsize=100)
+
+    def record(self, record):
+        self.queue.put(record)
+
+    def log(self):
+        self.queue = queue.Queue(maxsize=100)
+
+
+class BelongsToItsThread(RecordingStatLogger):
+    caught_by = "test_calls_come_from_another_thread"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.database = sqlite3.connect(":memory:")
+
+    def record(self, record):
+        self.database.execute("select 1")
+
+    def shutdown(self):
+        self.database.close()
+
+
+class DividesByTheTimeBetween(RecordingStatLogger):
+    caught_by = "test_a_record_may_hold_nothing"
+    last_time = None
+
+    def record(self, record):
+        if self.last_time is not None and record.iteration is not None:
+            self.rate = record.iteration.num_generation_tokens / (record.time - self.last_time)
+        self.last_time = record.time
+
+
 # -------------------------------------------------------------------------------------------------------- IO processors
 class TestBytes(IOProcessorContract):
     io_processor = ByteIOProcessor
@@ -155,6 +240,56 @@ class RaisesWhatItLikes(ByteIOProcessor):
         )
 
 
+class SharesADetokenizer(ByteIOProcessor):
+    caught_by = "test_streams_do_not_share_state"
+    shared = None
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        self.shared = self.shared or ByteDetokenizer(params)
+        return self.shared
+
+
+class ConsumesWhatFollowsTheStop(ByteIOProcessor):
+    caught_by = "test_stop_strings_end_the_text"
+
+    class Detokenizer(ByteDetokenizer):
+        def push(self, token_ids):
+            text = super().push(token_ids)
+            self.consumed = len(token_ids)
+            return text
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        return self.Detokenizer(params)
+
+
+class DropsWhatWasHeldBack(ByteIOProcessor):
+    caught_by = "test_what_looks_like_a_stop_string_is_released"
+
+    class Detokenizer(ByteDetokenizer):
+        def finish(self):
+            return ""
+
+    def make_detokenizer(self, prompt_token_ids, params):
+        return self.Detokenizer(params)
+
+
+class PopsThePrompt(ByteIOProcessor):
+    caught_by = "test_a_prompt_is_left_as_it_was"
+
+    def process_prompt(self, prompt, params, *, add_special_tokens=True):
+        if isinstance(prompt, dict) and "prompt" in prompt:
+            prompt = prompt.pop("prompt")
+        return super().process_prompt(prompt, params, add_special_tokens=add_special_tokens)
+
+
+class LeavesOutputsUnfinished(ByteIOProcessor):
+    caught_by = "test_outputs_are_handed_on"
+
+    def post_process(self, output):
+        output.finished = False
+        return output
+
+
 SUITES = {
     InstantExecutor: ("executor", ExecutorContract),
     StatLogger: ("stat_logger", StatLoggerContract),
@@ -170,5 +305,12 @@ BROKEN = [
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_defect_is_found_by_the_test_that_names_it(broken):
     kind, base = next(suite for interface, suite in SUITES.items() if issubclass(broken, interface))
-    suite = type("Suite", (base,), {kind: broken, "phases": (Phase.generate,)})
-    assert broken.caught_by in failing_tests(suite, [broken.caught_by])
+    fields = {
+        kind: broken,
+        "phases": (Phase.generate,),
+        "record_timeout_s": 0.3,
+        "exit_timeout_s": 0.3,
+    }
+    suite = type("Suite", (base,), fields)
+    with children_killed():
+        assert broken.caught_by in failing_tests(suite, [broken.caught_by])

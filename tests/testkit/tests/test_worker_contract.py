@@ -7,6 +7,7 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
+from tenonry.errors import PluginError
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.worker import WorkerContract
@@ -80,6 +81,55 @@ class CallsAnything(Unchecked):
         return getattr(self, method, lambda *args: None)(*args) if method != "__init__" else None
 
 
+class DropsFailedRows(Unchecked):
+    caught_by = "test_a_row_that_has_no_token_to_sample_fails_alone"
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        result.failed_row = result.failed_code = np.zeros(0, np.int32)
+        return result
+
+
+class KeepsTheFirstParametersOfARow(Unchecked):
+    caught_by = "test_a_row_keeps_nothing_of_the_request_before_it"
+
+    def execute_model(self, output):
+        for new in output.new:
+            before = self._new_rows[new.row]
+            if before is not None:
+                new.sampling = before.sampling
+        return super().execute_model(output)
+
+
+class WritesIntoThePrompt(Unchecked):
+    caught_by = "test_a_step_is_left_as_it_was"
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        for new in output.new:
+            new.token_ids[-1] = 0
+        return result
+
+
+class AnswersChunksToo(Unchecked):
+    caught_by = "test_results_have_the_shapes_that_the_interface_names"
+
+    def execute_model(self, output):
+        output.samples = np.ones_like(output.samples)
+        return super().execute_model(output)
+
+
+class AnswersWithLongIntegers(Unchecked):
+    """As argmax returns them."""
+
+    caught_by = "test_results_have_the_shapes_that_the_interface_names"
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        result.token_ids = result.token_ids.astype(np.int64)
+        return result
+
+
 BROKEN = [
     value
     for value in list(globals().values())
@@ -91,7 +141,7 @@ BROKEN = [
 def test_defect_is_found_by_the_test_that_names_it(broken):
     suite = type("Suite", (WorkerContract,), {"worker": broken})
     failure = failing_tests(suite, [broken.caught_by]).get(broken.caught_by)
-    assert isinstance(failure, AssertionError | pytest.fail.Exception), repr(failure)
+    assert isinstance(failure, AssertionError | PluginError | pytest.fail.Exception), repr(failure)
 
 
 def test_unchecked_worker_is_right():

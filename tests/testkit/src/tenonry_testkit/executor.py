@@ -22,7 +22,7 @@ import pytest
 
 from tenonry.errors import Unsupported
 from tenonry.interfaces.executor import Executor, ExecutorContext
-from tenonry.step import NewRow, SchedulerOutput, StepFuture
+from tenonry.step import NewRow, RowFailure, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
@@ -40,12 +40,14 @@ class ExecutorContract:
     """Subclass in a test module and name the `executor`; `options` are its own, `config` fields of EngineConfig.
 
     `config` says how many ranks there are (tensor_parallel_size, pipeline_parallel_size); one unless it does.
+    `exit_timeout_s`: how long after `shutdown` its processes may still be there.
     """
 
     executor: ClassVar[str | type[Executor] | None] = None
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
     spec: ClassVar[HarnessSpec] = HarnessSpec(num_blocks=30)
+    exit_timeout_s: ClassVar[float] = 5.0
 
     # ------------------------------------------------------------------ tools
     def setup_method(self) -> None:
@@ -152,8 +154,25 @@ class ExecutorContract:
         """Steps are executed and answered in order, and every row is answered once."""
         harness = self.harness(self.start())
         for number in range(7):
-            send(harness, Send(family=number % 3, length=3 + 4 * (number % 4), max_tokens=9))
+            ask = Send(
+                family=number % 3,
+                length=3 + 4 * (number % 4),
+                max_tokens=9,
+                logprobs=2 if number % 3 == 0 else None,
+                prompt_logprobs=1 if number % 4 == 1 else None,
+            )
+            send(harness, ask)
         harness.drain()
+
+    def test_failed_rows_are_handed_on(self) -> None:
+        """A row that a worker cannot go on with is in the step's result, with its code; the step is no error."""
+        executor = self.start(fail_row_token=9)
+        result = executor.execute_model(self._first_step(9)).result(PATIENCE_S)
+        failed = dict(zip(result.failed_row.tolist(), result.failed_code.tolist(), strict=True))
+        assert failed == {0: RowFailure.NUMERICAL}, (
+            f"the worker failed row 0 with code {RowFailure.NUMERICAL}; the executor's result says {failed}"
+        )
+        assert not len(result.row), "a row is in `row` as well as in `failed_row`"
 
     def test_futures_resolve_in_step_order(self) -> None:
         """When a step is done, so are all before it; `done` turns true without anybody waiting in `result`."""
@@ -212,12 +231,15 @@ class ExecutorContract:
         executor = self.start()
         executor.execute_model(self._first_step()).result(PATIENCE_S)
         self.teardown_method()
-        deadline = time.monotonic() + 5.0
-        while (
-            left := {process.pid for process in descendants()} - before
-        ) and time.monotonic() < deadline:
+        deadline = time.monotonic() + self.exit_timeout_s
+        while True:
+            left = [process for process in descendants() if process.pid not in before]
+            if not left:
+                return
+            assert time.monotonic() < deadline, (
+                f"{self.exit_timeout_s:g} s after shutdown() these processes still run: {left}"
+            )
             time.sleep(0.02)
-        assert not left
 
     def test_a_rank_that_dies_is_reported(self) -> None:
         """`on_failure` calls back when a rank's process dies, and the health check raises.

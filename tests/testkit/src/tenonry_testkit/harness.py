@@ -142,6 +142,7 @@ class SchedulerHarness:
         temperature: float = 0.0,
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
+        allowed_token_ids: Sequence[int] | None = None,
         **fields: Any,
     ) -> Entry:
         """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
@@ -156,6 +157,7 @@ class SchedulerHarness:
             seed=seed,
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
+            allowed_token_ids=None if allowed_token_ids is None else tuple(allowed_token_ids),
         )
         self._count += 1
         source = EngineCoreRequest(

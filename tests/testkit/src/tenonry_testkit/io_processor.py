@@ -11,6 +11,7 @@ class TestMine(IOProcessorContract):
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
@@ -106,6 +107,20 @@ class IOProcessorContract:
             )
         return [*pieces, detokenizer.finish()], detokenizer
 
+    def consumed(self, text: str, sizes: Sequence[int], params: SamplingParams) -> int:
+        """How many of the text's ids belong to the output, by the detokenizer's `consumed`."""
+        ids = self.processor.encode(text, add_special_tokens=False)
+        detokenizer = self.processor.make_detokenizer([], params)
+        assert detokenizer is not None
+        at = 0
+        for size in [*sizes, len(ids)]:
+            given = ids[at : at + size]
+            if not given or detokenizer.stop_reason is not None:
+                break
+            detokenizer.push(given)
+            at += detokenizer.consumed
+        return at
+
     # ------------------------------------------------------------------ prompts
     def test_text_becomes_tokens(self) -> None:
         """A text, {"prompt": text} and {"prompt_token_ids": ids} mean the same; ids are i32."""
@@ -122,6 +137,16 @@ class IOProcessorContract:
             )
             assert plain.token_ids.tolist() == self.processor.encode(text)
             assert plain.text == wrapped.text == text
+
+    def test_a_prompt_is_left_as_it_was(self) -> None:
+        """Callers use the same prompt again, and for several completions."""
+        for text in self.texts:
+            ids = self.processor.encode(text)
+            prompts: list[Any] = [{"prompt": text}, {"prompt_token_ids": list(ids)}]
+            for prompt in prompts:
+                before = copy.deepcopy(prompt)
+                self.processor.process_prompt(prompt, PLAIN).token_ids[:] = 0
+                assert prompt == before, f"process_prompt changed {before} to {prompt}"
 
     @pytest.mark.parametrize(
         "prompt",
@@ -170,6 +195,25 @@ class IOProcessorContract:
         if self.texts:
             self._search(self._cut(), check)
 
+    def test_streams_do_not_share_state(self) -> None:
+        """Two completions whose tokens arrive in turns: each detokenizer knows its own text only."""
+        for text in self.texts:
+            ids = self.processor.encode(text, add_special_tokens=False)
+            detokenizers = [self.processor.make_detokenizer([], PLAIN) for _ in range(2)]
+            found = ["", ""]
+            for token_id in ids:
+                for index, detokenizer in enumerate(detokenizers):
+                    assert detokenizer is not None
+                    found[index] += detokenizer.push([token_id])
+            for index, detokenizer in enumerate(detokenizers):
+                assert detokenizer is not None
+                found[index] += detokenizer.finish()
+            for number, streamed in enumerate(found):
+                assert streamed == text, (
+                    f"stream {number} of two became {streamed!r}, expected {text!r}; make_detokenizer must return a "
+                    "fresh object with state of its own"
+                )
+
     def test_any_ids_can_be_detokenised(self) -> None:
         """A model may sample anything: the pieces add up to what `decode` says, and nothing is raised."""
         ids = st.lists(st.integers(0, self.model().vocab_size - 1), min_size=1, max_size=24)
@@ -201,6 +245,12 @@ class IOProcessorContract:
             at = text.find(stop)
             assert detokenizer.stop_reason == stop
             assert "".join(pieces) == text[: at + len(stop) * include]
+            one_by_one = self.consumed(text, [1] * 999, params)
+            consumed = self.consumed(text, sizes, params)
+            assert consumed == one_by_one, (
+                f"stop string {stop!r}: `consumed` adds up to {consumed} ids when tokens arrive in pieces of {sizes}; "
+                f"expected {one_by_one}, the ids up to the one that completes the stop string"
+            )
 
         if self.texts:
             self._search(st.tuples(self._cut(), st.integers(0, 40), st.integers(1, 6)), check)
@@ -249,3 +299,6 @@ class IOProcessorContract:
         processed = self.processor.post_process(output)
         assert isinstance(processed, RequestOutput)
         assert processed.request_id == "r1"
+        assert processed.finished, "post_process returned an unfinished output for a finished one"
+        (completion,) = processed.outputs
+        assert (completion.index, completion.finish_reason) == (0, "stop")

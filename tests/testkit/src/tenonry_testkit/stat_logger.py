@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, ClassVar
 
 import hypothesis.strategies as st
@@ -23,6 +24,7 @@ from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats, 
 from tenonry_testkit.search import PHASES, search
 from tenonry_testkit.targets import resolve_target
 
+MANY_RECORDS = 2000
 REJECTIONS = ("queue_full", "invalid", "draining")
 COUNTS = st.integers(0, 2**31)
 SECONDS = st.floats(0, 1e6, allow_nan=False)
@@ -109,11 +111,15 @@ def engine_info(num_engines: int = 1) -> EngineInfo:
 
 
 class StatLoggerContract:
-    """Subclass in a test module and name the `stat_logger`; `options` are its own, `config` fields of EngineConfig."""
+    """Subclass in a test module and name the `stat_logger`; `options` are its own, `config` fields of EngineConfig.
+
+    `record_timeout_s`: how long the suite waits for a call of `record` that does not return.
+    """
 
     stat_logger: ClassVar[str | type[StatLogger] | None] = None
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
+    record_timeout_s: ClassVar[float] = 10.0
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
 
@@ -140,6 +146,15 @@ class StatLoggerContract:
                 StatRecord(engine_index=0, time=0.0, scheduler=scheduler, iteration=iteration)
             )
             logger.log()
+        for _ in range(2):  # at the same time as the one before
+            logger.record(
+                StatRecord(
+                    engine_index=0,
+                    time=1.0,
+                    scheduler=SchedulerStats(num_running=1),
+                    iteration=IterationStats(num_generation_tokens=1),
+                )
+            )
         logger.log()
         logger.shutdown()
 
@@ -193,6 +208,43 @@ class StatLoggerContract:
             logger.shutdown()
 
         self._search(st.lists(calls, max_size=20), happen)
+
+    def test_calls_come_from_another_thread(self) -> None:
+        """A logger is built in the main thread; all other calls come from one thread, which is another."""
+        logger = self.build()
+
+        def live() -> None:
+            logger.log_engine_initialized(engine_info())
+            logger.record(StatRecord(engine_index=0, time=1.0, scheduler=SchedulerStats()))
+            logger.log()
+            logger.shutdown()
+
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(live).result()
+
+    def test_records_are_taken_without_waiting(self) -> None:
+        """However many records come between two calls of `log`, `record` returns: it waits for no call to come."""
+        logger = self.build()
+        logger.log_engine_initialized(engine_info())
+        num_recorded = 0
+
+        def record() -> None:
+            nonlocal num_recorded
+            for number in range(MANY_RECORDS):
+                logger.record(
+                    StatRecord(engine_index=0, time=float(number), scheduler=SchedulerStats())
+                )
+                num_recorded += 1
+
+        thread = threading.Thread(target=record, daemon=True)
+        thread.start()
+        thread.join(self.record_timeout_s)
+        assert num_recorded == MANY_RECORDS, (
+            f"record() has not returned from record {num_recorded + 1} in {self.record_timeout_s:g} s; drop records, "
+            "or hand them to a thread, rather than wait"
+        )
+        logger.log()
+        logger.shutdown()
 
     def test_two_can_live_in_one_process(self) -> None:
         """A second engine in the same process has its own logger; so has the next test."""

@@ -15,6 +15,7 @@ type, and have weights, in which no two logits are close to equal.
 from __future__ import annotations
 
 import dataclasses
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,13 +26,15 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import choose_block_size
-from tenonry.step import ModelRunnerOutput, SchedulerOutput
+from tenonry.outputs import FinishReason
+from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_kvcache import KVCacheManager
 from tenonry_scheduling import BaseScheduler
 from tenonry_testkit.fakes.blocks import SimpleBlocks
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.scenarios_fairness import encoded
 from tenonry_testkit.solo import SoloOracle
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
@@ -254,6 +257,60 @@ class WorkerContract:
                 harness.drain()
                 assert rest.token_ids == whole.token_ids[delivered:]
 
+    def test_a_row_keeps_nothing_of_the_request_before_it(self) -> None:
+        """One row, request after request: seeds, stop ids and limits are those of the request that is in it."""
+        prompt = list(self.prompt_ids[:4])
+        wishes: list[dict[str, Any]] = [
+            {"temperature": 1.0, "seed": 3},
+            {},
+            {"temperature": 1.0, "seed": 4},
+            {"allowed_token_ids": self.prompt_ids[:2]},
+            {"num_delivered": 2},
+        ]
+        for order in (wishes, wishes[::-1]):
+            harness = self.run(dataclasses.replace(self.spec, max_num_seqs=1))
+            for wish in order:
+                harness.add(prompt, 6, **wish)
+            harness.drain()
+
+    def test_a_row_that_has_no_token_to_sample_fails_alone(self) -> None:
+        """`failed_row` names a row whose parameters leave no token; the other rows of the step are answered."""
+        harness = self.run()
+        stop_id = self.prompt_ids[0]
+        impossible = harness.add(
+            list(self.prompt_ids[:5]),
+            6,
+            min_tokens=2,
+            stop_token_ids=(stop_id,),
+            allowed_token_ids=(stop_id,),
+        )
+        harness.add(list(self.prompt_ids[:3]), 6)
+        harness.drain()
+        finished = impossible.finished
+        assert finished is not None
+        assert finished.reason is FinishReason.ERROR, (
+            f"a request that may sample only id {stop_id}, which min_tokens forbids, ended with {finished.reason} "
+            f"after {impossible.token_ids}; expected its row in failed_row with RowFailure.SAMPLING"
+        )
+
+    def test_a_step_is_left_as_it_was(self) -> None:
+        """The scheduler may go on using the arrays of a step: a worker copies what it wants to change."""
+        harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
+        harness.add(list(self.prompt_ids), 4)
+        worker = harness.worker
+        changed: list[int] = []
+
+        def execute(output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+            before = encoded(output)
+            answer = worker.execute_model(output)
+            if encoded(output) != before:
+                changed.append(output.step_id)
+            return answer
+
+        harness.worker = SimpleNamespace(execute_model=execute)
+        harness.drain()
+        assert not changed, f"execute_model changed the SchedulerOutput of steps {changed}"
+
     def test_seeded_samples_do_not_depend_on_the_batch(self) -> None:
         """Randomness is keyed by seed and output position, so neighbours and chunks change nothing."""
         self._mixed(
@@ -295,12 +352,20 @@ class WorkerContract:
 
 
 def _check_shapes(output: SchedulerOutput, result: ModelRunnerOutput, vocab_size: int) -> None:
-    sampling = set(output.row[output.samples].tolist())
     assert result.step_id == output.step_id
-    assert set(result.row.tolist()) | set(result.failed_row.tolist()) == sampling
-    assert result.offsets.tolist() == list(range(len(result.row) + 1))
-    assert result.row.dtype == result.token_ids.dtype == np.int32
-    assert ((result.token_ids >= 0) & (result.token_ids < vocab_size)).all()
+    sampling = sorted(output.row[output.samples].tolist())
+    answered = sorted([*result.row.tolist(), *result.failed_row.tolist()])
+    assert answered == sampling, (
+        f"step {output.step_id} samples rows {sampling}; row and failed_row name {answered}, expected each of them once"
+    )
+    assert result.offsets.tolist() == list(range(len(result.row) + 1)), (
+        f"offsets are {result.offsets.tolist()} for {len(result.row)} rows; expected one token per row"
+    )
+    for name in ("row", "token_ids", "offsets"):
+        dtype = getattr(result, name).dtype
+        assert dtype == np.int32, f"{name} is {dtype}; expected int32"
+    outside = result.token_ids[(result.token_ids < 0) | (result.token_ids >= vocab_size)].tolist()
+    assert not outside, f"token ids {outside} are not in the vocabulary of {vocab_size}"
     if result.logprobs is not None:
         rows, wide = len(result.logprobs.row), result.logprobs.token_ids.shape
         assert wide[0] == rows == len(result.logprobs.rank)
