@@ -143,7 +143,7 @@ def test_ranks_on_two_nodes_answer_as_one(cluster, expected):
 
 def test_a_dead_actor_ends_its_own_streams_only(serve):
     """Its streams end with an error that names the engine; the other engine's are complete."""
-    engine = serve(data_parallel_size=2, worker=SLOW, load_balancing="round-robin")
+    engine = serve(data_parallel_size=2, worker=SLOW, load_balancer="round-robin")
 
     async def main():
         params = SamplingParams(max_tokens=100, ignore_eos=True)

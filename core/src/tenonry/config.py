@@ -180,9 +180,6 @@ class EngineConfig(Settings):
     data_parallel_sync_steps: int = Field(
         32, description="Steps between two looks at who has work.", ge=1, le=65536
     )
-    load_balancing: Literal["affinity", "least-loaded", "round-robin"] = Field(
-        "affinity", description="How a request finds its engine."
-    )
     auth_key_file: str | None = Field(
         None, description="File with the keys that nodes of one instance share."
     )
@@ -197,6 +194,7 @@ class EngineConfig(Settings):
     )
     worker: PluginChoice = _plugin("torch", "What one rank runs.")
     launcher: PluginChoice = _plugin("process", "Where engine processes are started.")
+    load_balancer: PluginChoice = _plugin("affinity", "Which engine a request goes to.")
     io_processor: PluginChoice | None = _plugin("text", "Raw prompt to tokens and back.")
     kv_connector: PluginChoice | None = _plugin(None, "Moves KV blocks in or out of the engine.")
     stat_loggers: tuple[PluginChoice, ...] = Field(

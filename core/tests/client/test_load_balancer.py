@@ -1,189 +1,131 @@
-"""Which engine gets a request (DP-11: cache affinity, then the less loaded of two random choices)."""
+"""Which engine gets a request: a load balancer is asked where there is a choice, and named when it fails."""
 
 from __future__ import annotations
 
-import random
-from collections import Counter
+from typing import Any
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
-from tenonry.client import load_balancer
-from tenonry.client.load_balancer import (
-    CHUNK_TOKENS,
-    COMMON,
-    MAX_CHUNKS,
-    SLACK,
-    LoadBalancer,
-    chunk_digests,
-)
-from tenonry.messages import EngineCoreRequest
-from tenonry.sampling_params import SamplingParams
-from tenonry.step import Adapter
+from tenonry.client.load_balancer import EngineChooser
+from tenonry.config import PluginChoice
+from tenonry.errors import EngineGenerateError, PluginFault, RequestError
+from tenonry.plugin.manager import PluginManager
+from tenonry.plugin.plan import PluginPlan
+from tenonry_testkit.kernel.engine import fake_config, request
 
-ENGINES = [0, 1, 2, 3]
+BALANCERS = """
+from tenonry.errors import RequestError
+from tenonry.interfaces.load_balancer import LoadBalancer
 
+class Last(LoadBalancer):
+    built = []
+    def __init__(self, context):
+        super().__init__(context)
+        self.built.append(context.seed)
+    def pick(self, request, candidates, load):
+        return candidates[-1]
 
-def request(tokens: list[int], **fields: object) -> EngineCoreRequest:
-    return EngineCoreRequest(
-        handle=1,
-        request_id="r",
-        prompt_token_ids=np.array(tokens, np.int32),
-        sampling_params=SamplingParams(),
-        **fields,
-    )
+class Raises(Last):
+    def pick(self, request, candidates, load):
+        return {}[request.request_id]
 
+class Stranger(Last):
+    def pick(self, request, candidates, load):
+        return 99
 
-def words(seed: int, count: int) -> list[int]:
-    draw = random.Random(seed).randrange
-    return [draw(1000) for _ in range(count)]
+class Refuses(Last):
+    def pick(self, request, candidates, load):
+        raise RequestError("not here")
 
-
-def idle(_engine: int) -> int:
-    return 0
-
-
-@pytest.mark.parametrize("policy", ["affinity", "least-loaded", "round-robin"])
-def test_one_engine_gets_everything(policy):
-    balancer = LoadBalancer(policy)
-    assert {balancer.pick(request(words(i, 40)), [7], lambda _: 10**6) for i in range(5)} == {7}
+class Broken(Last):
+    def __init__(self, context):
+        raise ValueError("no such colour")
+"""
 
 
-def test_round_robin_takes_turns_whatever_the_load():
-    balancer = LoadBalancer("round-robin")
-    same = request(words(0, 64))
-    assert [balancer.pick(same, [0, 2, 5], [9, 0, 0, 0, 0, 0].__getitem__) for _ in range(5)] == [
-        0,
-        2,
-        5,
-        0,
-        2,
-    ]
+@pytest.fixture
+def chooser(site) -> Any:
+    site.install("acme", version="2", modules={"acme_balancers.py": BALANCERS})
+
+    def make(name: str, index: int = 0, plan: PluginPlan | None = None) -> EngineChooser:
+        config = fake_config(load_balancer=f"acme_balancers:{name}", seed=5, data_parallel_size=2)
+        if plan is None:
+            record = PluginManager(discover=False).resolve(
+                "load_balancer", config.load_balancer, config
+            )
+            plan = PluginPlan((record,))
+        return EngineChooser(config, plan, index)
+
+    return make
 
 
-@given(st.lists(st.integers(0, 50), min_size=2, max_size=6), st.integers(0, 1000))
-@settings(max_examples=50, deadline=None)
-def test_of_two_choices_the_less_loaded_is_taken(loads, seed):
-    """Over several engines the most loaded one, if it is alone, is never taken; over two it is always the other."""
-    balancer = LoadBalancer("least-loaded", seed)
-    engines = list(range(len(loads)))
-    chosen = {balancer.pick(request([1]), engines, loads.__getitem__) for _ in range(20)}
-    assert chosen <= set(engines)
-    if loads.count(max(loads)) == 1:
-        assert loads.index(max(loads)) not in chosen
+def pick(chooser: EngineChooser, *engines: int) -> int:
+    return chooser.pick(request(1), engines, lambda engine: 0)
 
 
-def test_two_choices_keep_the_engines_even():
-    balancer, loads = LoadBalancer("least-loaded", 1), Counter()
-    for i in range(4000):
-        loads[balancer.pick(request([i]), ENGINES, loads.__getitem__)] += 1
-    assert max(loads.values()) - min(loads.values()) <= 8
+def test_the_plugin_chooses(chooser):
+    assert pick(chooser("Last"), 0, 2, 5) == 5
 
 
-@given(st.integers(0, 100), st.integers(CHUNK_TOKENS, 300), st.integers(0, 200))
-@settings(max_examples=40, deadline=None)
-def test_a_conversation_stays_where_it_began(seed, length, more):
-    """As long as what is known of it is a quarter of the prompt or more."""
-    balancer = LoadBalancer("affinity", seed)
-    prompt = words(seed, length)
-    home = balancer.pick(request(prompt), ENGINES, idle)
-    longer = prompt + words(seed + 1, min(more, length // CHUNK_TOKENS * CHUNK_TOKENS * 4 - length))
-    assert balancer.pick(request(longer), ENGINES, idle) == home
+def test_no_plugin_is_built_for_a_single_engine(chooser):
+    import acme_balancers
+
+    assert pick(chooser("Last"), 3) == 3
+    assert acme_balancers.Last.built == []
 
 
-def test_affinity_gives_way_when_the_engine_is_much_busier():
-    prompt = request(words(1, 64))
+def test_each_front_end_has_a_seed_of_its_own(chooser):
+    import acme_balancers
 
-    def second(extra: int, others: int) -> bool:
-        balancer = LoadBalancer("affinity")
-        home = balancer.pick(prompt, ENGINES, idle)
-        loads = dict.fromkeys(ENGINES, others) | {home: 2 * others + SLACK + extra}
-        return balancer.pick(prompt, ENGINES, loads.__getitem__) == home
-
-    for others in (0, 5, 100):
-        assert second(0, others)
-        assert not second(1, others)
-
-
-def test_a_conversation_that_moved_has_a_new_home():
-    balancer, prompt = LoadBalancer("affinity"), request(words(1, 64))
-    old = balancer.pick(prompt, ENGINES, idle)
-    new = balancer.pick(prompt, ENGINES, (dict.fromkeys(ENGINES, 0) | {old: 100}).__getitem__)
-    assert new != old
-    assert balancer.pick(prompt, ENGINES, idle) == new
-
-
-def test_an_engine_that_left_has_no_claim():
-    balancer, prompt = LoadBalancer("affinity"), request(words(1, 64))
-    home = balancer.pick(prompt, ENGINES, idle)
-    rest = [engine for engine in ENGINES if engine != home]
-    assert balancer.pick(prompt, rest, idle) in rest
+    for index in (0, 3):
+        chooser("Last", index).prepare()
+    assert acme_balancers.Last.built == [5, 8]
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), [("cache_salt", "mine"), ("adapter", Adapter("poet", "1f"))]
+    ("name", "text"),
+    [("Raises", "KeyError: 'r1'"), ("Stranger", "it answered 99, which is none of \\[0, 1\\]")],
 )
-def test_salt_and_adapter_separate_what_is_cached(field, value):
-    prompt = words(1, 64)
-    plain, other = request(prompt), request(prompt, **{field: value})
-    assert not set(chunk_digests(plain)) & set(chunk_digests(other))
-    assert chunk_digests(other) == chunk_digests(request(prompt, **{field: value}))
-    balancer = LoadBalancer("affinity")
-    home = balancer.pick(plain, ENGINES, idle)
-    busy = (
-        dict.fromkeys(ENGINES, 0) | {home: SLACK}
-    ).__getitem__  # strangers avoid it, who knows it does not
-    assert balancer.pick(other, ENGINES, busy) != home
-    assert balancer.pick(plain, ENGINES, busy) == home
+def test_one_that_fails_fails_the_one_request_and_is_named(chooser, name, text):
+    with pytest.raises(
+        EngineGenerateError,
+        match=rf"request r1 failed: plugin acme_balancers:{name} \(acme 2\) failed in pick: .*{text}",
+    ) as caught:
+        pick(chooser(name), 0, 1)
+    assert isinstance(caught.value.__cause__, PluginFault)
 
 
-def test_less_than_a_quarter_of_a_prompt_does_not_count():
-    start = words(1, 64)
-
-    def stays(total: int) -> bool:
-        balancer = LoadBalancer("affinity")
-        home = balancer.pick(request(start), ENGINES, idle)
-        busy = (dict.fromkeys(ENGINES, 0) | {home: 1}).__getitem__
-        return balancer.pick(request(start + words(2, total - 64)), ENGINES, busy) == home
-
-    assert stays(4 * 64)
-    assert not stays(4 * 64 + 1)
+def test_it_may_refuse_a_request(chooser):
+    with pytest.raises(RequestError, match="not here"):
+        pick(chooser("Refuses"), 0, 1)
 
 
-@pytest.mark.parametrize("shared", [64, 1024])
-def test_a_shared_beginning_does_not_pull_everything_to_one_engine(shared):
-    """Conversations that begin alike, one after another on idle engines: each gets its share, and keeps its place."""
-    balancer, system = LoadBalancer("affinity"), words(0, shared)
-    prompts = [system + words(i + 1, 40) for i in range(200)]
-    homes = [balancer.pick(request(prompt), ENGINES, idle) for prompt in prompts]
-    assert min(Counter(homes[COMMON:]).values()) >= 30
-    again = [balancer.pick(request(prompt + words(999, 30)), ENGINES, idle) for prompt in prompts]
-    assert again == homes
+def test_a_constructor_that_fails_stops_the_start(chooser):
+    with pytest.raises(PluginFault, match=r"failed in its constructor: ValueError: no such colour"):
+        chooser("Broken").prepare()
 
 
-def test_what_is_remembered_is_bounded(monkeypatch):
-    """The oldest is forgotten; of a prompt no more than its beginning is kept."""
-    monkeypatch.setattr(load_balancer, "REMEMBERED_CHUNKS", 100)
-    balancer = LoadBalancer("affinity")
-    for i in range(100):
-        balancer.pick(request(words(i, 64)), ENGINES, idle)
-    assert len(balancer._owners) == 100
-    assert chunk_digests(request(words(99, 64)))[-1] in balancer._owners
-    assert chunk_digests(request(words(0, 64)))[-1] not in balancer._owners
-    assert len(chunk_digests(request([1] * (2 * MAX_CHUNKS * CHUNK_TOKENS)))) == MAX_CHUNKS
+def test_an_instance_that_grows_resolves_it_then(chooser):
+    """The plan of one engine does not name a load balancer."""
+    assert pick(chooser("Last", plan=PluginPlan()), 0, 1) == 1
 
 
-@given(st.lists(st.integers(0, 5), max_size=80), st.integers(0, 80))
-@settings(max_examples=50, deadline=None)
-def test_digests_name_prefixes(tokens, cut):
-    """Of equal beginnings the digests are equal, and a change anywhere changes all that follow."""
-    whole = chunk_digests(request(tokens))
-    assert len(whole) == len(tokens) // CHUNK_TOKENS
-    assert chunk_digests(request(tokens[:cut])) == whole[: min(cut, len(tokens)) // CHUNK_TOKENS]
-    if cut < len(tokens):
-        changed = chunk_digests(request([*tokens[:cut], 6, *tokens[cut + 1 :]]))
-        assert [a == b for a, b in zip(whole, changed, strict=True)] == [
-            place < cut // CHUNK_TOKENS for place in range(len(whole))
-        ]
+@pytest.mark.parametrize(
+    ("fields", "planned"),
+    [
+        ({}, False),
+        ({"data_parallel_size": 2, "load_balancer": "acme_balancers:Last"}, True),
+        ({"load_balancer": "acme_balancers:Last"}, True),
+    ],
+)
+def test_it_is_planned_where_it_is_needed_or_asked_for(chooser, fields, planned):
+    config = fake_config(**fields)
+    plan = PluginManager(discover=False).plan(config)
+    assert (plan.find("load_balancer") is not None) == planned
+    assert PluginManager(discover=False).plan(config, launcher=False).find("load_balancer") is None
+
+
+def test_a_choice_has_a_name_and_options():
+    config = fake_config(load_balancer={"name": "a:B", "options": {"x": 1}})
+    assert config.load_balancer == PluginChoice(name="a:B", options={"x": 1})
+    assert fake_config().load_balancer.name == "affinity"

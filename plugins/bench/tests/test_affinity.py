@@ -99,7 +99,7 @@ def test_the_blocks_are_shared_out(model_folder):
     one, *several = layouts_for(4, POLICIES)
     assert with_blocks(config, one, 400).num_gpu_blocks_override == 400
     assert {with_blocks(config, layout, 400).num_gpu_blocks_override for layout in several} == {100}
-    assert several[1].config(config).load_balancing == "round-robin"
+    assert several[1].config(config).load_balancer.name == "round-robin"
     assert several[1].config(config).data_parallel_size == 4
 
 

@@ -15,8 +15,7 @@ from typing import Any
 import zmq
 
 from tenonry.client.coordinator_link import CoordinatorLink
-from tenonry.client.load_balancer import LoadBalancer
-from tenonry.config import EngineConfig
+from tenonry.client.load_balancer import EngineChooser
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -68,10 +67,9 @@ class CoreClient:
 
     def __init__(
         self,
-        config: EngineConfig,
+        chooser: EngineChooser,
         on_death: Callable[[int, str], None],
         curve: CurveKeys | None = None,
-        index: int = 0,
     ) -> None:
         self._on_death = on_death
         self._curve = curve
@@ -81,7 +79,7 @@ class CoreClient:
         self.leaving: set[int] = set()
         self._connected_inputs: set[int] = set()
         self._connected_outputs: set[int] = set()
-        self._balancer = LoadBalancer(config.load_balancing, config.seed + index)
+        self._chooser = chooser
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
         self._encoder = Encoder()
@@ -114,6 +112,8 @@ class CoreClient:
         """Add engines that are ready; requests may go to them from now on."""
         for engine in facts:
             self.engines[engine.index] = EngineLink(engine)
+        if len(self.engines) > 1:
+            self._chooser.prepare()
         if coordinator is not None:
             self._coordinator.connect(coordinator)
 
@@ -196,7 +196,7 @@ class CoreClient:
         if not able:
             raise EngineDeadError("no engine takes requests: those that ran died, or leave")
         return self.engines[
-            self._balancer.pick(request, able if rank is None else [rank], self.load)
+            self._chooser.pick(request, able if rank is None else [rank], self.load)
         ]
 
     def abort_requests(self, handles: Sequence[int]) -> None:

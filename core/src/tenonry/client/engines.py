@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 from tenonry.client.core_client import CoreClient
+from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
@@ -94,7 +95,9 @@ class OwnedEngines(Engines):
             self.fleet = EngineFleet(
                 config, self.model, self.plan, self._lost, coordinated=coordinated
             )
-            self.client = CoreClient(config, self.fleet.lost, self.fleet.curve)
+            self.client = CoreClient(
+                EngineChooser(config, self.plan), self.fleet.lost, self.fleet.curve
+            )
             parts.pop_all()
 
     def _lost(self, index: int, reason: str) -> None:

@@ -10,10 +10,16 @@ A hook module is an ordinary Python module, named in the entry-point group `teno
         if name == "auto":
             return "my_pkg.short:ShortFirst" if config.max_num_seqs < 8 else "my_pkg.fair:Fair"
 
-Hooks run at start-up, in the process that starts the engines, never per request or per token. They answer with names
-(`"module:Class"`), because names travel to other processes and classes do not. All are `firstresult`: the first
-answer other than None wins; implementations registered last are asked first, `@hookimpl(trylast=True)` ones at the end,
-where the kernel's own answer from the entry points stands.
+Hooks run at start-up, in the process that starts the engines, never per request or per token. An implementation may
+leave out arguments that it does not need. A misspelt hook name or an unknown argument stops the start and names the
+module.
+
+Order: the implementation that was registered last is called first; those marked `@hookimpl(trylast=True)` come at the
+end, and the kernel's own answer, the entry points, after all of them. Hooks that choose something stop at the first
+answer other than None; the others call every implementation.
+
+Exceptions: those of `tenonry.errors` end the start with their own message. Any other one ends it with PluginFault,
+which names the hook module, its distribution, its version, and the hook.
 """
 
 from __future__ import annotations
@@ -28,43 +34,120 @@ hookspec = pluggy.HookspecMarker(PROJECT)
 hookimpl = pluggy.HookimplMarker(PROJECT)
 
 # ------------------------------------------------------------------------------------------- choosing implementations
-# Called once per kind that the configuration names without a colon, before anything is started. `name` is what the
-# user typed. An unknown name is answered with None, never with an exception.
+# Called for each plugin that the configuration names without a colon, before anything is started; `module:Class` and
+# `path.py:Class` are not asked about.
 
 
 @hookspec(firstresult=True)
 def tenonry_get_executor(name: str, config: EngineConfig) -> str | None:
-    """The class of executor `name`, as "module:Class"; see `tenonry.interfaces.executor`."""
+    """Name the class of an executor, which runs the ranks of one engine.
+
+    Called once, with what stands behind `--executor` and the complete configuration. Answer "module:Class", a subclass
+    of `tenonry.interfaces.executor.Executor`, or None for a name that is not yours; None from all hook modules leaves
+    the answer to the entry points in `tenonry.executors`. For an exception see the top of this page.
+
+        @hookimpl
+        def tenonry_get_executor(name, config):
+            return "acme.pool:PoolExecutor" if name == "pool" and config.world_size > 1 else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_scheduler(name: str, config: EngineConfig) -> str | None:
-    """The class of scheduler `name`, as "module:Class"; see `tenonry.interfaces.scheduler`."""
+    """Name the class of a scheduler, which decides what runs next.
+
+    Called once, with what stands behind `--scheduler`. Answer "module:Class", a subclass of
+    `tenonry.interfaces.scheduler.Scheduler`, or None for a name that is not yours. For an exception see the top of this
+    page.
+
+        @hookimpl
+        def tenonry_get_scheduler(name, config):
+            return "acme.fair:FairScheduler" if name == "fair" else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_stat_logger(name: str, config: EngineConfig) -> str | None:
-    """The class of stat logger `name`, as "module:Class"; called once per chosen logger."""
+    """Name the class of a stat logger, which receives statistics.
+
+    Called once for each `--stat-logger`. Answer "module:Class", a subclass of
+    `tenonry.interfaces.stat_logger.StatLogger`, or None for a name that is not yours. For an exception see the top of
+    this page.
+
+        @hookimpl
+        def tenonry_get_stat_logger(name):
+            return "acme.metrics:AcmeStatLogger" if name == "acme" else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_kv_connector(name: str, config: EngineConfig) -> str | None:
-    """The class of KV connector `name`, as "module:Class"; only called when one is configured."""
+    """Name the class of a KV connector, which moves KV blocks in or out of the engine.
+
+    Called once, and only when `--kv-connector` is given. Answer "module:Class", a subclass of
+    `tenonry.interfaces.kv_connector.KVConnector`, or None for a name that is not yours. For an exception see the top of
+    this page.
+
+        @hookimpl
+        def tenonry_get_kv_connector(name):
+            return "acme.store:StoreConnector" if name == "store" else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_io_processor(name: str, config: EngineConfig) -> str | None:
-    """The class of IO processor `name`, as "module:Class"."""
+    """Name the class of an IO processor, which turns prompts into tokens and tokens into text.
+
+    Called once, unless `io_processor` is none. Answer "module:Class", a subclass of
+    `tenonry.interfaces.io_processor.IOProcessor`, or None for a name that is not yours. For an exception see the top of
+    this page.
+
+        @hookimpl
+        def tenonry_get_io_processor(name, config):
+            return "acme.bytes:ByteProcessor" if name == "bytes" else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_worker(name: str, config: EngineConfig) -> str | None:
-    """The class of worker `name`, as "module:Class"."""
+    """Name the class of a worker, which runs the model of one rank.
+
+    Called once, with what stands behind `--worker`. Answer "module:Class", a subclass of
+    `tenonry.interfaces.worker.Worker` whose module imports no heavy library, or None for a name that is not yours. For
+    an exception see the top of this page.
+
+        @hookimpl
+        def tenonry_get_worker(name, config):
+            return "acme.chip:ChipWorker" if name == "auto" and config.device == "cpu" else None
+    """
 
 
 @hookspec(firstresult=True)
 def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
-    """The class of launcher `name`, as "module:Class"; only called when engines run in processes of their own."""
+    """Name the class of a launcher, which starts engine processes.
+
+    Called once, and only where engines run in processes of their own; `LLM` has none. Answer "module:Class", a subclass
+    of `tenonry.interfaces.launcher.Launcher`, or None for a name that is not yours. For an exception see the top of
+    this page.
+
+        @hookimpl
+        def tenonry_get_launcher(name):
+            return "acme.cluster:ClusterLauncher" if name == "cluster" else None
+    """
+
+
+@hookspec(firstresult=True)
+def tenonry_get_load_balancer(name: str, config: EngineConfig) -> str | None:
+    """Name the class of a load balancer, which chooses the engine of each request.
+
+    Called once where there are several engines, or where `--load-balancer` is given. Answer "module:Class", a subclass
+    of `tenonry.interfaces.load_balancer.LoadBalancer`, or None for a name that is not yours. For an exception see the
+    top of this page.
+
+        @hookimpl
+        def tenonry_get_load_balancer(name, config):
+            return "acme.tenants:ByTenant" if name == "tenant" else None
+    """
 
 
 # ------------------------------------------------------------------------------------------------------------ the model
@@ -72,9 +155,17 @@ def tenonry_get_launcher(name: str, config: EngineConfig) -> str | None:
 
 @hookspec(firstresult=True)
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
-    """Facts of `config.model`, from small files only; called once, in the front end, before anything is started.
+    """Find the model and answer the facts about it, from small files only; no weights are read.
 
-    None when this implementation does not know the model; ModelError when it does and the model is unusable.
+    Called once, in the front end, after the plugins were chosen and before anything is started. `config.model` is what
+    the user typed. Answer a ModelInfo, or None for a model that this implementation does not know; raise ModelError for
+    one that it knows and that cannot be used. When all answer None the start ends with ModelError.
+
+        @hookimpl
+        def tenonry_resolve_model(config):
+            if config.model != "acme-1":
+                return None
+            return ModelInfo(name="acme-1", path="/models/1", architecture="A", max_model_len=4096, vocab_size=32000)
     """
 
 
@@ -83,9 +174,26 @@ def tenonry_resolve_model(config: EngineConfig) -> ModelInfo | None:
 
 @hookspec
 def tenonry_configured(config: EngineConfig) -> None:
-    """The configuration is final and the plan is made; nothing is started yet. Raise ConfigError to refuse it."""
+    """The configuration is final and the plugins are chosen; nothing is started yet.
+
+    Called once, on every implementation. The answer is ignored; the configuration cannot be changed. Raise ConfigError
+    to refuse it.
+
+        @hookimpl
+        def tenonry_configured(config):
+            if config.max_num_seqs > 64:
+                raise ConfigError(f"max_num_seqs={config.max_num_seqs}: at most 64 on this cluster")
+    """
 
 
 @hookspec
 def tenonry_engine_ready(info: EngineInfo) -> None:
-    """All engines answered; requests are accepted from now on."""
+    """Every engine has answered, and requests are accepted from now on.
+
+    Called once, on every implementation, in the process that started the engines. `info` names model, sizes and the
+    plugins in use. The answer is ignored; an exception ends the start and stops the engines.
+
+        @hookimpl
+        def tenonry_engine_ready(info):
+            print(info.served_model_name, info.num_gpu_blocks)
+    """

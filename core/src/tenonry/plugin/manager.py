@@ -32,6 +32,8 @@ from tenonry.plugin.kinds import HOOK_MODULES, KINDS, Kind
 from tenonry.plugin.plan import PluginPlan, file_module_name, import_target, load_class
 from tenonry.point import Point
 
+LOAD_BALANCER = EngineConfig.model_fields["load_balancer"].default
+
 
 class PluginManager:
     """Hook modules and the resolver. `discover=False` registers no installed hook module (tests, embedding)."""
@@ -110,10 +112,13 @@ class PluginManager:
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
+        unused = {"stat_logger"}
+        if not launcher:
+            unused |= {"launcher", "load_balancer"}
+        elif config.data_parallel_size == 1 and config.load_balancer == LOAD_BALANCER:
+            unused.add("load_balancer")
         chosen: list[tuple[str, PluginChoice | None]] = [
-            (kind, getattr(config, kind))
-            for kind in KINDS
-            if kind != "stat_logger" and (launcher or kind != "launcher")
+            (kind, getattr(config, kind)) for kind in KINDS if kind not in unused
         ]
         chosen += [("stat_logger", choice) for choice in config.stat_loggers]
         entries = [

@@ -139,7 +139,7 @@ class AffinityBench(Command):
     def run(self, args: argparse.Namespace) -> int:
         flags = {
             "data_parallel_size": "--engines",
-            "load_balancing": "--balancing",
+            "load_balancer": "--balancing",
             "num_gpu_blocks_override": "--blocks",
         }
         refuse(args, flags)

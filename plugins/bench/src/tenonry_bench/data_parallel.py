@@ -133,7 +133,7 @@ class DataParallelBench(Command):
         machine = describe_machine()
         with contextlib.ExitStack() as running, asyncio.Runner(loop_factory=factory) as runner:
             clients, processes = {}, {}
-            for layout in layouts_for(args.sizes, config.load_balancing):
+            for layout in layouts_for(args.sizes, config.load_balancer.name):
                 engine, processes[layout] = running.enter_context(started(layout, config))
                 clients[layout] = StreamClient(
                     engine, facts.vocab_size, args.prompt_len, processes[layout]

@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from tenonry.config import EngineConfig
+from tenonry.config import EngineConfig, PluginChoice
 from tenonry_bench.processes import below
 
 if TYPE_CHECKING:
@@ -30,7 +30,9 @@ class Layout(NamedTuple):
 
     def config(self, base: EngineConfig) -> EngineConfig:
         """`base` with as many engines and this balancing."""
-        return base.replaced(data_parallel_size=self.engines, load_balancing=self.balancing)
+        return base.replaced(
+            data_parallel_size=self.engines, load_balancer=PluginChoice(name=self.balancing)
+        )
 
 
 @contextlib.contextmanager

@@ -35,6 +35,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "data_parallel_address": ("-dpa",),
     "data_parallel_rpc_port": ("-dpp",),
     "scheduler": ("--scheduler-cls",),
+    "load_balancer": ("--load-balancing",),
     "executor": ("--distributed-executor-backend",),
     "stat_loggers": ("--stat-logger",),
 }
@@ -43,7 +44,6 @@ GROUPS: dict[str, tuple[str, ...]] = {
     "plugins": (*PLUGIN_FIELDS, "stat_loggers", "attention_backend"),
     "parallelism": (
         *(name for name in FIELDS if "parallel" in name),
-        "load_balancing",
         "auth_key_file",
     ),
 }

@@ -13,6 +13,7 @@ from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.engines import Engines
+from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, LaunchError, TenonryError, Unsupported
@@ -157,7 +158,8 @@ class AttachedEngines(Engines):
         )
         self.stats, self._link = StatForwarder(config, link), link
         curve = CurveKeys.decode(attachment.curve_keys) if attachment.curve_keys else None
-        self.client = CoreClient(config, self._lost, curve, attachment.index)
+        chooser = EngineChooser(config, self.plan, attachment.index)
+        self.client = CoreClient(chooser, self._lost, curve)
         self.client.num_clients = attachment.count
         self._gone: set[int] = set()
         self._pids: dict[str, int] = {}

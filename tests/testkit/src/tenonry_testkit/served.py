@@ -26,7 +26,8 @@ def served_config(**values: Any) -> EngineConfig:
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
             "worker": {"name": f"{FAKES}:FakeWorker", "options": {"delay_s": 0.002}},
-            "io_processor": f"{FAKES}:ByteIOProcessor", "plugins": {"allow": ["fake-model"]},
+            "io_processor": f"{FAKES}:ByteIOProcessor", "load_balancer": f"{FAKES}:TurnsBalancer",
+            "plugins": {"allow": ["fake-model"]},
             "max_model_len": LENGTH, "max_num_seqs": 64, "max_num_batched_tokens": 1024, **values,
         },
         use_environment=False,

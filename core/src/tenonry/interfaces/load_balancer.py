@@ -1,0 +1,45 @@
+"""LoadBalancer: which of several engines a request goes to. Front end; each has one, called on its event loop.
+
+A front end with a single engine builds none. A request with `data_parallel_rank` goes where it says, and no load
+balancer is asked.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from dataclasses import KW_ONLY, dataclass
+
+from tenonry.interfaces.plugin import Plugin, PluginContext
+from tenonry.messages import EngineCoreRequest
+
+
+@dataclass(slots=True)
+class LoadBalancerContext(PluginContext):
+    """`seed` is for all randomness: another one in each front end, so that two do not choose the same engines."""
+
+    _: KW_ONLY
+    seed: int = 0
+
+
+class LoadBalancer(Plugin[LoadBalancerContext], ABC):
+    """Chooses an engine for each request.
+
+    Contract:
+    - `pick` answers with one of the candidates, in microseconds: it starts nothing and waits for nothing.
+    - The same seed, options and calls give the same answers; no clock is read.
+    - Candidates differ between calls: engines join, leave and die, and an index may come back with a new engine.
+    - Unrelated requests on engines of equal load spread over all of them.
+
+    An exception of `pick`, or an answer that is no candidate, fails that one request, with the plugin named: no other
+    request depends on what it remembers.
+    """
+
+    @abstractmethod
+    def pick(
+        self, request: EngineCoreRequest, candidates: Sequence[int], load: Callable[[int], int]
+    ) -> int:
+        """The index of the engine that gets `request`: one of `candidates`, which ascend and are never empty.
+
+        `load(index)` counts the requests of that engine, waiting and running, of all front ends.
+        """

@@ -1,0 +1,25 @@
+"""A load balancer without a distribution of its own: engines take turns. Front end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
+from tenonry.messages import EngineCoreRequest
+
+
+class TurnsBalancer(LoadBalancer):
+    """Of the least loaded engines, the one that was picked longest ago."""
+
+    def __init__(self, context: LoadBalancerContext) -> None:
+        super().__init__(context)
+        self._num_picks = 0
+        self._last_pick: dict[int, int] = {}
+
+    def pick(
+        self, request: EngineCoreRequest, candidates: Sequence[int], load: Callable[[int], int]
+    ) -> int:
+        chosen = min(candidates, key=lambda index: (load(index), self._last_pick.get(index, 0)))
+        self._num_picks += 1
+        self._last_pick[chosen] = self._num_picks
+        return chosen
