@@ -90,6 +90,7 @@ class FakeEngine:
         self.ended: dict[str, str] = {}
         self.before: Exception | None = None
         self.after: Exception | None = None
+        self.capacity_error: Exception | None = None
         self.gate = asyncio.Event()
         self.gate.set()
         self.endless = False
@@ -232,6 +233,10 @@ class FakeEngine:
     @property
     def is_running(self) -> bool:
         return not self.dead
+
+    def check_capacity(self, count: int = 1) -> None:
+        if self.capacity_error is not None:
+            raise self.capacity_error
 
     async def check_health(self) -> None:
         if self.dead:

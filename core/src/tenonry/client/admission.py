@@ -81,7 +81,7 @@ class Admission:
         Raises QueueFullError, DrainingError, or RequestError for more than the capacity. Stat loggers get a record of
         each refusal, and of each request that turns out to be invalid while its completions are held.
         """
-        self._check_capacity(count)
+        self.check_capacity(count)
         self.held += count
         try:
             yield
@@ -91,7 +91,8 @@ class Admission:
         finally:
             self.held -= count
 
-    def _check_capacity(self, count: int) -> None:
+    def check_capacity(self, count: int) -> None:
+        """Refuse `count` completions, as `holding` would now."""
         if self.is_draining:
             self._stats.submit("record_rejection", "draining")
             raise DrainingError(

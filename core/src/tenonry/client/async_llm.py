@@ -148,6 +148,10 @@ class AsyncLLM:
             raise
         return stream
 
+    def check_capacity(self, count: int = 1) -> None:
+        """Raise QueueFullError or DrainingError if a request for `count` completions would be refused now."""
+        self._admission.check_capacity(count)
+
     def listen(self) -> None:
         """Listen for outputs on the running loop, which serves all requests. The first request does it, too."""
         self._handler.listen()

@@ -1,7 +1,8 @@
 """uvicorn, started from code on a socket that is already ours: no signal handlers, and bounds where it has none.
 
 httptools parses without limits on the size of a request's head or the time that it may take; the protocol below adds
-them, and answers what is no HTTP in OpenAI's error shape. Front end, in the thread of the event loop.
+them, and answers what is no HTTP in OpenAI's error shape. In a flood, requests with bodies are parsed a few per turn of
+the event loop, and probes overtake them. Front end, in the thread of the event loop.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar
 
 import uvicorn
@@ -24,8 +25,10 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from tenonry.errors import ConfigError
+from tenonry_openai_server.acceptor import Acceptor
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.settings import ServerConfig
+from tenonry_openai_server.turns import WorkTurns
 
 # RFC 9112 section 3.2 and RFC 3986 section 3.2: a name or an address, and perhaps a port; empty for no authority.
 _HOST = re.compile(
@@ -33,6 +36,10 @@ _HOST = re.compile(
 )
 MAX_DISCARDED_BYTES = 256 << 20
 CLOSE_TIMEOUT_S = 2
+MAX_PARSED_PER_TURN = (
+    16  # pieces of requests, by the time of a millisecond for the work that one of them causes
+)
+PROBE_METHODS = (b"GET ", b"HEAD ")
 HANG_UP_S = 1.0
 
 
@@ -45,10 +52,14 @@ class UnframedCycle(RequestResponseCycle):
 
 
 class BoundedProtocol(HttpToolsProtocol):
-    """HTTP/1.1 with a bounded head: `max_header_bytes` in size, `receive_timeout` in seconds."""
+    """HTTP/1.1 with a bounded head: `max_header_bytes` in size, `receive_timeout` in seconds.
+
+    `turns` bounds how much of what all connections send is parsed per turn of the event loop.
+    """
 
     max_header_bytes: ClassVar[int]
     receive_timeout: ClassVar[float]
+    turns: ClassVar[WorkTurns]
     _head_bytes = 0  # as headers end; a header that never ends shows in _raw_bytes
     _raw_bytes = 0
     _discarded = 0
@@ -59,12 +70,14 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         self._unanswered: deque[RequestResponseCycle] = deque()
+        self._unparsed: list[bytes] = []  # while it waits for a turn
         super().connection_made(transport)
         self._arm()
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._disarm()
-        for cycle in self._unanswered:  # the base class tells only the last of several
+        self._unparsed.clear()
+        for cycle in self._unanswered:  # the base class notifies only the last of several
             cycle.disconnected = True
             cycle.message_event.set()
         super().connection_lost(exc)
@@ -72,7 +85,29 @@ class BoundedProtocol(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._ignoring:
             self._discard(data)
-            return
+        elif self._unparsed:
+            self._unparsed.append(data)
+        elif data.startswith(PROBE_METHODS) or self.turns.take():
+            self._parse(data)
+        else:
+            self._unparsed.append(data)
+            self.flow.pause_reading()
+            self.turns.wait(self._parse_waiting)
+
+    def _parse_waiting(self) -> None:
+        """The turn of what came in a flood. There is nothing left to parse if the connection was lost meanwhile."""
+        data = b"".join(self._unparsed)
+        self._unparsed.clear()
+        if data and not self.transport.is_closing():
+            self.flow.resume_reading()
+            self._parse(data)
+
+    def timeout_keep_alive_handler(self) -> None:
+        """A request that waits for its turn keeps its connection."""
+        if not self._unparsed:
+            super().timeout_keep_alive_handler()
+
+    def _parse(self, data: bytes) -> None:
         awaited = self._head_timer is not None
         self._raw_bytes = self._raw_bytes + len(data) if awaited else 0
         super().data_received(data)
@@ -193,7 +228,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self._head_timer = None
 
     def _too_slow(self) -> None:
-        if self._is_responding:
+        if self._is_responding or self._unparsed:
             self._arm()
         elif self._raw_bytes:
             self._answer(
@@ -206,9 +241,32 @@ class BoundedProtocol(HttpToolsProtocol):
 class HTTPServer(uvicorn.Server):
     """uvicorn's server; signals are handled by who starts it."""
 
+    _acceptors: Sequence[Acceptor] = ()
+
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
         yield
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept connections on `sockets` from now on."""
+        await super().startup(sockets=[])
+        self._acceptors = [
+            Acceptor(sock, self._make_protocol, self.config.ssl) for sock in sockets or ()
+        ]
+
+    def _make_protocol(self) -> asyncio.Protocol:
+        protocol: asyncio.Protocol = self.config.http_protocol_class(  # type: ignore[call-arg]
+            config=self.config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        return protocol
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Accept no more, and give connections the time to be answered."""
+        for acceptor in self._acceptors:
+            acceptor.close()
+        await super().shutdown(sockets=sockets)
 
 
 def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
@@ -216,6 +274,7 @@ def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
     limits: dict[str, Any] = {
         "max_header_bytes": settings.max_header_bytes,
         "receive_timeout": settings.receive_timeout,
+        "turns": WorkTurns(MAX_PARSED_PER_TURN),
     }
     config = uvicorn.Config(
         app,

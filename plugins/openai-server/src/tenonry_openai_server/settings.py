@@ -65,7 +65,7 @@ class ServerConfig(Settings):
         65, ge=1, le=3600, description="Seconds that an idle connection is kept."
     )
     backlog: int = Field(
-        2048, ge=1, le=65535, description="Connections that may wait to be accepted."
+        4096, ge=1, le=65535, description="Connections that may wait to be accepted."
     )
     route: tuple[str, ...] = Field(
         (), description="Route plugin to mount under /plugins/NAME; repeat for several."

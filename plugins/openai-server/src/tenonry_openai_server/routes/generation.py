@@ -53,6 +53,7 @@ class Endpoint(Generic[BodyType]):
         """Admit and answer a request. Raises APIError, RequestError and what the engine raises."""
         state = server_state(request)
         engine = state.admit()
+        engine.check_capacity()  # before the body is read: a flood is refused cheaply
         body = await read_body(request, self.body)
         model = state.check_model(body.model)
         _check_transfer(engine, body)
