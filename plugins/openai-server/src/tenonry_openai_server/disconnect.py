@@ -41,9 +41,10 @@ class DisconnectWatch:
             self._task.cancel()
 
     def stop(self) -> None:
-        """No more news wanted."""
+        """End the watch. The watcher is let go of: its traceback refers to this object."""
         if self._watcher is not None:
             self._watcher.cancel()
+            self._watcher = None
 
     async def __aexit__(
         self,

@@ -68,4 +68,7 @@ class Guard:
                 raise ConnectionAbortedError("the response could not be finished") from None
             await send_error(send_marked, answer)
         finally:
+            del scope[
+                RAW_SEND
+            ]  # it refers to the scope: a cycle that only a full collection would find
             self.state.leave()

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import gc
 import logging
 import socket
 import threading
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tenonry_openai_server.serving.collector import FullCollections
 from tenonry_openai_server.state import Phase, ServerState
 
 if TYPE_CHECKING:
@@ -40,12 +40,11 @@ class HTTPThread:
         opens_when_ready: bool = False,
     ) -> None:
         """`is_shared`: others listen on this socket, too. `opens_when_ready`: they answer until this one can."""
-        self.state, self.sock, self._is_shared, self._opens_when_ready = (
-            state,
-            sock,
-            is_shared,
-            opens_when_ready,
-        )
+        self.state = state
+        self.sock = sock
+        self._is_shared = is_shared
+        self._opens_when_ready = opens_when_ready
+        self._collections = FullCollections(self._num_connections)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._up = threading.Event()
@@ -115,6 +114,7 @@ class HTTPThread:
             self._error = error
         finally:
             self._loop = None
+            self._collections.stop()
             self._up.set()
             self._over.set()
 
@@ -122,11 +122,9 @@ class HTTPThread:
         from tenonry_openai_server.app import create_app
         from tenonry_openai_server.http_server import make_server
 
-        self._stopping, self._aborting, self._opened = (
-            asyncio.Event(),
-            asyncio.Event(),
-            asyncio.Event(),
-        )
+        self._stopping = asyncio.Event()
+        self._aborting = asyncio.Event()
+        self._opened = asyncio.Event()
         if not self._opens_when_ready:
             self._opened.set()
         self._server = make_server(create_app(self.state), self.state.settings)
@@ -140,6 +138,9 @@ class HTTPThread:
             self._opened.set()
             await server
 
+    def _num_connections(self) -> int:
+        return 0 if self._server is None else len(self._server.server_state.connections)
+
     async def _serve(self, server: HTTPServer) -> None:
         from tenonry_openai_server.http_server import serve_on
 
@@ -148,8 +149,7 @@ class HTTPThread:
             await serve_on(server, self.sock)
 
     def _attach(self, engine: AsyncLLM) -> None:
-        gc.collect()
-        gc.freeze()  # what start-up left behind lives as long as the server; collections need not look at it
+        self._collections.start()
         self.state.attach(engine)
         engine.listen()
         self._opened.set()
@@ -170,6 +170,7 @@ class HTTPThread:
             if self.state.phase is Phase.READY and self.state.engine.errored:
                 return await self._on_engine_dead()
             await _wait(self._stopping, HEALTH_POLL_S)
+            self._collections.poll()
         started = self.state.phase is not Phase.STARTING
         self.state.phase = Phase.DRAINING
         return await self._drain(self.state.engine) if started else 0
