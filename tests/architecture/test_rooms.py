@@ -24,8 +24,6 @@ STILL_DENSE = {
     "core/src/tenonry/transport",
     "executors/ray/src/tenonry_executor_ray",
     "plugins/front-ends/src/tenonry_front_ends",
-    "schedulers/kvcache/src/tenonry_kvcache",
-    "schedulers/scheduling/src/tenonry_scheduling",
     "tests/testkit/src/tenonry_testkit",
     "tests/testkit/src/tenonry_testkit/fakes",
 }

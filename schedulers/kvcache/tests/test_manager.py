@@ -370,4 +370,4 @@ class TestLeaving:
         home = house()
         for _ in range(3):
             home.run(LONG)
-        assert home.blocks._prefix._chains == {}
+        assert home.blocks._prefix._chain_of_handle == {}

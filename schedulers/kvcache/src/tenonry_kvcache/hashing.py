@@ -16,46 +16,68 @@ import numpy as np
 
 from tenonry.request import Request
 
+TOKEN_BYTES = np.dtype(np.int32).itemsize
+ROOT_BYTES = 32
+Chain = list[bytes]  # the seed, then one digest per block
+
 
 class BlockHasher:
-    """Makes seeds and digests. Without a `seed` it draws one, so that digests mean nothing outside the process."""
+    """Makes seeds and digests. Without a `seed` it draws one, so that digests are of no use outside the process."""
 
     def __init__(self, block_size: int, seed: str | None = None) -> None:
-        self.block_bytes = block_size * np.dtype(np.int32).itemsize
-        self._root = os.urandom(32) if seed is None else sha256(seed.encode()).digest()
-        self._encoder = msgspec.msgpack.Encoder(enc_hook=_plain, order="deterministic")
+        self.block_bytes = block_size * TOKEN_BYTES
+        if seed is None:
+            self._root = os.urandom(ROOT_BYTES)
+        else:
+            self._root = sha256(seed.encode()).digest()
+        self._encoder = msgspec.msgpack.Encoder(
+            enc_hook=_plain,
+            order="deterministic",
+        )
 
     def seed(self, request: Request) -> bytes:
         """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features."""
         source = request.source
-        if source.cache_salt is None and source.adapter is None and not source.features:
+        salt = source.cache_salt
+        adapter = source.adapter and source.adapter.digest
+        features = source.features
+        if salt is None and adapter is None and not features:
             return self._root
-        adapter = None if source.adapter is None else source.adapter.digest
-        parts = (source.cache_salt, adapter, source.features)
-        return sha256(self._root + self._encoder.encode(parts)).digest()
+        parts = self._encoder.encode((salt, adapter, features))
+        return sha256(self._root + parts).digest()
 
-    def extend_each(self, chains: list[list[bytes]], data: bytes) -> list[bytes]:
-        """Bring each chain on by one block, whose tokens stand in `data` in turn; returns the new digests."""
-        size, stop = self.block_bytes, 0
+    def extend_each(self, chains: list[Chain], data: bytes) -> list[bytes]:
+        """Extend each chain by one block, whose tokens follow each other in `data`; returns the new digests."""
+        size = self.block_bytes
+        start = 0
         digests = []
         for chain in chains:
-            start, stop = stop, stop + size
+            stop = start + size
             digest = sha256(chain[-1] + data[start:stop]).digest()
             chain.append(digest)
             digests.append(digest)
+            start = stop
         return digests
 
-    def extend(self, chain: list[bytes], data: memoryview | bytes, first: int, stop: int) -> None:
-        """Bring `chain` (the seed, then one digest per block) up to block `stop`; `data` starts with block `first`."""
+    def extend(
+        self,
+        chain: Chain,
+        data: memoryview | bytes,
+        first: int,
+        stop: int,
+    ) -> None:
+        """Extend `chain` up to block `stop`, excluded; `data` holds tokens from block `first` on."""
         size = self.block_bytes
         for number in range(len(chain) - 1, stop):
             start = (number - first) * size
-            chain.append(sha256(chain[number] + data[start : start + size]).digest())
+            tokens = data[start : start + size]
+            chain.append(sha256(chain[number] + tokens).digest())
 
 
-def _plain(value: Any) -> Any:
-    if isinstance(value, np.ndarray):
-        return (value.dtype.str, value.shape, value.tobytes())
-    if isinstance(value, np.generic):
-        return value.item()
-    raise TypeError(f"a feature of type {type(value).__name__} cannot be hashed")
+def _plain(array: np.ndarray) -> Any:
+    """What a feature's digest covers; `check_request` lets nothing but arrays of numbers pass."""
+    return (
+        array.dtype.str,
+        array.shape,
+        array.tobytes(),
+    )

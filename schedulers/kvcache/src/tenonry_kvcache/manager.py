@@ -1,4 +1,4 @@
-"""KV blocks by row: block tables, and who is asked for what is there already. Engine process.
+"""KV blocks by row: block tables, the prefix cache and the KV connector behind one interface. Engine process.
 
 All KV groups of a model are allocated together: block `i` of one group and block `i` of every other one hold the same
 tokens, so one pool, one table and one hash serve them all.
@@ -16,8 +16,8 @@ from tenonry.request import Request
 from tenonry.step import I32, NO_ROWS
 from tenonry_kvcache.hashing import BlockHasher
 from tenonry_kvcache.pool import BlockIds, BlockPool
-from tenonry_kvcache.prefix import NOTHING, PrefixCache
-from tenonry_kvcache.transfers import Transfers
+from tenonry_kvcache.prefix import NO_BLOCK_IDS, PrefixCache
+from tenonry_kvcache.transfers import LEFT, Transfers
 from tenonry_scheduling import BlockManager, Match, Rows
 from tenonry_scheduling.blocks import NewBlocks, Transferred
 from tenonry_scheduling.rows import Index
@@ -41,51 +41,83 @@ class KVCacheManager(BlockManager):
         seed: str | None = None,
         transfer_timeout: float = TRANSFER_TIMEOUT_S,
     ) -> None:
-        size, self._num_groups = context.kv_cache.block_size, len(context.kv_cache.groups)
-        num_rows, width = context.config.max_num_seqs, -(-context.max_model_len // size)
-        self._size = size
-        self._pool = BlockPool(context.kv_cache.num_blocks)
-        self._prefix = PrefixCache(num_rows, size, self._pool, BlockHasher(size, seed))
-        name = context.config.kv_connector.name if context.config.kv_connector else ""
-        depth = context.max_concurrent_steps
-        self._transfers = Transfers(
-            context.kv_connector, depth, context.clock, transfer_timeout, name
+        config = context.config
+        kv_cache = context.kv_cache
+        num_rows = config.max_num_seqs
+        self._size = kv_cache.block_size
+        self._num_groups = len(kv_cache.groups)
+        self._pool = BlockPool(kv_cache.num_blocks)
+        self._prefix = PrefixCache(
+            num_rows,
+            self._size,
+            self._pool,
+            BlockHasher(self._size, seed),
         )
-        # The state of a recurrent layer is not a function of one block: nothing can be shared.
-        recurrent = any(group.kind == "recurrent" for group in context.kv_cache.groups)
-        self._caching = context.config.enable_prefix_caching and not recurrent
-        self._table = np.zeros((num_rows, width), np.int32)
-        self._count, self._capacity = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        self._transfers = Transfers(
+            context.kv_connector,
+            context.max_concurrent_steps,
+            context.clock,
+            transfer_timeout,
+            config.kv_connector.name if config.kv_connector else "",
+        )
+        # The state of a recurrent layer depends on more than one block: nothing can be shared.
+        is_recurrent = any(group.kind == "recurrent" for group in kv_cache.groups)
+        self._caching = config.enable_prefix_caching and not is_recurrent
+        max_blocks = -(-context.max_model_len // self._size)
+        self._table = np.zeros((num_rows, max_blocks), np.int32)
+        self._count = np.zeros(num_rows, np.int32)
+        self._capacity = np.zeros(num_rows, np.int32)
         self._looked_up = [(0, 0)] * num_rows  # (queries, hits) that a row added to the counts
-        self._queries = self._hits = 0
+        self._queries = 0
+        self._hits = 0
 
     def attach(self, rows: Rows) -> None:
         self._rows = rows
 
     # ------------------------------------------------------------------ entering
     def match(self, request: Request, row: int) -> Match | None:
-        limit = (request.num_tokens - 1) // self._size  # a hit never covers the last token
-        if request.source.sampling_params.prompt_logprobs is not None:
-            limit = 0  # every position has to be computed to have its log-probability
-        blocks = self._prefix.enter(request, row, limit) if self._caching else NOTHING
-        num_hits = len(blocks) * self._size
-        extra, wait = (
-            self._transfers.match(request, num_hits, limit * self._size) if limit else (0, False)
-        )
+        max_hits = self._max_hits(request)
+        blocks = NO_BLOCK_IDS
+        if self._caching:
+            blocks = self._prefix.enter(request, row, max_hits)
+        cached = len(blocks) * self._size
+        extra: int | None = 0
+        wait = False
+        if max_hits:
+            extra, wait = self._transfers.match(request, cached, max_hits * self._size)
         if extra is None:
             self._prefix.leave(row)
             return None
-        if num_hits:
+        if cached:
             self._pool.share(blocks)
             self._add(row, 0, blocks)
-        extra -= extra % self._size
-        if extra and self._grow_row(row, num_hits + extra) is None:
-            extra = 0  # no room to load, and thus none to compute either: the caller will find out
-        if extra:
-            self._transfers.promise(request, row, num_hits, extra, wait=wait)
+        loaded = self._take_for_load(row, cached, extra)
+        if loaded:
+            self._transfers.promise(
+                request,
+                row,
+                cached,
+                loaded,
+                wait=wait,
+            )
+        num_computed = cached + loaded
         if request.num_preemptions == 0 and self._caching:
-            self._count_lookup(row, request.num_tokens, num_hits + extra)
-        return Match(num_hits + extra, ready=not (extra and wait))
+            self._count_lookup(row, request.num_tokens, num_computed)
+        is_ready = not (loaded and wait)
+        return Match(num_computed, is_ready)
+
+    def _max_hits(self, request: Request) -> int:
+        """Blocks of the request that may come from elsewhere: never the one with its last token."""
+        if request.source.sampling_params.prompt_logprobs is not None:
+            return 0  # every position has to be computed to have its log-probability
+        return (request.num_tokens - 1) // self._size
+
+    def _take_for_load(self, row: int, cached: int, extra: int) -> int:
+        """Blocks for whole blocks of `extra` tokens to load; returns the tokens, 0 if there are no blocks for them."""
+        loaded = extra - extra % self._size
+        if loaded and self._grow_row(row, cached + loaded) is None:
+            return 0  # then there are none to compute either: the caller will find out
+        return loaded
 
     def _count_lookup(self, row: int, queries: int, hits: int) -> None:
         self._looked_up[row] = (queries, hits)
@@ -95,9 +127,16 @@ class KVCacheManager(BlockManager):
     # ------------------------------------------------------------------ growing
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         if len(rows) == 1:
-            one = self._grow_row(int(rows[0]), int(num_tokens[0]))
-            return None if one is None else self._announce(np.repeat(rows, len(one)), one)
-        short = (num_tokens > self._capacity[rows]).nonzero()[0]
+            row = int(rows[0])
+            wanted = int(num_tokens[0])
+            if wanted <= self._capacity[row]:
+                return NO_BLOCKS
+            blocks = self._grow_row(row, wanted)
+            if blocks is None:
+                return None
+            return self._new_blocks(np.repeat(rows, len(blocks)), blocks)
+        is_short = num_tokens > self._capacity[rows]
+        short = is_short.nonzero()[0]
         if len(short) == 0:
             return NO_BLOCKS
         rows = rows[short]
@@ -107,19 +146,23 @@ class KVCacheManager(BlockManager):
         blocks = self._pool.take(total)
         if blocks is None:
             return None
-        if total == len(rows):
-            row, place = rows, have
+        if total == len(rows):  # one block each, the usual case
+            owner = rows
+            place = have
         else:
-            row = np.repeat(rows, want)
-            place = np.arange(total) + np.repeat(have - (np.cumsum(want) - want), want)
-        self._table[row, place] = blocks
-        self._count[rows] = count = have + want
+            owner = np.repeat(rows, want)
+            before = np.cumsum(want) - want
+            place = np.arange(total) + np.repeat(have - before, want)
+        count = have + want
+        self._table[owner, place] = blocks
+        self._count[rows] = count
         self._capacity[rows] = count * self._size
-        return self._announce(row, blocks)
+        return self._new_blocks(owner, blocks)
 
     def _grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
         have = int(self._count[row])
-        blocks = self._pool.take(max(-(-num_tokens // self._size) - have, 0))
+        want = -(-num_tokens // self._size) - have
+        blocks = self._pool.take(max(want, 0))
         if blocks is not None:
             self._add(row, have, blocks)
         return blocks
@@ -130,61 +173,90 @@ class KVCacheManager(BlockManager):
         self._count[row] = count
         self._capacity[row] = count * self._size
 
-    def _announce(self, row: Index, blocks: BlockIds) -> NewBlocks:
-        count, groups = len(blocks), self._num_groups
+    def _new_blocks(self, row: Index, blocks: BlockIds) -> NewBlocks:
+        """The same blocks for every KV group."""
+        count = len(blocks)
+        groups = self._num_groups
         if count == 0:
             return NO_BLOCKS
-        rows, ids = row.astype(np.int32), blocks.astype(np.int32)
+        rows = row.astype(np.int32)
+        ids = blocks.astype(np.int32)
         if groups == 1:
             return NewBlocks(rows, np.zeros(count, np.int32), ids)
-        group = np.repeat(np.arange(groups, dtype=np.int32), count)
-        return NewBlocks(np.tile(rows, groups), group, np.tile(ids, groups))
+        group = np.arange(groups, dtype=np.int32)
+        return NewBlocks(
+            np.tile(rows, groups),
+            np.repeat(group, count),
+            np.tile(ids, groups),
+        )
 
     def table(self, row: int) -> tuple[I32, ...]:
         return (self._blocks(row).copy(),) * self._num_groups
 
     def _blocks(self, row: int) -> I32:
-        blocks: I32 = self._table[row, : self._count[row]]
+        count = self._count[row]
+        blocks: I32 = self._table[row, :count]
         return blocks
 
     # ------------------------------------------------------------------ the prefix cache
     def register(self, rows: Index, num_known: I32) -> None:
         if len(rows) == 1:
             blocks = self._prefix.offer_row(
-                self._rows, self._table, int(rows[0]), int(num_known[0])
+                self._rows,
+                self._table,
+                int(rows[0]),
+                int(num_known[0]),
             )
         else:
-            blocks = self._prefix.offer(self._rows, self._table, rows, num_known)
+            blocks = self._prefix.offer(
+                self._rows,
+                self._table,
+                rows,
+                num_known,
+            )
         self._transfers.cached(blocks)
 
     def reset(self) -> bool:
-        """Also forgets what rows in use computed: their contents may be of weights that are no more."""
+        """Also forgets what rows in use computed: it may come from weights that have been replaced."""
         return self._prefix.reset()
 
     # ------------------------------------------------------------------ leaving
     def free(
-        self, request: Request, row: int, *, num_known: int, drop: bool = False
+        self,
+        request: Request,
+        row: int,
+        *,
+        num_known: int,
+        drop: bool = False,
     ) -> dict[str, Any] | None:
         blocks = self._blocks(row).astype(np.intp)
         if drop:
-            self._pool.forget(
-                blocks
-            )  # those that it found in the cache, too: one of them may be the cause
+            # Those that it found in the cache, too: one of them may be the cause.
+            self._pool.forget(blocks)
         else:
-            self._transfers.cached(self._prefix.offer_row(self._rows, self._table, row, num_known))
+            offered = self._prefix.offer_row(
+                self._rows,
+                self._table,
+                row,
+                num_known,
+            )
+            self._transfers.cached(offered)
         if num_known == 0:
             queries, hits = self._looked_up[row]
-            self._queries, self._hits = self._queries - queries, self._hits - hits
-        keep, parameters = self._transfers.withdraw(request, row), None
+            self._queries -= queries
+            self._hits -= hits
+        is_kept = self._transfers.withdraw(request, row)
+        parameters = None
         if request.is_finished:
-            full = 0 if drop else num_known // self._size
-            wanted, parameters = self._transfers.finished(request, blocks[:full])
-            keep |= wanted
-        if keep:
+            num_full = 0 if drop else num_known // self._size
+            is_sent, parameters = self._transfers.finished(request, blocks[:num_full])
+            is_kept |= is_sent
+        if is_kept:
             self._transfers.keep(request.handle, blocks)
         elif len(blocks):
             self._pool.release(blocks)
-        self._count[row] = self._capacity[row] = 0
+        self._count[row] = 0
+        self._capacity[row] = 0
         self._looked_up[row] = (0, 0)
         self._prefix.leave(row)
         return parameters
@@ -200,20 +272,28 @@ class KVCacheManager(BlockManager):
             self._end_transfer(handle, result, worked=True)
         for handle in failed:
             self._end_transfer(handle, result, worked=False)
-        result.lost.extend(row for row in self._transfers.overdue() if row not in result.lost)
+        _add_distinct(result.lost, self._transfers.overdue())
         return result
 
-    def _end_transfer(self, handle: int, result: Transferred, *, worked: bool) -> None:
-        books = self._transfers
-        if handle in books.loading:
-            load = books.loading.pop(handle)
-            result.arrived.append((load.row, load.after if worked else load.before))
+    def _end_transfer(
+        self,
+        handle: int,
+        result: Transferred,
+        *,
+        worked: bool,
+    ) -> None:
+        transfers = self._transfers
+        if handle in transfers.loading:
+            load = transfers.loading.pop(handle)
+            num_computed = load.after if worked else load.before
+            result.arrived.append((load.row, num_computed))
             if not worked:
-                books.fail(handle)
-        elif handle in books.kept:
-            self._pool.release(books.give_back(handle))
+                transfers.fail(handle)
+        elif handle in transfers.kept:
+            blocks = transfers.give_back(handle)
+            self._pool.release(blocks)
         elif not worked:
-            result.lost.extend(row for row in self._disown(handle) if row not in result.lost)
+            _add_distinct(result.lost, self._disown(handle))
 
     def _disown(self, handle: int) -> list[int]:
         """Forget what may come from a load that failed; returns the rows that may have read it."""
@@ -222,26 +302,35 @@ class KVCacheManager(BlockManager):
             return []
         loader, blocks = load
         self._pool.forget(blocks)
-        suspect = np.zeros(self._pool.num_blocks, np.bool_)
-        suspect[blocks] = True
-        hits = self._prefix.hits
-        lost = [
-            row
-            for row in hits.nonzero()[0].tolist()
-            if suspect[self._table[row, : hits[row]]].any()
-        ]
-        for waiting, other in self._transfers.loading.items():
-            if other.row in lost:
-                self._transfers.fail(
-                    waiting
-                )  # a second load could not be told from the one under way
-        if loader < 0:
+        lost = self._rows_with_hits_in(blocks)
+        for waiting, pending in self._transfers.loading.items():
+            if pending.row in lost:
+                # A second load could not be distinguished from the one under way.
+                self._transfers.fail(waiting)
+        if loader == LEFT:
             return lost
         self._transfers.fail(handle)
-        return [loader, *(row for row in lost if row != loader)]
+        readers = [row for row in lost if row != loader]
+        return [loader, *readers]
+
+    def _rows_with_hits_in(self, blocks: BlockIds) -> list[int]:
+        """Rows that found one of these blocks in the prefix cache."""
+        is_suspect = np.zeros(self._pool.num_blocks, np.bool_)
+        is_suspect[blocks] = True
+        found = []
+        for row in self._prefix.hits.nonzero()[0].tolist():
+            num_hits = self._prefix.hits[row]
+            hits = self._table[row, :num_hits]
+            if is_suspect[hits].any():
+                found.append(row)
+        return found
 
     def connector_metadata(self) -> Any:
-        return self._transfers.end_step(lambda row: self._blocks(row).tolist())
+        return self._transfers.end_step(self._block_ids)
+
+    def _block_ids(self, row: int) -> list[int]:
+        ids: list[int] = self._blocks(row).tolist()
+        return ids
 
     @property
     def waits(self) -> bool:
@@ -257,9 +346,15 @@ class KVCacheManager(BlockManager):
         return self._pool.num_blocks
 
     def take_counts(self) -> tuple[int, int]:
-        counts = (
-            max(self._queries, 0),
-            max(self._hits, 0),
-        )  # a start that was undone may have been told already
-        self._queries = self._hits = 0
+        # A start that was undone later may be in the counts of the call before.
+        counts = (max(self._queries, 0), max(self._hits, 0))
+        self._queries = 0
+        self._hits = 0
         return counts
+
+
+def _add_distinct(rows: list[int], more: Iterable[int]) -> None:
+    """Append the rows that are not in the list yet."""
+    for row in more:
+        if row not in rows:
+            rows.append(row)

@@ -1,4 +1,4 @@
-"""The pool of KV blocks: which are in use, which are free, and which of those still hold something. Engine process.
+"""The pool of KV blocks: which are in use, which are free, and which free ones can still be found. Engine process.
 
 A block is *spare* (free, contents worthless), *evictable* (free, but its contents can be found by digest) or in use by
 one row or more. Spare blocks are handed out first, then the evictable one that was freed longest ago.
@@ -17,14 +17,15 @@ BlockIds = NDArray[np.intp]
 class EvictionQueue:
     """Evictable blocks, longest free first.
 
-    A block that leaves the middle stays in the array, and is skipped later because its `place` says otherwise; so that
-    every operation is a few numpy calls for any number of blocks.
+    A block removed from the middle stays in the array and is skipped later, because its `place` no longer points there;
+    so every operation is a few numpy calls for any number of blocks.
     """
 
     def __init__(self, num_blocks: int) -> None:
         self._queue = np.zeros(2 * num_blocks + 1, np.int32)
         self._place = np.full(num_blocks, -1, np.int32)  # index in `_queue`, −1: not in it
-        self._head = self._tail = 0
+        self._head = 0
+        self._tail = 0
         self._size = 0
 
     def __len__(self) -> int:
@@ -35,40 +36,51 @@ class EvictionQueue:
         count = len(blocks)
         if self._tail + count > len(self._queue):
             self._compact()
-        end = self._tail + count
-        self._queue[self._tail : end] = blocks
-        self._place[blocks] = np.arange(self._tail, end, dtype=np.int32)
+        start = self._tail
+        end = start + count
+        self._queue[start:end] = blocks
+        self._place[blocks] = np.arange(start, end, dtype=np.int32)
         self._tail = end
         self._size += count
 
     def remove(self, blocks: BlockIds) -> None:
-        """Take out blocks that are in the queue, wherever they stand."""
+        """Take out blocks that are in the queue, at any position."""
         self._place[blocks] = -1
         self._size -= len(blocks)
 
     def pop(self, count: int) -> BlockIds:
         """Take the first `count` ≤ len(self) blocks."""
+        head = self._head
         ahead = count
         while True:
-            stop = min(self._head + ahead, self._tail)
-            blocks: BlockIds = self._queue[self._head : stop].astype(np.intp)
-            valid = (self._place[blocks] == np.arange(self._head, stop)).nonzero()[0]
-            if len(valid) >= count:
+            stop = min(head + ahead, self._tail)
+            blocks: BlockIds = self._queue[head:stop].astype(np.intp)
+            places = np.arange(head, stop)
+            is_member = self._place[blocks] == places
+            members = is_member.nonzero()[0]
+            if len(members) >= count:
                 break
-            ahead *= 2  # leavers stand in between: look further
-        valid = valid[:count]
-        blocks = blocks[valid]
-        self._head += int(valid[-1]) + 1 if count else 0
+            ahead *= 2  # removed blocks are among them: look further
+        members = members[:count]
+        blocks = blocks[members]
+        if count:
+            self._head += int(members[-1]) + 1
         self.remove(blocks)
         return blocks
 
     def _compact(self) -> None:
         """Close the gaps; happens once in at least `num_blocks` pushes."""
-        blocks = self._queue[self._head : self._tail].astype(np.intp)
-        blocks = blocks[self._place[blocks] == np.arange(self._head, self._tail)]
-        self._queue[: len(blocks)] = blocks
-        self._place[blocks] = np.arange(len(blocks), dtype=np.int32)
-        self._head, self._tail = 0, len(blocks)
+        head = self._head
+        tail = self._tail
+        blocks = self._queue[head:tail].astype(np.intp)
+        places = np.arange(head, tail)
+        is_member = self._place[blocks] == places
+        blocks = blocks[is_member]
+        count = len(blocks)
+        self._queue[:count] = blocks
+        self._place[blocks] = np.arange(count, dtype=np.int32)
+        self._head = 0
+        self._tail = count
 
 
 class BlockPool:
@@ -80,9 +92,9 @@ class BlockPool:
     def __init__(self, num_blocks: int) -> None:
         self.num_blocks = num_blocks
         self._references = np.zeros(num_blocks, np.int32)
-        self._spare = np.arange(
-            num_blocks - 1, -1, -1, dtype=np.intp
-        )  # a stack; the lowest id is on top at first
+        # A stack; the lowest id is on top at first.
+        lowest_first = np.arange(num_blocks, dtype=np.intp)
+        self._spare = lowest_first[::-1].copy()
         self._num_spare = num_blocks
         self._evictable = EvictionQueue(num_blocks)
         self._block_of: dict[bytes, int] = {}
@@ -91,7 +103,7 @@ class BlockPool:
 
     @property
     def num_free(self) -> int:
-        """Blocks that nobody uses: spare and evictable ones."""
+        """Blocks that are not in use: spare and evictable ones."""
         return self._num_spare + len(self._evictable)
 
     @property
@@ -103,14 +115,18 @@ class BlockPool:
         """`count` blocks for one new user, or None if there are not as many. Evicts as needed."""
         if count > self.num_free:
             return None
-        from_spare = min(count, self._num_spare)
-        rest = self._num_spare - from_spare
-        blocks = self._spare[rest : self._num_spare][::-1].copy()
+        top = self._num_spare
+        from_spare = min(count, top)
+        rest = top - from_spare
+        blocks = self._spare[rest:top][::-1].copy()
         self._num_spare = rest
         if from_spare < count:
             evicted = self._evictable.pop(count - from_spare)
             self._uncache(evicted)
-            blocks = np.concatenate([blocks, evicted]) if from_spare else evicted
+            if from_spare:
+                blocks = np.concatenate([blocks, evicted])
+            else:
+                blocks = evicted
         self._references[blocks] = 1
         return blocks
 
@@ -130,37 +146,45 @@ class BlockPool:
         """One user less. What becomes free is evicted in the reverse order: the end of a sequence before its start."""
         references = self._references[blocks] - 1
         self._references[blocks] = references
-        freed = blocks[references == 0][::-1]
-        if len(freed):
-            cached = self._is_cached[freed]
-            self._evictable.push(freed[cached])
-            self._push_spare(freed[~cached])
+        freed = blocks[references == 0]
+        if len(freed) == 0:
+            return
+        last_first = freed[::-1]
+        is_cached = self._is_cached[last_first]
+        self._evictable.push(last_first[is_cached])
+        self._push_spare(last_first[~is_cached])
 
     def cache(self, blocks: BlockIds, digests: Sequence[bytes]) -> None:
-        """Blocks in use now hold contents that others may find; the first block with a digest stays the one."""
-        block_of, digest_of = self._block_of, self._digest_of
-        for block, digest in zip(blocks.tolist(), digests, strict=True):
-            if block_of.setdefault(digest, block) == block:
+        """Blocks in use now hold contents that others may find; of equal contents, the block cached first is found."""
+        block_of = self._block_of
+        digest_of = self._digest_of
+        pairs = zip(blocks.tolist(), digests, strict=True)
+        for block, digest in pairs:
+            found = block_of.setdefault(digest, block)
+            if found == block:
                 digest_of[block] = digest
             else:
                 blocks = blocks[blocks != block]
         self._is_cached[blocks] = True
 
     def forget(self, blocks: BlockIds) -> None:
-        """These blocks are found no more."""
-        self._uncache(blocks[self._is_cached[blocks]])
+        """These blocks can no longer be found."""
+        cached = self._is_cached[blocks]
+        self._uncache(blocks[cached])
 
     def clear(self) -> bool:
         """Forget all contents. True if no block was in use."""
         self._block_of.clear()
         self._digest_of = [None] * self.num_blocks
         self._is_cached.fill(False)
-        self._push_spare(self._evictable.pop(len(self._evictable)))
+        evictable = self._evictable.pop(len(self._evictable))
+        self._push_spare(evictable)
         return self._num_spare == self.num_blocks
 
     def _push_spare(self, blocks: BlockIds) -> None:
-        end = self._num_spare + len(blocks)
-        self._spare[self._num_spare : end] = blocks
+        start = self._num_spare
+        end = start + len(blocks)
+        self._spare[start:end] = blocks
         self._num_spare = end
 
     def _uncache(self, blocks: BlockIds) -> None:

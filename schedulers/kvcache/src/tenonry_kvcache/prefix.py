@@ -1,4 +1,4 @@
-"""The prefix cache: finding a new row's blocks by digest, and offering a row's own ones. Engine process."""
+"""The prefix cache: finding a new row's blocks by digest, and offering a row's blocks to others. Engine process."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import numpy as np
 
 from tenonry.request import Request
 from tenonry.step import I32
-from tenonry_kvcache.hashing import BlockHasher
+from tenonry_kvcache.hashing import BlockHasher, Chain
 from tenonry_kvcache.pool import BlockIds, BlockPool
 from tenonry_scheduling import Rows
 from tenonry_scheduling.rows import Index
 
 NEVER = np.iinfo(np.int32).max
-NOTHING = np.empty(0, np.intp)
+NO_BLOCK_IDS = np.empty(0, np.intp)
+# Rows that started together fill a block in the same step. A step hashes at most this many blocks plus three times the
+# mean rate, so that the work is spread over a few steps.
+MIN_OFFERED = 16
+OFFERED_SHARE = 3
 
 
 class PrefixCache:
@@ -23,24 +27,28 @@ class PrefixCache:
     """
 
     def __init__(
-        self, num_rows: int, block_size: int, pool: BlockPool, hasher: BlockHasher
+        self,
+        num_rows: int,
+        block_size: int,
+        pool: BlockPool,
+        hasher: BlockHasher,
     ) -> None:
-        self._size, self._pool, self._hasher = block_size, pool, hasher
-        self.hits, self._offered = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        self._size = block_size
+        self._pool = pool
+        self._hasher = hasher
+        self.hits = np.zeros(num_rows, np.int32)
+        self._offered = np.zeros(num_rows, np.int32)
         self._due = np.full(num_rows, NEVER, np.int32)
-        self._chains: dict[
-            int, list[bytes]
-        ] = {}  # handle → seed, and the digest of each block known so far
-        self._chain: list[list[bytes]] = [[] for _ in range(num_rows)]
+        self._chain_of_handle: dict[int, Chain] = {}
+        self._chain_of_row: list[Chain] = [[] for _ in range(num_rows)]
         self._offsets = np.arange(block_size)
 
     def enter(self, request: Request, row: int, limit: int) -> BlockIds:
         """Cached blocks of the longest known prefix, at most `limit`; digests are computed up to the first miss."""
-        chain = self._chain_of(request)
-        if chain is None:
-            return NOTHING
+        chain = self._chain(request)
         found: list[int] = []
-        data = np.ascontiguousarray(request.token_ids, np.int32).data.cast("B")
+        token_ids = np.ascontiguousarray(request.token_ids, np.int32)
+        data = token_ids.data.cast("B")
         for number in range(limit):
             if number + 1 == len(chain):
                 self._hasher.extend(chain, data, 0, number + 1)
@@ -49,19 +57,19 @@ class PrefixCache:
                 break
             found.append(block)
         count = len(found)
-        self._chain[row] = chain
-        self.hits[row] = self._offered[row] = count
+        self._chain_of_row[row] = chain
+        self.hits[row] = count
+        self._offered[row] = count
         self._due[row] = (count + 1) * self._size
         return np.array(found, np.intp)
 
-    def _chain_of(self, request: Request) -> list[bytes] | None:
-        """The request's digests, kept while it lives; None if it cannot be hashed and thus shares nothing."""
-        chain = self._chains.get(request.handle)
+    def _chain(self, request: Request) -> Chain:
+        """The request's digests, kept until it ends."""
+        handle = request.handle
+        chain = self._chain_of_handle.get(handle)
         if chain is None:
-            try:
-                chain = self._chains[request.handle] = [self._hasher.seed(request)]
-            except TypeError:
-                return None
+            chain = [self._hasher.seed(request)]
+            self._chain_of_handle[handle] = chain
         return chain
 
     def leave(self, row: int) -> None:
@@ -71,49 +79,69 @@ class PrefixCache:
 
     def forget(self, handle: int) -> None:
         """The request ended."""
-        self._chains.pop(handle, None)
+        self._chain_of_handle.pop(handle, None)
 
     def reset(self) -> bool:
-        """Nothing is found any more, nor what rows in use go on to compute. True if no block was in use."""
+        """Forget all blocks, and what rows in use go on to compute. True if no block was in use."""
         self._due.fill(NEVER)
         return self._pool.clear()
 
     # ------------------------------------------------------------------ offering
-    def offer_row(self, rows: Rows, table: I32, row: int, num_known: int) -> BlockIds:
-        """Offer what is full of one row; returns the blocks."""
+    def offer_row(
+        self,
+        rows: Rows,
+        table: I32,
+        row: int,
+        num_known: int,
+    ) -> BlockIds:
+        """Offer the full blocks of one row; returns those that are new."""
         if num_known < self._due[row]:
-            return NOTHING
-        chain, first, stop = self._chain[row], int(self._offered[row]), num_known // self._size
-        known = len(chain) - 1
-        if known < stop:
-            tokens = rows.token_ids[row, known * self._size : stop * self._size]
-            self._hasher.extend(chain, tokens.data.cast("B"), known, stop)
+            return NO_BLOCK_IDS
+        size = self._size
+        chain = self._chain_of_row[row]
+        first = int(self._offered[row])
+        stop = num_known // size
+        hashed = len(chain) - 1
+        if hashed < stop:
+            tokens = rows.token_ids[row, hashed * size : stop * size]
+            data = tokens.data.cast("B")
+            self._hasher.extend(chain, data, hashed, stop)
         blocks = table[row, first:stop].astype(np.intp)
         self._pool.cache(blocks, chain[first + 1 : stop + 1])
         self._offered[row] = stop
-        self._due[row] = (stop + 1) * self._size
+        self._due[row] = (stop + 1) * size
         return blocks
 
-    def offer(self, rows: Rows, table: I32, which: Index, num_known: I32) -> BlockIds:
-        """Offer what is full of the rows `which`, or of some of them; returns the blocks."""
+    def offer(
+        self,
+        rows: Rows,
+        table: I32,
+        which: Index,
+        num_known: I32,
+    ) -> BlockIds:
+        """Offer the full blocks of the rows `which`, or of some of them; returns those that are new."""
         due = (num_known >= self._due[which]).nonzero()[0]
         if len(due) == 0:
-            return NOTHING
-        # Rows in step with each other all fill a block at once: thrice the mean rate spreads that over a few steps.
-        due = due[: 16 + 3 * len(which) // self._size]
-        row, stop = which[due], num_known[due] // self._size
+            return NO_BLOCK_IDS
+        size = self._size
+        most = MIN_OFFERED + OFFERED_SHARE * len(which) // size
+        due = due[:most]
+        row = which[due]
+        known = num_known[due]
         first = self._offered[row]
-        chains = [self._chain[each] for each in row.tolist()]
-        if (stop - first).max() > 1 or [len(chain) for chain in chains] != stop.tolist():
-            known = num_known[due].tolist()
-            parts = [
-                self.offer_row(rows, table, *each) for each in zip(row.tolist(), known, strict=True)
-            ]
+        stop = known // size
+        chains = [self._chain_of_row[each] for each in row.tolist()]
+        lengths = [len(chain) for chain in chains]
+        if (stop - first).max() > 1 or lengths != stop.tolist():
+            each_row = zip(row.tolist(), known.tolist(), strict=True)
+            parts = [self.offer_row(rows, table, *each) for each in each_row]
             return np.concatenate(parts)
-        # The usual case: one block each, of tokens that came since the digests before it were made.
-        tokens = rows.token_ids[row[:, None], (first * self._size)[:, None] + self._offsets]
+        # The usual case: one block of each row, whose tokens came after the digest before it was made.
+        places = (first * size)[:, None] + self._offsets
+        tokens = rows.token_ids[row[:, None], places]
         blocks = table[row, first].astype(np.intp)
-        self._pool.cache(blocks, self._hasher.extend_each(chains, tokens.tobytes()))
+        digests = self._hasher.extend_each(chains, tokens.tobytes())
+        self._pool.cache(blocks, digests)
         self._offered[row] = stop
-        self._due[row] = (stop + 1) * self._size
+        self._due[row] = (stop + 1) * size
         return blocks

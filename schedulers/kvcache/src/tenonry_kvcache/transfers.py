@@ -1,13 +1,13 @@
-"""The books of KV transfers: promised loads, rows that wait for one, blocks kept after the end. Engine process.
+"""The state of KV transfers: promised loads, rows that wait for one, blocks kept after the end. Engine process.
 
-A load is *promised* by `KVConnector.match`; the connector is told the blocks only when the step is built, so that a row
+A load is *promised* by `KVConnector.match`; the connector gets the blocks only when the step is built, so that a row
 which does not start after all leaves no trace. A load that takes several steps makes its row wait. One that happens
 before its step is trusted until the result of that very step names it as failed.
 
-Nobody waits for ever. A load that has not ended in time counts as failed, and its request computes its prompt itself.
-But whatever a transfer was given may be read or written until the connector says that it ended: those blocks are kept,
-for a save that never ends, too. They would come back with other contents under their old names, or be overwritten in
-the hands of somebody else. They only cease to keep an engine without requests from going to rest.
+No wait is unbounded: a load that has not ended in time counts as failed, and its request computes its prompt itself.
+But the blocks of a transfer may be read or written until the connector says that it ended, so they are kept until then,
+even for a save that never ends. Handed out again, they would be saved with other contents under their old names, or be
+overwritten while another request uses them. After the time limit they only stop keeping an idle engine awake.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ from tenonry.request import Request
 from tenonry_kvcache.pool import BlockIds
 
 logger = logging.getLogger("tenonry.kvcache")
+LEFT = -1  # instead of a row: the request that loaded has left it
+Ending = tuple[bool, dict[str, Any] | None]  # whether blocks are kept, parameters for the client
 
 
-class Load(NamedTuple):
-    """A load that a row waits for: its computed tokens before and after, and when it will have taken too long."""
+class PendingLoad(NamedTuple):
+    """A load that a row waits for: its computed tokens before and after, and the time at which it counts as failed."""
 
     row: int
     before: int
@@ -38,12 +40,26 @@ class Load(NamedTuple):
     due: float
 
 
-class Transfers:
-    """Books by handle and by row. `connector` may be None: then nothing is ever promised.
+class TrustedLoad(NamedTuple):
+    """A load that its step relied on: the step whose result may name it as failed, and the row, or LEFT."""
 
-    `loading`: handle → load, of rows that wait, oldest first; `kept`: handle → (transfers that have not ended, blocks
-    that they may still read or write). `depth`: steps whose results may be out at once. `timeout`: seconds of `clock`
-    that are waited for a transfer. `name`: the connector's, as the user wrote it.
+    step: int
+    row: int
+
+
+class KeptBlocks(NamedTuple):
+    """Blocks that `num_transfers` transfers of one request may still read or write."""
+
+    num_transfers: int
+    blocks: BlockIds
+
+
+class Transfers:
+    """State by handle and by row. `connector` may be None: then no load is ever promised.
+
+    `loading`: handle → load, of rows that wait, oldest first. `kept`: handle → blocks of transfers that have not ended.
+    `depth`: steps whose results may be missing at once. `timeout`: seconds of `clock` that a transfer may take. `name`:
+    the connector's, as the user wrote it.
     """
 
     def __init__(
@@ -54,43 +70,66 @@ class Transfers:
         timeout: float,
         name: str = "",
     ) -> None:
-        self._connector, self._depth, self._clock, self._timeout = connector, depth, clock, timeout
+        self._connector = connector
+        self._depth = depth
+        self._clock = clock
+        self._timeout = timeout
         self._name = name or type(connector).__name__
-        self.loading: dict[int, Load] = {}
-        self.kept: dict[int, tuple[int, BlockIds]] = {}
-        self._kept_until = 0.0  # from then on nobody waits for kept blocks
+        self.loading: dict[int, PendingLoad] = {}
+        self.kept: dict[int, KeptBlocks] = {}
+        self._kept_until = 0.0  # after this time an idle engine does not wait for kept blocks
         self._promised: dict[int, tuple[Request, int]] = {}  # row → (request, tokens to load)
-        self._loaded: dict[
-            int, tuple[int, int]
-        ] = {}  # handle → (step whose result may disown the load, row or −1)
-        self._cached: deque[tuple[int, BlockIds]] = (
-            deque()
-        )  # (step, blocks that entered the prefix cache then)
+        self._trusted: dict[int, TrustedLoad] = {}  # by handle
+        self._cached: deque[tuple[int, BlockIds]] = deque()  # (step, blocks cached in it)
         self._failed: set[int] = set()  # handles whose load failed: computed here from now on
         self._step = 0
 
     @property
     def wait(self) -> bool:
-        """A transfer is on the way that some row or block waits for."""
-        return bool(self.loading) or (bool(self.kept) and self._clock() < self._kept_until)
+        """A transfer is under way that some row or block waits for."""
+        if self.loading:
+            return True
+        return bool(self.kept) and self._clock() < self._kept_until
 
-    def match(self, request: Request, num_computed: int, limit: int) -> tuple[int | None, bool]:
-        """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait)."""
+    def match(
+        self,
+        request: Request,
+        num_computed: int,
+        limit: int,
+    ) -> tuple[int | None, bool]:
+        """(tokens that can be loaded beyond `num_computed`, up to `limit` tokens in all; whether the row must wait).
+
+        None instead of a number: ask again in a later step.
+        """
         if self._connector is None or request.handle in self._failed:
             return 0, False
         extra, takes_steps = self._ask("match", request, num_computed)
-        return (None if extra is None else max(0, min(extra, limit - num_computed))), takes_steps
+        if extra is not None:
+            extra = max(0, min(extra, limit - num_computed))
+        return extra, takes_steps
 
     def promise(
-        self, request: Request, row: int, num_computed: int, extra: int, *, wait: bool
+        self,
+        request: Request,
+        row: int,
+        num_computed: int,
+        extra: int,
+        *,
+        wait: bool,
     ) -> None:
         """`row` has blocks for `extra` tokens to load beyond `num_computed`."""
         self._promised[row] = (request, extra)
-        if wait:
-            self._kept_until = due = self._clock() + self._timeout
-            self.loading[request.handle] = Load(row, num_computed, num_computed + extra, due)
-        else:
-            self._loaded[request.handle] = (self._step, row)
+        if not wait:
+            self._trusted[request.handle] = TrustedLoad(self._step, row)
+            return
+        due = self._clock() + self._timeout
+        self._kept_until = due
+        self.loading[request.handle] = PendingLoad(
+            row,
+            before=num_computed,
+            after=num_computed + extra,
+            due=due,
+        )
 
     def cached(self, blocks: BlockIds) -> None:
         """These blocks entered the prefix cache."""
@@ -99,14 +138,17 @@ class Transfers:
 
     def withdraw(self, request: Request, row: int) -> bool:
         """The row is left. True if its blocks may be written at any moment, because a load is under way."""
-        told = self._promised.pop(row, None) is None
-        step, _ = self._loaded.pop(request.handle, (-1, row))
-        if step >= 0 and told:
-            self._loaded[request.handle] = (step, -1)  # others may have read what it loaded
-        return self.loading.pop(request.handle, None) is not None and told
+        handle = request.handle
+        is_promised = self._promised.pop(row, None) is not None
+        trusted = self._trusted.pop(handle, None)
+        if trusted is not None and not is_promised:
+            # Other requests may have read what it loaded.
+            self._trusted[handle] = TrustedLoad(trusted.step, LEFT)
+        was_loading = self.loading.pop(handle, None) is not None
+        return was_loading and not is_promised
 
     def overdue(self) -> list[int]:
-        """Rows whose load has taken too long; it counts as failed. They are to be left, and their blocks kept."""
+        """Rows whose load has taken too long and counts as failed; they must be left, and their blocks kept."""
         now = self._clock()
         late = list(takewhile(lambda entry: entry[1].due <= now, self.loading.items()))
         for handle, _ in late:
@@ -120,39 +162,47 @@ class Transfers:
 
     def keep(self, handle: int, blocks: BlockIds) -> None:
         """A transfer of this handle may still read or write these blocks."""
-        count, others = self.kept.get(handle, (0, blocks[:0]))
-        self.kept[handle] = count + 1, np.concatenate([others, blocks])
+        kept = self.kept.get(handle)
+        if kept is None:
+            self.kept[handle] = KeptBlocks(1, blocks)
+        else:
+            joined = np.concatenate([kept.blocks, blocks])
+            self.kept[handle] = KeptBlocks(kept.num_transfers + 1, joined)
 
     def give_back(self, handle: int) -> BlockIds:
-        """A transfer ended: blocks that nobody needs any more. With two of one handle, none before the last."""
-        count, blocks = self.kept.pop(handle)
-        if count == 1:
+        """A transfer ended: blocks that are free now. With two transfers of one handle, none before the last."""
+        num_transfers, blocks = self.kept.pop(handle)
+        if num_transfers == 1:
             return blocks
-        self.kept[handle] = count - 1, blocks
+        self.kept[handle] = KeptBlocks(num_transfers - 1, blocks)
         return blocks[:0]
 
     def disown(self, handle: int) -> tuple[int, BlockIds] | None:
-        """A load failed that its step relied on: (row or −1, blocks whose cached contents may come from it).
+        """A load failed that its step relied on: (row or LEFT, blocks whose cached contents may come from it).
 
-        None if there was no such load. Whatever was computed from it was cached in the same step or later.
+        None if there was no such load. Everything computed from it was cached in the same step or later.
         """
-        if handle not in self._loaded:
+        trusted = self._trusted.pop(handle, None)
+        if trusted is None:
             return None
-        since, row = self._loaded.pop(handle)
-        blocks = [blocks for step, blocks in self._cached if step >= since]
-        return row, np.concatenate(blocks) if blocks else np.empty(0, np.intp)
+        suspect = [np.empty(0, np.intp)]
+        for step, blocks in self._cached:
+            if step >= trusted.step:
+                suspect.append(blocks)
+        return trusted.row, np.concatenate(suspect)
 
-    def finished(self, request: Request, blocks: BlockIds) -> tuple[bool, dict[str, Any] | None]:
-        """Whether a request's blocks must be kept for a while, and what its client is told. `blocks`: full ones."""
+    def finished(self, request: Request, blocks: BlockIds) -> Ending:
+        """Whether a request's blocks must be kept for a while, and parameters for its client. `blocks`: full ones."""
         if self._connector is None:
             return False, None
-        keep: tuple[bool, dict[str, Any] | None] = self._ask("finished", request, blocks.tolist())
-        if keep[0]:
+        ending: Ending = self._ask("finished", request, blocks.tolist())
+        keeps_blocks = ending[0]
+        if keeps_blocks:
             self._kept_until = self._clock() + self._timeout
-        return keep
+        return ending
 
     def fail(self, handle: int) -> None:
-        """A load of this request failed; the connector is not asked again."""
+        """A load of this request failed; the connector is not asked about it again."""
         self._failed.add(handle)
 
     def forget(self, handle: int) -> None:
@@ -160,14 +210,18 @@ class Transfers:
         self._failed.discard(handle)
 
     def end_step(self, block_ids: Callable[[int], Sequence[int]]) -> Any:
-        """Tell the connector about new promises (`block_ids(row)` are a row's blocks), and ask what the workers do."""
+        """Give the connector the blocks of new promises (`block_ids(row)`); returns its metadata for the workers."""
         if self._connector is None:
             return None
         for row, (request, extra) in self._promised.items():
             self._ask("allocated", request, block_ids(row), extra)
         self._promised.clear()
-        known = self._step - self._depth  # the result of this step and of all before it has come
-        self._loaded = {handle: load for handle, load in self._loaded.items() if load[0] > known}
+        known = self._step - self._depth  # the results of this step and of all before it are there
+        self._trusted = {
+            handle: load
+            for handle, load in self._trusted.items()
+            if load.step > known
+        }  # fmt: skip
         while self._cached and self._cached[0][0] <= known:
             self._cached.popleft()
         self._step += 1

@@ -100,7 +100,8 @@ class ResultReader:
         columns.pending[row] = pending - 1
         length = place + 1
         is_full = length >= columns.limit[row]
-        stops = columns.may_stop[token & STOP_MASK]
+        low_bits = token & STOP_MASK
+        stops = columns.may_stop[low_bits]
         if np.count_nonzero(stops):
             among = stops.nonzero()[0]
             rows = row[among]
@@ -192,9 +193,10 @@ def _split(handle: np.ndarray, token: I32) -> OutputsByClient:
     outputs_by_client: OutputsByClient = defaultdict(EngineCoreOutputs)
     if len(handle) == 0:
         return outputs_by_client
-    first = client_of(int(handle.min()))
-    last = client_of(int(handle.max()))
-    if first == last:
+    lowest = int(handle.min())
+    highest = int(handle.max())
+    first = client_of(lowest)
+    if first == client_of(highest):
         outputs_by_client[first] = EngineCoreOutputs(handles=handle, token_ids=token)
         return outputs_by_client
     client = handle >> np.uint64(CLIENT_SHIFT)

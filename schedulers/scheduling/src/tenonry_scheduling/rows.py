@@ -53,7 +53,8 @@ class Rows:
         self.left_in = 0
         self.gone: list[int] = []
         self.requests: list[Request | None] = [None] * max_num_seqs
-        self._free = list(range(max_num_seqs - 1, -1, -1))
+        rows = range(max_num_seqs)
+        self._free = list(reversed(rows))  # the lowest row is taken first
         self._running: Index | None = None  # `active` as an array, until that changes
 
     def _column(self) -> I32:
@@ -88,8 +89,9 @@ class Rows:
         longest = self.token_ids.shape[1]
         self.stop_from[row] = min(earliest, longest)
         self.handle[row] = request.handle
-        if request.source.stop_token_ids or self.stop_ids[row, 0] != UNKNOWN:
-            self._set_stop_ids(row, request.source.stop_token_ids)
+        stop_ids = request.source.stop_token_ids
+        if stop_ids or self.stop_ids[row, 0] != UNKNOWN:
+            self._set_stop_ids(row, stop_ids)
         if params.prompt_logprobs is not None:
             self.prompt_logprob_rows.add(row)
         self.requests[row] = request
@@ -104,7 +106,9 @@ class Rows:
     def save(self, row: int) -> None:
         """Bring the request up to date: all token ids known so far."""
         request = self.request(row)
-        known = int(self.num_tokens[row]) - int(self.pending[row])
+        num_tokens = int(self.num_tokens[row])
+        num_pending = int(self.pending[row])
+        known = num_tokens - num_pending
         if known != len(request.token_ids):
             request.token_ids = self.token_ids[row, :known].copy()
             request.num_output_tokens = known - request.num_prompt_tokens

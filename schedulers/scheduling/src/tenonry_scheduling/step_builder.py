@@ -114,7 +114,9 @@ class StepBuilder:
         if not self._is_ready(row):
             return False
         rows = self._rows
-        uncomputed = int(rows.num_tokens[row]) - int(rows.num_computed[row])
+        num_tokens_so_far = int(rows.num_tokens[row])
+        num_computed = int(rows.num_computed[row])
+        uncomputed = num_tokens_so_far - num_computed
         count = self._fit(row, uncomputed, num_tokens)
         if count == 0:
             return False
@@ -172,11 +174,12 @@ class StepBuilder:
 
         Raises ValueError for a request that this step already runs, or that does not run at all.
         """
-        if request.row < 0 or request.row not in self._rows.active:
+        row = request.row
+        if row < 0 or row not in self._rows.active:
             raise ValueError(
                 f"request {request.request_id!r} is not running; it cannot be preempted"
             )
-        if self._rows.scheduled_in[request.row] == self._step_id:
+        if self._rows.scheduled_in[row] == self._step_id:
             raise ValueError(
                 f"request {request.request_id!r} already runs in step {self._step_id}; it cannot be preempted"
             )
@@ -281,7 +284,10 @@ class StepBuilder:
 
     def _has_blocks(self, row: int, num_tokens: int) -> bool:
         """Give one row blocks for `num_tokens` tokens; they are sent with the row, not as added ones."""
-        added = self._blocks.grow(np.array([row]), np.array([num_tokens], np.int32))
+        added = self._blocks.grow(
+            np.array([row]),
+            np.array([num_tokens], np.int32),
+        )
         return added is not None
 
     def _announce_arrived(self, rows: Index, added: NewBlocks) -> NewBlocks:
@@ -308,7 +314,10 @@ class StepBuilder:
             columns.num_tokens[row] += 1
         next_token = int(request.token_ids[start])
         self._started.append((row, count, next_token, samples))
-        self._blocks.register(np.array([row]), np.array([end], np.int32))
+        self._blocks.register(
+            np.array([row]),
+            np.array([end], np.int32),
+        )
         self._budget.tokens_left -= count
         if columns.prompt_logprob_rows:
             self._count_prompt_logprobs([row], [count])
@@ -352,11 +361,13 @@ class StepBuilder:
     def _count_prompt_logprobs(self, rows: list[int], num_tokens: list[int]) -> None:
         """Take the tokens just scheduled off this step's share; a row whose prompt is computed no longer counts."""
         columns = self._rows
-        for row, count in zip(rows, num_tokens, strict=True):
+        scheduled = zip(rows, num_tokens, strict=True)
+        for row, count in scheduled:
             if row not in columns.prompt_logprob_rows:
                 continue
             self._budget.prompt_logprob_tokens_left -= count
-            if columns.num_computed[row] >= columns.request(row).num_prompt_tokens:
+            prompt = columns.request(row).num_prompt_tokens
+            if columns.num_computed[row] >= prompt:
                 columns.prompt_logprob_rows.discard(row)
 
 
@@ -364,4 +375,5 @@ def _join(columns: list[Any]) -> Any:
     """Several tuples of columns, one after another, as one tuple."""
     if len(columns) == 1:
         return columns[0]
-    return tuple(map(np.concatenate, zip(*columns, strict=True)))
+    by_column = zip(*columns, strict=True)
+    return tuple(map(np.concatenate, by_column))

@@ -36,7 +36,12 @@ class WaitingQueue:
         if request.key is None:
             request.key = self._order(request)
         self._entries += 1
-        item = (request.key, request.arrival, self._entries, request)
+        item = (
+            request.key,
+            request.arrival,
+            self._entries,
+            request,
+        )
         self._members[request.handle] = item
         heapq.heappush(self._heap, item)
 
@@ -57,7 +62,8 @@ class WaitingQueue:
         visited: list[Item] = []
         try:
             while self._heap:
-                item = heapq.heappop(self._heap)
+                heap = self._heap  # `discard` may have replaced it
+                item = heapq.heappop(heap)
                 if self._is_member(item):
                     visited.append(item)
                     yield item[3]
@@ -68,4 +74,5 @@ class WaitingQueue:
 
     def _is_member(self, item: Item) -> bool:
         """Whether an entry of the heap is current: it may have been removed, and its request may have entered again."""
-        return self._members.get(item[3].handle) is item
+        request = item[3]
+        return self._members.get(request.handle) is item
