@@ -1,0 +1,25 @@
+"""The conformance suite of load balancers over each of them."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from tenonry_testkit.load_balancer import LoadBalancerContract
+
+
+class TestAffinity(LoadBalancerContract):
+    load_balancer = "affinity"
+
+
+class TestImpatientAffinity(LoadBalancerContract):
+    load_balancer = "tenonry_load_balancers.affinity:Affinity"
+    options: ClassVar = {"slack": 0, "remembered_chunks": 3}
+    effort = 0.5
+
+
+class TestLeastLoaded(LoadBalancerContract):
+    load_balancer = "least-loaded"
+
+
+class TestRoundRobin(LoadBalancerContract):
+    load_balancer = "round-robin"
