@@ -99,12 +99,16 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     dead: str | None = None  # the engine is about to end; the reason
 
 
+OutputsByClient = dict[int, EngineCoreOutputs]
+
+
 class UtilityCall(msgspec.Struct, array_like=True):
-    """Call a method of the engine's allow-list by name."""
+    """Call a method of the engine's allow-list by name; arguments are plain values."""
 
     call_id: int
     method: str
     args: list[Any] = []
+    kwargs: dict[str, Any] = {}
 
 
 class UtilityResult(msgspec.Struct, array_like=True):

@@ -147,7 +147,7 @@ class TestDeath:
         served.run(main())
         assert served.engine.errored
         assert re.search(
-            r"engine 0 \(pid \d+\) has given no sign of life for 2 s \(--step-timeout\)",
+            r"engine 0 \(pid \d+\) has sent no heartbeat for 2 s \(--step-timeout\)",
             caplog.text,
         )
 

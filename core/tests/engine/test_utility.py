@@ -18,13 +18,13 @@ WORKER = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {}}
 DEEP = {"name": "tenonry_testkit.fakes:InstantExecutor", "options": {"depth": 2, "late": True}}
 
 
-def call(core: EngineCore, name: str, *args: Any) -> UtilityResult:
-    no_ports: Any = None  # nobody is attached here
-    return answer(EngineUtilities(core, no_ports), UtilityCall(7, name, list(args)))
+def call(core: EngineCore, name: str, *args: Any, **kwargs: Any) -> UtilityResult:
+    no_ports: Any = None  # no client is attached here
+    return answer(EngineUtilities(core, no_ports), UtilityCall(7, name, list(args), kwargs))
 
 
-def result(core: EngineCore, name: str, *args: Any) -> Any:
-    answered = call(core, name, *args)
+def result(core: EngineCore, name: str, *args: Any, **kwargs: Any) -> Any:
+    answered = call(core, name, *args, **kwargs)
     assert answered.failure is None, answered.failure
     return answered.result
 
@@ -47,7 +47,7 @@ class TestAllowList:
 
     @pytest.mark.parametrize(
         "name",
-        ["__init__", "__class__", "_core", "_optional", "_require", "_capabilities", "__getattribute__", "shutdown",
+        ["__init__", "__class__", "_core", "_call", "_require", "_capabilities", "__getattribute__", "shutdown",
          "step", "", "ping.__call__", "ping "],
     )  # fmt: skip
     def test_no_other_attribute_can_be_called(self, core, name):
@@ -67,13 +67,72 @@ class TestArguments:
     """IO-10."""
 
     def test_more_than_there_are_parameters_are_refused(self, core):
-        assert call(core, "ping", 1).failure == "TypeError: ping takes 0 arguments, 1 were given"
-        assert "takes 2 arguments, 3 were given" in str(
-            call(core, "reset_prefix_cache", True, True, True).failure
+        assert (
+            call(core, "ping", 1).failure
+            == "TypeError: ping: too many positional arguments; it takes no arguments"
         )
+        assert (
+            "reset_prefix_cache: too many positional arguments; "
+            "it takes reset_running_requests, reset_connector"
+        ) in str(call(core, "reset_prefix_cache", True, True, True).failure)
 
     def test_missing_arguments_are_refused(self, core):
-        assert "missing 1 required positional argument" in str(call(core, "add_lora", "a").failure)
+        assert (
+            call(core, "add_lora", "a").failure
+            == "TypeError: add_lora: missing a required argument: 'path'; it takes name, path"
+        )
+
+    def test_arguments_may_be_given_by_name(self, core):
+        assert result(core, "reset_prefix_cache", reset_running_requests=True) is True
+        assert result(core, "collective_rpc", "profile", kwargs={"is_start": False}) == [False]
+        assert result(core, "collective_rpc", method="profile", args=[True]) == [True]
+
+    @pytest.mark.parametrize(
+        ("method", "args", "kwargs", "text"),
+        [
+            (
+                "ping",
+                [],
+                {"x": 1},
+                "ping: got an unexpected keyword argument 'x'; it takes no arguments",
+            ),
+            (
+                "collective_rpc",
+                ["nap"],
+                {},
+                "nap: missing a required argument: 'seconds'; it takes seconds",
+            ),
+            (
+                "collective_rpc",
+                ["profile"],
+                {"kwargs": {"is_stop": True}},
+                "profile: got an unexpected keyword argument 'is_stop'; it takes is_start",
+            ),
+            (
+                "collective_rpc",
+                ["profile", [True]],
+                {"kwargs": {"is_start": True}},
+                "profile: multiple values for argument 'is_start'; it takes is_start",
+            ),
+        ],
+    )
+    def test_names_that_a_method_does_not_take_are_refused(self, core, method, args, kwargs, text):
+        assert call(core, method, *args, **kwargs).failure == f"TypeError: {text}"
+
+    def test_an_executor_without_keyword_arguments_serves_those_given_by_position(
+        self, core, monkeypatch
+    ):
+        """One that was written before there were any."""
+
+        def old_call(method: str, args: Any = (), timeout: float | None = None) -> list[Any]:
+            return [core.executor.worker.call(method, args)]
+
+        monkeypatch.setattr(core.executor, "call", old_call)
+        assert result(core, "collective_rpc", "profile", [True]) == [True]
+        failure = call(core, "collective_rpc", "profile", kwargs={"is_start": True}).failure
+        assert "no keyword arguments to workers; give those of 'profile' by position" in str(
+            failure
+        )
 
     def test_structs_are_converted(self, core, monkeypatch):
         class Point(msgspec.Struct):

@@ -9,9 +9,10 @@ import pytest
 import zmq
 
 from tenonry.engine import loop, waves
-from tenonry.engine.proc import make_loop
+from tenonry.engine.loop import EngineLoop
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import EngineZmqAddresses, HandshakeMetadata
 from tenonry.plugin.manager import PluginManager
 from tenonry_testkit.fakes.model import FakeModelHooks
@@ -36,7 +37,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
         raise AssertionError("an engine core was built")
 
     monkeypatch.setattr(waves, "CONNECT_TIMEOUT_MS", 50)
-    monkeypatch.setattr(loop, "EngineCore", load)
+    monkeypatch.setattr(loop, "build_engine", load)
     config, manager = fake_config(worker=worker), PluginManager(discover=False)
     manager.register(FakeModelHooks())
     spec = EngineSpec(
@@ -50,8 +51,11 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
     )
     context: zmq.Context[Any] = zmq.Context()
     with pytest.raises(error, match=text) as caught:
-        make_loop(
-            context, spec, HandshakeMetadata(addresses=addresses, parallel_config={"lockstep": 1})
+        EngineLoop(
+            context,
+            spec,
+            HandshakeMetadata(addresses=addresses, parallel_config={"lockstep": 1}),
+            Heartbeat(),
         )
     context.destroy(linger=0)  # as `run_engine` does, while the loop is there
     assert caught

@@ -214,20 +214,20 @@ class TestSilence:
     def test_one_that_lived_and_says_no_more_is_killed(self, supervisor, caplog):
         exits = Exits()
         supervisor.on_exit(exits)
-        for signs in ("+", "+-+", "", "+-", "-"):
+        for states in ("+", "+-+", "", "+-", "-"):
             supervisor.start(
-                f"signs {signs}",
-                "tenonry_testkit.kernel.roles:give_signs",
-                {"signs": signs},
+                f"states {states}",
+                "tenonry_testkit.kernel.roles:send_heartbeats",
+                {"states": states},
                 silence_s=2,
             )
         eventually(lambda: len(exits.seen) == 2)
         time.sleep(1.5)
         assert sorted((name, code) for name, _, code in exits.seen) == [
-            ("signs +", -9),
-            ("signs +-+", -9),
+            ("states +", -9),
+            ("states +-+", -9),
         ]
-        assert caplog.text.count("has given no sign of life for 2 s") == 2
+        assert caplog.text.count("has sent no heartbeat for 2 s") == 2
 
 
 class TestStop:

@@ -106,7 +106,7 @@ class OwnedEngines(Engines):
     def start(self) -> None:
         rank = self._config.data_parallel_rank
         ranks = range(self._config.data_parallel_size) if rank is None else range(rank, rank + 1)
-        with contextlib.closing(self.fleet.meeting()) as meeting:
+        with contextlib.closing(self.fleet.run_directory()) as meeting:
             self._join(self.fleet.start(ranks, self._bind(meeting)))
             while self._is_connecting():
                 self.client.receive()  # only the engines' first frames can come yet
@@ -142,7 +142,7 @@ class OwnedEngines(Engines):
 
     async def _grow(self, indexes: Sequence[int]) -> None:
         try:
-            with contextlib.closing(self.fleet.meeting()) as meeting:
+            with contextlib.closing(self.fleet.run_directory()) as meeting:
                 start = asyncio.ensure_future(
                     asyncio.to_thread(self.fleet.start, indexes, self._bind(meeting))
                 )

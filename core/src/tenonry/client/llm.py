@@ -17,6 +17,7 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
 from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
+from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
@@ -53,7 +54,7 @@ class LLM:
             self._post_process = post_processor(self.io_processor)
             self._stats = StatManager(config, plan)
             parts.callback(self._stats.shutdown)
-            self.engine_core = EngineCore(config, self.model, plan)
+            self.engine_core = EngineCore(build_engine(config, self.model, plan))
             parts.callback(self.engine_core.shutdown)
             longest = self.engine_core.kv_cache.max_model_len
             self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)

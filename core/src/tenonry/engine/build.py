@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import secrets
 import time
 from collections.abc import Callable
 
 from tenonry.config import EngineConfig
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import ConfigError
-from tenonry.info import ModelInfo, PluginRecord
+from tenonry.info import ModelInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
@@ -21,120 +22,156 @@ from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.version import __version__
 
 logger = logging.getLogger(__name__)
+ENGINE_ID_BYTES = 8
 
 
+def _log_failure(reason: str) -> None:
+    logger.error("the executor failed: %s", reason)
+
+
+@dataclasses.dataclass
 class EngineParts:
-    """What an engine core drives. Built in order; whatever was started is stopped again if a later part fails."""
+    """What an engine core drives, as `build_engine` made it. `validator` is None when validation is off."""
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        plan: PluginPlan,
-        engine_index: int,
-        on_failure: Callable[[str], None],
-        clock: Callable[[], float],
-    ) -> None:
-        logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
-        self.config, self.model, self.plan, self.index, self.clock = (
-            config,
-            model,
-            plan,
-            engine_index,
-            clock,
-        )
-        self.executor: Executor = build_plugin(plan.get("executor"), self._executor_context())
-        self.kv_connector: KVConnector | None = None
-        try:
-            with blamed(plan.get("executor"), "on_failure"):
-                self.executor.on_failure(on_failure)
-            with blamed(plan.get("worker"), "start"):
-                self.executor.start()
-            with blamed(plan.get("worker"), "initialize"):
-                self.kv_cache = self._initialize_kv_cache()
-            if (connector := plan.find("kv_connector")) is not None:
-                self.kv_connector = build_plugin(connector, self._connector_context(connector))
-            context = (
-                self._scheduler_context()
-            )  # the validator's own: a scheduler may change what it was given
-            self.scheduler: Scheduler = build_plugin(
-                plan.get("scheduler"), dataclasses.replace(context)
+    config: EngineConfig
+    model: ModelInfo
+    plan: PluginPlan
+    index: int
+    clock: Callable[[], float]
+    executor: Executor
+    kv_cache: KVCacheConfig
+    kv_connector: KVConnector | None
+    scheduler: Scheduler
+    validator: StepValidator | None
+
+    def release(self) -> None:
+        """Shut down every part. Called once."""
+        _shut_down(self.executor, self.scheduler, self.kv_connector)
+
+
+def build_engine(
+    config: EngineConfig,
+    model: ModelInfo,
+    plan: PluginPlan,
+    *,
+    engine_index: int = 0,
+    on_failure: Callable[[str], None] = _log_failure,
+    clock: Callable[[], float] = time.monotonic,
+) -> EngineParts:
+    """Start the executor, size the KV cache, build the rest. If a part fails, those already started are shut down.
+
+    `on_failure(reason)` is called, from any thread, when the executor loses a rank. Raises ConfigError, PluginFault,
+    or the error of the worker that could not load.
+    """
+    logger.info("engine %d of tenonry %s: %s", engine_index, __version__, config.describe())
+    context = _executor_context(config, model, plan, engine_index)
+    executor: Executor = build_plugin(plan.get("executor"), context)
+    kv_connector: KVConnector | None = None
+    try:
+        with blamed(plan.get("executor"), "on_failure"):
+            executor.on_failure(on_failure)
+        with blamed(plan.get("worker"), "start"):
+            executor.start()
+        with blamed(plan.get("worker"), "initialize"):
+            kv_cache = _initialize_kv_cache(executor, config, model)
+        if (entry := plan.find("kv_connector")) is not None:
+            connector_context = KVConnectorContext(
+                config,
+                model,
+                KVConnectorRole.SCHEDULER,
+                engine_id=context.engine_id,
+                kv_cache=kv_cache,
             )
-        except BaseException:
-            release(self.executor, self.kv_connector)
-            raise
-        self.validator = StepValidator(context) if config.validate_scheduler else None
-
-    def _executor_context(self) -> ExecutorContext:
-        worker = self.plan.get("worker")
-        worker_class = load_class(worker)
-        if (
-            connector := self.plan.find("kv_connector")
-        ) and "kv_connector" not in worker_class.capabilities:
-            raise ConfigError(
-                f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
-            )
-        return ExecutorContext(
-            self.config,
-            self.model,
-            max_model_len=longest_sequence(self.config, self.model),
-            worker_class=worker_class,
-            worker_target=worker.target,
-            worker_options=load_options(worker, worker_class),
-            engine_index=self.index,
-            plan_text=self.plan.encode(),
-            kv_connector=connector,
-        )
-
-    def _initialize_kv_cache(self) -> KVCacheConfig:
-        executor, config, model = self.executor, self.config, self.model
-        started = time.monotonic()
-        kv_cache = plan_kv_cache(
-            executor.kv_cache_groups(),
-            executor.available_memory(),
+            kv_connector = build_plugin(entry, connector_context)
+        scheduler_context = SchedulerContext(
             config,
-            longest_sequence(config, model),
-        )
-        executor.initialize(kv_cache)
-        logger.info(
-            "KV cache: %d blocks of %d tokens, longest sequence %d, steps in flight %d; caches and warm-up took %.2f s",
-            kv_cache.num_blocks, kv_cache.block_size, kv_cache.max_model_len, executor.max_concurrent_batches,
-            time.monotonic() - started,
-        )  # fmt: skip
-        if kv_cache.max_model_len < model.max_model_len and config.max_model_len is None:
-            logger.warning(
-                "the model handles %d tokens, but the KV cache holds %d: longer sequences are refused",
-                model.max_model_len, kv_cache.num_slots,
-            )  # fmt: skip
-        return kv_cache
-
-    def _connector_context(self, entry: PluginRecord) -> KVConnectorContext:
-        return KVConnectorContext(
-            self.config,
-            self.model,
-            KVConnectorRole.SCHEDULER,
-            engine_id=f"{entry.name}_dp{self.index}",
-            kv_cache=self.kv_cache,
-        )
-
-    def _scheduler_context(self) -> SchedulerContext:
-        return SchedulerContext(
-            self.config,
-            self.kv_cache,
-            max_model_len=self.kv_cache.max_model_len,
-            clock=self.clock,
-            plugin_name=self.plan.get("scheduler").name,
-            engine_index=self.index,
-            max_concurrent_steps=self.executor.max_concurrent_batches,
-            feeds_back_tokens=self.executor.feeds_back_tokens,
-            kv_connector=self.kv_connector,
+            kv_cache,
+            max_model_len=kv_cache.max_model_len,
+            clock=clock,
+            plugin_name=plan.get("scheduler").name,
+            engine_index=engine_index,
+            max_concurrent_steps=executor.max_concurrent_batches,
+            feeds_back_tokens=executor.feeds_back_tokens,
+            kv_connector=kv_connector,
             resolve=resolve_point,
         )
+        # The validator keeps the original: a scheduler may change the context that it was given.
+        given = dataclasses.replace(scheduler_context)
+        scheduler: Scheduler = build_plugin(plan.get("scheduler"), given)
+    except BaseException:
+        _shut_down(executor, kv_connector)
+        raise
+    return EngineParts(
+        config=config,
+        model=model,
+        plan=plan,
+        index=engine_index,
+        clock=clock,
+        executor=executor,
+        kv_cache=kv_cache,
+        kv_connector=kv_connector,
+        scheduler=scheduler,
+        validator=StepValidator(scheduler_context) if config.validate_scheduler else None,
+    )
 
 
-def release(*parts: Executor | Scheduler | KVConnector | None) -> None:
-    """Shut down what is there; one that fails keeps no other from it."""
-    for part in [one for one in parts if one is not None]:
+def _executor_context(
+    config: EngineConfig, model: ModelInfo, plan: PluginPlan, engine_index: int
+) -> ExecutorContext:
+    worker = plan.get("worker")
+    worker_class = load_class(worker)
+    connector = plan.find("kv_connector")
+    if connector and "kv_connector" not in worker_class.capabilities:
+        raise ConfigError(
+            f"{connector.label()} needs the capability 'kv_connector'; {worker.label()} lacks it"
+        )
+    return ExecutorContext(
+        config,
+        model,
+        max_model_len=longest_sequence(config, model),
+        worker_class=worker_class,
+        worker_target=worker.target,
+        worker_options=load_options(worker, worker_class),
+        engine_index=engine_index,
+        engine_id=f"{secrets.token_hex(ENGINE_ID_BYTES)}_dp{engine_index}",
+        plan_text=plan.encode(),
+        kv_connector=connector,
+    )
+
+
+def _initialize_kv_cache(
+    executor: Executor, config: EngineConfig, model: ModelInfo
+) -> KVCacheConfig:
+    started = time.monotonic()
+    kv_cache = plan_kv_cache(
+        executor.kv_cache_groups(),
+        executor.available_memory(),
+        config,
+        longest_sequence(config, model),
+    )
+    executor.initialize(kv_cache)
+    logger.info(
+        "KV cache: %d blocks of %d tokens, longest sequence %d, steps in flight %d; caches and warm-up took %.2f s",
+        kv_cache.num_blocks,
+        kv_cache.block_size,
+        kv_cache.max_model_len,
+        executor.max_concurrent_batches,
+        time.monotonic() - started,
+    )
+    if kv_cache.max_model_len < model.max_model_len and config.max_model_len is None:
+        logger.warning(
+            "the model handles %d tokens, but the KV cache holds %d: longer sequences are refused",
+            model.max_model_len,
+            kv_cache.num_slots,
+        )
+    return kv_cache
+
+
+def _shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:
+    """Shut down the parts that exist; an error of one is logged, and the others follow."""
+    for part in parts:
+        if part is None:
+            continue
         try:
             part.shutdown()
         except Exception:

@@ -1,8 +1,8 @@
-"""The coordinator of several engines: tells front ends how busy each is, and engines that must step together when.
+"""The coordinator of several engines: reports every engine's load to the front ends, and keeps engines in lockstep.
 
-A process of its own, started by whoever starts the engines. Engines push their load when it changes; front ends get a
-table of them at most ten times a second. With lockstep, all engines of a wave ask at the same steps whether anybody has
-work; the answer goes out when the last has asked.
+A process of its own, started by the process that starts the engines. Engines push their load when it changes; front
+ends get a table of all loads at most ten times a second. With lockstep, all engines of a wave ask at the same steps
+whether any of them has work; the verdict goes out when the last has asked.
 """
 
 from __future__ import annotations
@@ -26,23 +26,25 @@ from tenonry.messages import (
     WaveSync,
     WaveVerdict,
 )
-from tenonry.transport.keys import CurveKeys
-from tenonry.transport.sockets import TCP, endpoint, make_socket
+from tenonry.transport.keys import CurveKeys, keys_of
+from tenonry.transport.sockets import TCP, Context, Socket, endpoint, make_socket
 
 logger = logging.getLogger(__name__)
 PUBLISH_EVERY_S = 0.1  # while figures change
-REPEAT_EVERY_S = 5.0  # when they do not: for front ends that came later
+REPEAT_EVERY_S = 5.0  # while they do not: for front ends that joined later
 
 
 class CoordinatorState:
-    """What the coordinator knows; `take` returns the orders that follow from a message. Pure, for the tests' sake.
+    """What the coordinator knows; `take` returns the orders that follow from a message. Pure, so that it can be tested.
 
     `lockstep`: engines pause together, and have to be woken.
     """
 
     def __init__(self, *, lockstep: bool = True) -> None:
         self.loads: dict[int, tuple[int, int]] = {}
-        self.wave, self.is_running, self.changed = 0, not lockstep, False
+        self.wave = 0
+        self.is_running = not lockstep
+        self.changed = False
         self._asked: dict[int, WaveSync] = {}
 
     def take(self, message: CoordinatorInput) -> list[CoordinatorOrder]:
@@ -56,9 +58,9 @@ class CoordinatorState:
         return self._verdict()
 
     def _start(self, order: WaveStart) -> list[CoordinatorOrder]:
-        """The first request of a wave; later ones find everybody awake.
+        """The first request of a wave wakes the engines; later ones find all of them running.
 
-        Word of a wave that is over came late: the engine that the request went to has run in it, or starts the next.
+        An order for a wave that is over came late: the engine with that request has run in it, or starts the next.
         """
         if order.wave < self.wave or (self.is_running and order.wave == self.wave):
             return []
@@ -69,12 +71,13 @@ class CoordinatorState:
         """Once every engine has asked."""
         if set(self._asked) < set(self.loads):
             return []
-        asked, self._asked = list(self._asked.values()), {}
-        unfinished = any(one.unfinished for one in asked)
-        step = max(one.step for one in asked)
-        verdict = WaveVerdict(self.wave, step, unfinished)
+        asked = list(self._asked.values())
+        self._asked = {}
+        unfinished = any(sync.unfinished for sync in asked)
+        verdict = WaveVerdict(self.wave, max(sync.step for sync in asked), unfinished)
         if not unfinished:
-            self.wave, self.is_running = self.wave + 1, False
+            self.wave += 1
+            self.is_running = False
         return [verdict]
 
     def table(self) -> LoadTable:
@@ -87,22 +90,20 @@ class Coordinator:
     """The state and its sockets: files beside each other, or any free ports of one address."""
 
     def __init__(self, address: str, curve: CurveKeys | None, *, lockstep: bool) -> None:
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._reports, self._orders, self._loads = (
-            make_socket(
-                self._context,
-                kind,
-                address if address.startswith(TCP) else address + suffix,
-                bind=True,
-                curve=curve,
-            )
-            for kind, suffix in ((zmq.PULL, ""), (zmq.PUB, "-orders"), (zmq.PUB, "-loads"))
-        )
+        self._context: Context = zmq.Context()
+
+        def bind(kind: int, suffix: str) -> Socket:
+            own = address if address.startswith(TCP) else address + suffix
+            return make_socket(self._context, kind, own, bind=True, curve=curve)
+
+        self._reports = bind(zmq.PULL, "")
+        self._orders = bind(zmq.PUB, "-orders")
+        self._loads = bind(zmq.PUB, "-loads")
         self._decoder = msgspec.msgpack.Decoder(CoordinatorInput)
         self.state = CoordinatorState(lockstep=lockstep)
 
     def endpoints(self) -> EngineZmqAddresses:
-        """Where engines and front ends find us."""
+        """Where engines and front ends connect."""
         return EngineZmqAddresses(
             coordinator_input=endpoint(self._orders),
             coordinator_output=endpoint(self._reports),
@@ -110,11 +111,12 @@ class Coordinator:
         )
 
     def run(self) -> NoReturn:
-        """Until the process is told to stop, which ends it at once: it has nothing to finish."""
+        """Until the process is stopped, which ends it immediately: there is nothing to finish."""
         published = 0.0
         while True:
             due = published + (PUBLISH_EVERY_S if self.state.changed else REPEAT_EVERY_S)
-            if self._reports.poll(max(0, min(1000, round((due - time.monotonic()) * 1000)))):
+            wait_ms = round((due - time.monotonic()) * 1000)
+            if self._reports.poll(max(0, min(1000, wait_ms))):
                 self._receive(self._reports.recv())
             if time.monotonic() >= due:
                 self._loads.send(msgspec.msgpack.encode(self.state.table()))
@@ -123,13 +125,13 @@ class Coordinator:
     def _receive(self, frame: bytes) -> None:
         try:
             message = self._decoder.decode(frame)
-        except (ValueError, RecursionError) as error:  # text that is no UTF-8 is no DecodeError
+        except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
             logger.warning("dropped a report: %s", error)
             return
         before = self.state.is_running
         for order in self.state.take(message):
             self._orders.send(msgspec.msgpack.encode(order))
-        if self.state.is_running != before:  # front ends decide by it whether to wake the engines
+        if self.state.is_running != before:  # front ends wake the engines only when they pause
             self._loads.send(msgspec.msgpack.encode(self.state.table()))
 
     def close(self) -> None:
@@ -137,8 +139,8 @@ class Coordinator:
 
 
 def run_coordinator(payload: Mapping[str, str]) -> NoReturn:
-    """The role of the coordinator's process. `answer` is a descriptor for our endpoints."""
-    curve = CurveKeys.decode(payload["curve_keys"]) if payload["curve_keys"] else None
+    """The role of the coordinator's process. Its endpoints are written to the file descriptor `answer`."""
+    curve = keys_of(payload["curve_keys"])
     coordinator = Coordinator(payload["address"], curve, lockstep=bool(payload["lockstep"]))
     try:
         answer = int(payload["answer"])

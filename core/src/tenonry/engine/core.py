@@ -1,67 +1,66 @@
-"""The engine core: executor, KV cache and scheduler of one engine, and `step()`. Runs wherever the engine runs.
+"""The engine core: steps the executor, KV cache and scheduler of one engine. Runs wherever the engine runs.
 
-Build order: executor, its failure callback, model, KV cache, scheduler. One step is schedule → execute → update; with
-an executor that takes several steps at once, filling its queue comes before collecting results.
+One step is schedule → execute → update; with an executor that takes several steps at once, its queue is filled before
+results are collected.
 """
 
 from __future__ import annotations
 
+import inspect
 import logging
 import math
-import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from tenonry.config import EngineConfig
-from tenonry.engine.build import EngineParts, release
-from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError
+from tenonry.engine.build import EngineParts
+from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError, Unsupported
 from tenonry.handle import client_of
-from tenonry.info import ModelInfo
-from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, EngineFacts, FinishedOutput
+from tenonry.messages import (
+    EngineCoreOutputs,
+    EngineCoreRequest,
+    EngineFacts,
+    FinishedOutput,
+    OutputsByClient,
+)
 from tenonry.outputs import FinishReason
-from tenonry.plugin.plan import PluginPlan
 from tenonry.request import Request
 from tenonry.request_limits import RequestLimits, check_request
 from tenonry.step import SchedulerOutput, StepFuture
 
 logger = logging.getLogger(__name__)
-News = dict[int, EngineCoreOutputs]
 STATS_INTERVAL_S = 0.2
 STALL_S = 10.0
+FIELD_CAPABILITIES = {"adapter": "lora", "features": "features"}
 
 
-def _log_failure(reason: str) -> None:
-    logger.error("the executor failed: %s", reason)
+class EngineCore:
+    """One engine, stepped by its caller.
 
-
-class EngineCore(EngineParts):
-    """One engine. `step()` moves everything; all other methods return at once, but for those that say that they want no
-    step in flight.
-
-    `on_failure(reason)` is called, from any thread, when the executor loses a rank.
+    `step()` does the work; every other method returns immediately, except those documented to drain the steps in
+    flight first.
     """
 
-    def __init__(
-        self,
-        config: EngineConfig,
-        model: ModelInfo,
-        plan: PluginPlan,
-        *,
-        engine_index: int = 0,
-        on_failure: Callable[[str], None] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        super().__init__(config, model, plan, engine_index, on_failure or _log_failure, clock)
-        self.limits = RequestLimits(self.kv_cache.max_model_len, model.vocab_size)
+    def __init__(self, parts: EngineParts) -> None:
+        self.parts = parts
+        self.index = parts.index
+        self.plan = parts.plan
+        self.clock = parts.clock
+        self.executor = parts.executor
+        self.kv_cache = parts.kv_cache
+        self.kv_connector = parts.kv_connector
+        self.scheduler = parts.scheduler
+        self.validator = parts.validator
+        self.limits = RequestLimits(self.kv_cache.max_model_len, parts.model.vocab_size)
         self.depth = self.executor.max_concurrent_batches
+        self.num_passes = 0  # steps with tokens to compute
         self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
-        self._held_news: deque[News] = deque()
+        self._held_outputs: deque[OutputsByClient] = deque()
         self._arrivals = 0
         self._live: set[int] = set()  # handles that have not ended
         self._fault: TenonryError | None = None  # what ended this engine
         self._idle_since: float | None = None
-        self.num_passes = 0  # steps with tokens to compute
+        self._wants_stats = parts.config.log_stats or bool(parts.config.stat_loggers)
         self._stats_due = 0.0
         self._stats_dirty = False
 
@@ -78,7 +77,7 @@ class EngineCore(EngineParts):
 
     # ------------------------------------------------------------------ requests
     def add_request(self, source: EngineCoreRequest) -> FinishedOutput | None:
-        """Queue a request; what cannot run ends at once, alone: its terminal outcome is returned."""
+        """Queue a request. One that cannot run ends immediately: its terminal outcome is returned."""
         try:
             self._check(source)
             self._arrivals += 1
@@ -94,7 +93,7 @@ class EngineCore(EngineParts):
         return None
 
     def _check(self, source: EngineCoreRequest) -> None:
-        """Raises RequestError for what this engine cannot do, whoever sent it."""
+        """Raises RequestError for what this engine cannot do, whichever client sent it."""
         check_request(source, self.limits)
         if not 0 < source.handle < 2**64 or source.handle in self._live:
             raise RequestError(f"handle {source.handle} is in use, or is none", "handle")
@@ -103,10 +102,9 @@ class EngineCore(EngineParts):
                 f"data_parallel_rank={source.data_parallel_rank}, but this is engine {self.index}",
                 "data_parallel_rank",
             )
-        for field, capability in (("adapter", "lora"), ("features", "features")):
-            if (
-                value := getattr(source, field)
-            ) is not None and capability not in self.executor.capabilities:
+        for field, capability in FIELD_CAPABILITIES.items():
+            value = getattr(source, field)
+            if value is not None and capability not in self.executor.capabilities:
                 worker = self.plan.get("worker").name
                 raise RequestError(
                     f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'",
@@ -117,17 +115,18 @@ class EngineCore(EngineParts):
                 "request %s brings kv_transfer_params, but no KV connector runs", source.request_id
             )
 
-    def abort_requests(self, handles: Iterable[int] | None) -> News:
+    def abort_requests(self, handles: Iterable[int] | None) -> OutputsByClient:
         """End requests from outside, None for all. Returns their terminal outcomes, for clients that want them."""
-        news: News = {}
+        outputs_by_client: OutputsByClient = {}
         for request in self._ask("finish_requests", handles, FinishReason.ABORT):
             self._ended(request.handle)
             outcome = FinishedOutput(
                 request.handle, FinishReason.ABORT, num_preemptions=request.num_preemptions
             )
-            news.setdefault(client_of(request.handle), EngineCoreOutputs()).finished.append(outcome)
+            client = client_of(request.handle)
+            outputs_by_client.setdefault(client, EngineCoreOutputs()).finished.append(outcome)
         self._stats_dirty = True
-        return news
+        return outputs_by_client
 
     def abort_client(self, client: int) -> None:
         """End all requests of a front end."""
@@ -140,7 +139,9 @@ class EngineCore(EngineParts):
 
     def has_work(self) -> bool:
         """True while `step()` may have something to do."""
-        return bool(self._in_flight or self._held_news or self._fault) or self._ask("has_requests")
+        return bool(self._in_flight or self._held_outputs or self._fault) or self._ask(
+            "has_requests"
+        )
 
     def request_counts(self) -> tuple[int, int]:
         """(running, waiting)."""
@@ -148,30 +149,30 @@ class EngineCore(EngineParts):
         return counts
 
     def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks, with no step in flight; True if all were forgotten."""
+        """Forget cached blocks, after draining the steps in flight; True if all were forgotten."""
         self.collect_all()
         return bool(self._ask("reset_prefix_cache", reset_running_requests))
 
     # ------------------------------------------------------------------ the step
-    def step(self) -> tuple[News, bool]:
-        """Launch a step if one fits, else collect the oldest. Returns (news per client, whether a step was run)."""
+    def step(self) -> tuple[OutputsByClient, bool]:
+        """Launch a step if one fits, else collect the oldest. Returns (outputs per client, whether a step was run)."""
         if self._fault is not None:
             raise self._fault
-        if self._held_news:
-            return self._held_news.popleft(), True
+        if self._held_outputs:
+            return self._held_outputs.popleft(), True
         launched = (
             len(self._in_flight) < self.depth and self._ask("has_requests") and self._launch()
         )
         if launched and len(self._in_flight) < self.depth and not self._in_flight[0][1].done():
             return {}, True
-        if not self._in_flight or self._in_flight[0][0].is_empty:  # or a transfer is on the way
+        if not self._in_flight or self._in_flight[0][0].is_empty:  # empty: it polls KV transfers
             self._note_stall()
             return self._collect() if self._in_flight else {}, False
         self._idle_since = None
         return self._collect(), True
 
     def _note_stall(self) -> None:
-        """Nobody would see why nothing happens: say once that there is work, and the scheduler does none."""
+        """Log once that requests are waiting and the scheduler has scheduled nothing."""
         now = self.clock()
         if self._idle_since is None or not self._ask("has_requests"):
             self._idle_since = now
@@ -179,8 +180,10 @@ class EngineCore(EngineParts):
             self._idle_since = math.inf
             logger.warning(
                 "scheduler '%s' has scheduled nothing for %.0f s; %d requests run, %d wait; a KV transfer may hang",
-                self.plan.get("scheduler").name, STALL_S, *self.request_counts(),
-            )  # fmt: skip
+                self.plan.get("scheduler").name,
+                STALL_S,
+                *self.request_counts(),
+            )
 
     def _launch(self) -> bool:
         output: SchedulerOutput = self._ask("schedule")
@@ -188,12 +191,10 @@ class EngineCore(EngineParts):
         if is_empty or not self.executor.runs_elsewhere:
             self._validate(output)
         if is_empty:
-            return (
-                False  # nothing to compute: the step reaches no worker, only its number is used up
-            )
+            return False  # workers never see this step; only its number is used up
         future = self._execute(output)
         if self.executor.runs_elsewhere:
-            self._validate(output)  # meanwhile
+            self._validate(output)  # while the other processes compute
         self._in_flight.append((output, future))
         self.num_passes += len(output.row) > 0
         return True
@@ -207,62 +208,92 @@ class EngineCore(EngineParts):
             return self.executor.execute_model(output)
         except Exception as error:
             if self.executor.runs_elsewhere:
-                self._validate(output)  # or a worker would be blamed for what the scheduler did
+                self._validate(output)  # a fault of the scheduler is not blamed on the worker
             self._dump_state(output)
             raise self._blame("worker", "execute_model", error) from error
 
-    def _collect(self) -> News:
+    def _collect(self) -> OutputsByClient:
         output, future = self._in_flight.popleft()
         try:
             result = future.result()
         except Exception as error:
             self._dump_state(output)
             raise self._blame("worker", "execute_model", error) from error
-        news: News = self._ask("update_from_output", output, result)
+        outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
         if self.validator is not None:
             self.validator.answered(output, result)
-        for outputs in news.values():
+        for outputs in outputs_by_client.values():
             for finished in outputs.finished:
                 self._ended(finished.handle)
         self._stats_dirty = True
-        return news
+        return outputs_by_client
 
     def collect_all(self) -> None:
-        """Wait for every step in flight; the news is delivered by the next `step()` calls."""
+        """Drain the steps in flight; the next `step()` calls return their outputs."""
         while self._in_flight:
-            self._held_news.append(self._collect())
+            self._held_outputs.append(self._collect())
 
-    # ------------------------------------------------------------------ numbers and faults
-    def attach_stats(self, news: News, *, idle: bool) -> News:
-        """Give client 0 the scheduler's numbers, a few times a second and when work ends; returns `news`."""
-        is_wanted = (
-            self.config.log_stats or self.config.stat_loggers
-        )  # whoever brings a logger wants to hear something
-        if is_wanted and self._stats_dirty and (idle or self.clock() >= self._stats_due):
-            self._stats_due, self._stats_dirty = self.clock() + STATS_INTERVAL_S, False
-            news.setdefault(0, EngineCoreOutputs()).scheduler_stats = self._ask("make_stats")
-        return news
+    def call_workers(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a worker method of the allow-list on every rank, after draining the steps in flight.
+
+        Raises Unsupported for keyword arguments that an executor of an earlier version cannot pass on.
+        """
+        self.collect_all()
+        call = self.executor.call
+        if not kwargs:
+            return call(method, args, timeout)
+        if "kwargs" not in inspect.signature(call).parameters:
+            raise Unsupported(
+                f"{self.plan.get('executor').label()} passes no keyword arguments to workers; "
+                f"give those of '{method}' by position: {sorted(kwargs)}"
+            )
+        return call(method, args, timeout, kwargs)
+
+    # ------------------------------------------------------------------ statistics and faults
+    def attach_stats(self, outputs_by_client: OutputsByClient, *, idle: bool) -> OutputsByClient:
+        """Give client 0 the scheduler's stats, a few times a second and when work ends; returns its argument."""
+        if self._wants_stats and self._stats_dirty and (idle or self.clock() >= self._stats_due):
+            self._stats_due = self.clock() + STATS_INTERVAL_S
+            self._stats_dirty = False
+            outputs = outputs_by_client.setdefault(0, EngineCoreOutputs())
+            outputs.scheduler_stats = self._ask("make_stats")
+        return outputs_by_client
 
     def _dump_state(self, output: SchedulerOutput) -> None:
         """Into the log; a second fault must not hide the first."""
+        counts = (-1, -1)
+        stats: object
         try:
-            counts, stats = self.scheduler.get_request_counts(), self.scheduler.make_stats()
+            counts = self.scheduler.get_request_counts()
+            stats = self.scheduler.make_stats()
         except Exception as error:  # noqa: BLE001 - it is named in the line
-            counts, stats = (-1, -1), error  # type: ignore[assignment]
+            stats = error
         logger.error(
             "step %d failed: %d rows, %d tokens, %d new, %d gone; %d running, %d waiting; stats %s",
-            output.step_id, len(output.row), output.total_tokens, len(output.new), len(output.gone), *counts, stats,
-        )  # fmt: skip
+            output.step_id,
+            len(output.row),
+            output.total_tokens,
+            len(output.new),
+            len(output.gone),
+            *counts,
+            stats,
+        )
 
     def _ask(self, call: str, *args: Any) -> Any:
-        """Call the scheduler; whatever it raises names it."""
+        """Call the scheduler; an exception is blamed on it."""
         try:
             return getattr(self.scheduler, call)(*args)
         except Exception as error:
             raise self._blame("scheduler", call, error) from error
 
     def _blame(self, kind: str, call: str, error: Exception) -> TenonryError:
-        """Name the plugin behind an exception; errors that name it already pass. There is no step after this."""
+        """Name the plugin behind an exception; an error that names it already passes. No step follows."""
         if isinstance(error, PluginError):
             self._fault = error
         else:
@@ -273,11 +304,4 @@ class EngineCore(EngineParts):
     def shutdown(self) -> None:
         """Release everything; called once, also after a fault."""
         self._in_flight.clear()
-        release(self.executor, self.scheduler, self.kv_connector)
-
-    def call_workers(
-        self, method: str, args: list[Any] | None = None, timeout: float | None = None
-    ) -> list[Any]:
-        """Call a worker method of the allow-list on every rank, with no step in flight."""
-        self.collect_all()
-        return self.executor.call(method, args or [], timeout)
+        self.parts.release()

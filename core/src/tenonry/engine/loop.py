@@ -14,86 +14,97 @@ import time
 from types import FrameType
 
 import msgspec
-import zmq
 
 from tenonry.config import EngineConfig
-from tenonry.engine.core import EngineCore, News
+from tenonry.engine.build import build_engine
+from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
+from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
 from tenonry.handle import client_of
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec
-from tenonry.launch.supervise import STOP_SIGNAL, Pulse
+from tenonry.launch.supervise import STOP_SIGNAL, Heartbeat
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
     FinishedOutput,
     HandshakeMetadata,
+    OutputsByClient,
     RequestType,
     UtilityCall,
 )
 from tenonry.outputs import FinishReason
 from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.keys import CurveKeys
+from tenonry.transport.keys import keys_of
 from tenonry.transport.serial import Decoder, Encoder
+from tenonry.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
 IDLE_POLL_MS = 1000
-BUSY_POLL_S = 0.0005  # an engine out of work looks for more this long before it sleeps
+BUSY_POLL_S = 0.0005  # how long an engine without work spins before it sleeps
 STALLED_POLL_MS = 1
 HANDLE_BYTES = 8
-
-
-def curve_of(spec: EngineSpec) -> CurveKeys | None:
-    """The keys of the run, if it crosses nodes."""
-    return CurveKeys.decode(spec.curve_keys) if spec.curve_keys else None
 
 
 class EngineLoop:
     """One engine with its sockets. `run` returns the process's exit status: 0 only after an orderly stop."""
 
-    pulse = Pulse()
-
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
+        self,
+        context: Context,
+        spec: EngineSpec,
+        metadata: HandshakeMetadata,
+        heartbeat: Heartbeat,
     ) -> None:
-        self._context, self._index, self._epoch = context, spec.engine_index, metadata.epoch
+        self._context = context
+        self._heartbeat = heartbeat
+        self._index = spec.engine_index
+        self._epoch = metadata.epoch
         self._failure: str | None = None
-        self._stop_at: float | None = (
-            None  # set by the first STOP_SIGNAL: when running requests are aborted
-        )
+        self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
         size = metadata.parallel_config.get("data_parallel_size", 1)
         config = EngineConfig.model_validate_json(spec.config_text)
         self.config = config.replaced(data_parallel_size=size)
-        self._ports = ClientPorts(context, spec.engine_index, curve_of(spec))
-        model = msgspec.json.decode(spec.model_text, type=ModelInfo)
         plan = PluginPlan.decode(spec.plan_text)
-        self.core = EngineCore(
+        self._coordinator: CoordinatorClient | None = None
+        if metadata.addresses.coordinator_input is not None:
+            self._coordinator = CoordinatorClient(
+                context,
+                spec,
+                metadata,
+                plan.get("worker"),
+                self.config.data_parallel_sync_steps,
+                self._keeps_waiting,
+            )
+        self._ports = ClientPorts(context, spec.engine_index, keys_of(spec.curve_keys))
+        parts = build_engine(
             self.config,
-            model,
+            msgspec.json.decode(spec.model_text, type=ModelInfo),
             plan,
             engine_index=spec.engine_index,
             on_failure=self._on_executor_failure,
         )
+        self.core = EngineCore(parts)
         self._utilities = EngineUtilities(self.core, self._ports)
-        for client, pair in enumerate(
-            zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
-        ):
+        addresses = zip(metadata.addresses.inputs, metadata.addresses.outputs, strict=True)
+        for client, pair in enumerate(addresses):
             self._ports.attach(client, *pair)
-        self._add_decoder: Decoder[EngineCoreRequest] = Decoder(EngineCoreRequest)
-        self._call_decoder: Decoder[UtilityCall] = Decoder(UtilityCall)
-        self._abort_decoder: Decoder[list[int]] = Decoder(list[int])
+        if self._coordinator is not None:
+            self._ports.listen(self._coordinator.orders)
+            self._coordinator.report_load(0, 0)
+        self._add_decoder = Decoder[EngineCoreRequest](EngineCoreRequest)
+        self._call_decoder = Decoder[UtilityCall](UtilityCall)
+        self._abort_decoder = Decoder[list[int]](list[int])
         self._encoder = Encoder()
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)
-        signal.signal(
-            STOP_SIGNAL, self._on_stop
-        )  # before READY: from then on an end has to be orderly
+        signal.signal(STOP_SIGNAL, self._on_stop)  # before READY: an end after it is orderly
 
     # ------------------------------------------------------------------ the loop
     def run(self) -> int:
-        """Serve until told to stop. Every client hears of an end that nobody asked for."""
+        """Serve until stopped. An end that is not asked for is reported to every client."""
         gc.collect()
         gc.freeze()
         status = 0
@@ -106,43 +117,49 @@ class EngineLoop:
             self._send({client: EngineCoreOutputs(dead=reason) for client in self._ports.clients})
             status = 1
         finally:
-            self.pulse.pause()
+            self._heartbeat.pause()
             signal.set_wakeup_fd(-1)
             self.core.shutdown()
-            self._context.destroy()  # once clients have what was sent to them
+            self._context.destroy()  # after the sockets delivered what was sent
         return status
 
     def _turn(self) -> bool:
         """Drain the inputs, turn one step. False when an orderly stop is complete."""
         core = self.core
-        self.pulse.beat()
-        if self._stop_at is None and not core.has_work():
+        coordinator = self._coordinator
+        self._heartbeat.send()
+        must_step = coordinator is not None and coordinator.must_step and self._stop_at is None
+        if self._stop_at is None and not must_step and not core.has_work():
             self._rest()
         self._drain()
         if core.has_work():
-            news, worked = core.step()
+            outputs_by_client, worked = core.step()
             if not worked:
-                self._ports.wait(
-                    STALLED_POLL_MS
-                )  # requests wait for something that is not here yet
-            self._send(core.attach_stats(news, idle=False))
-            self._stepped()
+                self._ports.wait(STALLED_POLL_MS)  # for a KV transfer, or for other requests
+            self._send(core.attach_stats(outputs_by_client, idle=False))
+            if coordinator is not None:
+                coordinator.on_step(core)
+        elif must_step and coordinator is not None:
+            self._send(core.attach_stats({}, idle=True))
+            coordinator.on_step(core)
         if self._failure is not None:
             raise RuntimeError(self._failure)
-        if self._stop_at is not None:
-            if not core.has_work():
-                self._drain()  # what arrived meanwhile is answered, too
-                self._send(core.attach_stats({}, idle=True))
-                return core.has_work()
-            if time.monotonic() > self._stop_at:
-                self._send(
-                    core.attach_stats(core.abort_requests(None), idle=True)
-                )  # every client hears of it
-                return False
+        return self._stop_at is None or self._continue_stop(self._stop_at)
+
+    def _continue_stop(self, stop_at: float) -> bool:
+        """False when all requests have ended, by themselves or because the time is over."""
+        core = self.core
+        if not core.has_work():
+            self._drain()  # requests that arrived meanwhile are refused
+            self._send(core.attach_stats({}, idle=True))
+            return core.has_work()
+        if time.monotonic() > stop_at:
+            self._send(core.attach_stats(core.abort_requests(None), idle=True))
+            return False
         return True
 
     def _rest(self) -> None:
-        """Nothing to do. Who asks again at once waits neither for the system to wake us nor for our numbers."""
+        """Idle. Spin briefly before sleeping, so that a client that replies at once does not pay for a wake-up."""
         until = time.perf_counter() + BUSY_POLL_S
         while not self._ports.wait(0):
             if time.perf_counter() > until:
@@ -152,15 +169,21 @@ class EngineLoop:
             os.sched_yield()
 
     def _drain(self) -> None:
+        if self._coordinator is not None:
+            self._coordinator.receive()
         for client, frames in self._ports.receive():
             self._receive(client, frames)
 
-    def _send(self, news: News) -> None:
-        for client, outputs in news.items():
-            outputs.engine_index, outputs.epoch = self._index, self._epoch
+    def _send(self, outputs_by_client: OutputsByClient) -> None:
+        for client, outputs in outputs_by_client.items():
+            outputs.engine_index = self._index
+            outputs.epoch = self._epoch
             if outputs.scheduler_stats is not None:
-                outputs.scheduler_stats.frames_dropped, self.frames_dropped = self.frames_dropped, 0
+                outputs.scheduler_stats.frames_dropped = self.frames_dropped
+                self.frames_dropped = 0
             self._ports.send(client, self._encoder.encode(outputs))
+        if self._coordinator is not None:
+            self._coordinator.on_send(self.core)
 
     # ------------------------------------------------------------------ input
     def _receive(self, client: int, frames: list[bytes]) -> None:
@@ -171,12 +194,11 @@ class EngineLoop:
                 self._add(client, frames)
             elif kind is RequestType.ABORT:
                 handles = self._abort_decoder.decode(frames[1:])
-                self.core.abort_requests(
-                    [handle for handle in handles if client_of(handle) == client]
-                )
+                own = [handle for handle in handles if client_of(handle) == client]
+                self.core.abort_requests(own)
             else:
                 call = self._call_decoder.decode(frames[1:])
-                self.pulse.pause()  # nobody knows how long it takes
+                self._heartbeat.pause()  # a call may take any time
                 self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
@@ -189,16 +211,7 @@ class EngineLoop:
         handle = int.from_bytes(frames[1], "little")
         try:
             request = self._add_decoder.decode(frames[2:])
-            if request.handle != handle:
-                raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
-            if client_of(handle) != client:
-                raise WireError(
-                    f"handle {handle} belongs to client {client_of(handle)}, not to {client}"
-                )
-            if request.epoch != self._epoch:
-                raise WireError(
-                    f"the request is of epoch {request.epoch}, the engine of {self._epoch}"
-                )
+            self._check_origin(client, handle, request)
         except WireError as error:
             self._refuse(client, handle, str(error))
             raise
@@ -210,28 +223,36 @@ class EngineLoop:
             self._send({client: EngineCoreOutputs(finished=[refused])})
         self._arrived(request.current_wave)
 
+    def _check_origin(self, client: int, handle: int, request: EngineCoreRequest) -> None:
+        """Raises WireError for a request that is not what its frame, its socket and this engine's epoch say."""
+        if request.handle != handle:
+            raise WireError(f"the body is of handle {request.handle}, the frame of {handle}")
+        if client_of(handle) != client:
+            raise WireError(
+                f"handle {handle} belongs to client {client_of(handle)}, not to {client}"
+            )
+        if request.epoch != self._epoch:
+            raise WireError(f"the request is of epoch {request.epoch}, the engine of {self._epoch}")
+
     def _refuse(self, client: int, handle: int, reason: str) -> None:
-        self._send(
-            {
-                client: EngineCoreOutputs(
-                    finished=[FinishedOutput(handle, FinishReason.ERROR, error=reason)]
-                )
-            }
-        )
+        outcome = FinishedOutput(handle, FinishReason.ERROR, error=reason)
+        self._send({client: EngineCoreOutputs(finished=[outcome])})
 
     def _arrived(self, wave: int = 0) -> None:
-        """A request came, whatever became of it. One engine alone has nothing to do about it, nor after a step."""
-
-    def _stepped(self) -> None:
-        """A step was turned."""
+        if self._coordinator is not None:
+            self._coordinator.on_request(wave)
 
     # ------------------------------------------------------------------ ends
+    def _keeps_waiting(self) -> bool:
+        """For the coordinator's verdict: until this engine fails or is stopped. Called at least once a second."""
+        self._heartbeat.send()
+        return self._failure is None and self._stop_at is None
+
     def _on_executor_failure(self, reason: str) -> None:
         self._failure = reason
         self._ports.wake()
 
     def _on_stop(self, signum: int, frame: FrameType | None) -> None:
-        """The first one starts to drain; after the second nobody waits for running requests."""
-        self._stop_at = (
-            time.monotonic() + self.config.shutdown_timeout if self._stop_at is None else 0.0
-        )
+        """The first signal starts the drain; the second ends it."""
+        now = time.monotonic()
+        self._stop_at = now + self.config.shutdown_timeout if self._stop_at is None else 0.0

@@ -10,7 +10,14 @@ from typing import Any
 import zmq
 
 from tenonry.transport.keys import CurveKeys
-from tenonry.transport.sockets import engine_identity, make_socket, receive_frames, send_frames
+from tenonry.transport.sockets import (
+    Context,
+    Socket,
+    engine_identity,
+    make_socket,
+    receive_frames,
+    send_frames,
+)
 
 OUTPUT_LINGER_MS = 4000
 
@@ -18,11 +25,11 @@ OUTPUT_LINGER_MS = 4000
 class ClientPorts:
     """Clients by index. `wake` makes a `wait` return, from any thread or signal handler."""
 
-    def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], engine_index: int, curve: CurveKeys | None
-    ) -> None:
-        self._context, self._identity, self._curve = context, engine_identity(engine_index), curve
-        self._sockets: dict[int, tuple[zmq.Socket[bytes], zmq.Socket[bytes]]] = {}  # in and out
+    def __init__(self, context: Context, engine_index: int, curve: CurveKeys | None) -> None:
+        self._context = context
+        self._identity = engine_identity(engine_index)
+        self._curve = curve
+        self._sockets: dict[int, tuple[Socket, Socket]] = {}  # in and out
         self._poller = zmq.Poller()
         self._wake_read, self.wake_fd = os.pipe()
         for end in (self._wake_read, self.wake_fd):
@@ -30,7 +37,7 @@ class ClientPorts:
         self._poller.register(self._wake_read, zmq.POLLIN)
 
     def attach(self, client: int, input_address: str, output_address: str) -> None:
-        """Connect to a new client. The first word on each socket is ours."""
+        """Connect to a new client. The engine sends first on each socket."""
         source = make_socket(
             self._context,
             zmq.DEALER,
@@ -53,23 +60,23 @@ class ClientPorts:
         sink.send(self._identity)
 
     def detach(self, client: int) -> None:
-        """Close the sockets to a client that is gone; unknown ones are fine."""
+        """Close the sockets to a client that is gone; an unknown client is ignored."""
         if client in self._sockets:
             source, sink = self._sockets.pop(client)
             self._poller.unregister(source)
             source.close()
-            sink.close(linger=0)  # or the engine's end would wait for somebody to read it
+            sink.close(linger=0)  # with linger, the engine's own end would wait for a reader
 
     @property
     def clients(self) -> Sequence[int]:
         return list(self._sockets)
 
-    def listen(self, socket: zmq.Socket[bytes]) -> None:
-        """`wait` returns for this socket, too."""
+    def listen(self, socket: Socket) -> None:
+        """Let `wait` return for this socket as well."""
         self._poller.register(socket, zmq.POLLIN)
 
     def wait(self, timeout_ms: int) -> bool:
-        """Until there is something to receive, or `wake`; False after the timeout."""
+        """Wait until there is something to receive, or `wake` is called; False after the timeout."""
         ready = self._poller.poll(timeout_ms)
         for source, _ in ready:
             if source == self._wake_read:
@@ -77,17 +84,17 @@ class ClientPorts:
         return bool(ready)
 
     def wake(self) -> None:
-        with contextlib.suppress(BlockingIOError):  # it is full: whoever waits will wake up
+        with contextlib.suppress(BlockingIOError):  # the pipe is full: a wake-up is pending already
             os.write(self.wake_fd, b"!")
 
     def receive(self) -> Iterator[tuple[int, list[bytes]]]:
-        """All messages that are there, as (client, frames)."""
+        """All messages that have arrived, as (client, frames)."""
         for client, (source, _) in list(self._sockets.items()):
             while not source.closed and (frames := receive_frames(source)) is not None:
                 yield client, frames
 
     def send(self, client: int, frames: list[Any]) -> None:
-        """Outputs for a client; one that was detached meanwhile needs none."""
+        """Send outputs to a client; for one that was detached meanwhile they are dropped."""
         pair = self._sockets.get(client)
         if pair is not None:
             send_frames(pair[1], frames, copy=len(frames) == 1)

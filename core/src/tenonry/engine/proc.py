@@ -1,8 +1,4 @@
-"""The engine's process: handshake, sockets, busy loop, signals.
-
-One thread does everything: it drains the input sockets, turns one step, sends the outputs. ZMQ's own threads move the
-bytes, so nothing here waits for a peer, no lock is shared, and no second Python thread competes with the step.
-"""
+"""The entry of an engine's child process, and its side of the handshake."""
 
 from __future__ import annotations
 
@@ -13,10 +9,10 @@ from collections.abc import Mapping
 import msgspec
 import zmq
 
-from tenonry.engine.loop import EngineLoop, curve_of
+from tenonry.engine.loop import EngineLoop
 from tenonry.errors import ConfigError, LaunchError, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
-from tenonry.launch.supervise import Pulse
+from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import (
     EngineFacts,
     FailedMessage,
@@ -25,7 +21,8 @@ from tenonry.messages import (
     ReadyMessage,
 )
 from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.sockets import engine_identity, make_socket
+from tenonry.transport.keys import keys_of
+from tenonry.transport.sockets import Context, engine_identity, make_socket
 
 logger = logging.getLogger(__name__)
 HANDSHAKE_TIMEOUT_MINS = 5
@@ -35,12 +32,12 @@ HANDSHAKE_LINGER_MS = 5000
 def run_engine(payload: Mapping[str, str]) -> int:
     """The role of an engine's child process; returns its exit status."""
     spec = msgspec.json.decode(payload["spec"], type=EngineSpec)
-    context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+    context: Context = zmq.Context()
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        loop = make_loop(context, spec, metadata)
-        loop.pulse = Pulse(int(payload.get("pulse", -1)))
+        heartbeat = Heartbeat(int(payload.get("heartbeat", -1)))
+        loop = EngineLoop(context, spec, metadata, heartbeat)
     except Exception as error:
         logger.exception(
             "engine %d could not be built",
@@ -54,21 +51,10 @@ def run_engine(payload: Mapping[str, str]) -> int:
     return loop.run()
 
 
-def make_loop(
-    context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
-) -> EngineLoop:
-    """The loop of an engine that stands alone, or of one among several with a coordinator."""
-    if metadata.addresses.coordinator_input is None:
-        return EngineLoop(context, spec, metadata)
-    from tenonry.engine.waves import DataParallelLoop
-
-    return DataParallelLoop(context, spec, metadata)
-
-
 class EngineHandshake:
     """The engine's side: HELLO, wait for INIT, READY or FAILED."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec) -> None:
+    def __init__(self, context: Context, spec: EngineSpec) -> None:
         self._spec = spec
         self._socket = make_socket(
             context,
@@ -77,16 +63,19 @@ class EngineHandshake:
             bind=False,
             identity=engine_identity(spec.engine_index),
             linger_ms=HANDSHAKE_LINGER_MS,
-            curve=curve_of(spec),
+            curve=keys_of(spec.curve_keys),
         )
 
     def hello(self) -> HandshakeMetadata:
-        """Say who we are; returns where to connect. Raises LaunchError without an answer."""
+        """Send HELLO; returns where to connect. Raises LaunchError without an answer."""
         plan = PluginPlan.decode(self._spec.plan_text)
-        node, versions, plugins = socket.gethostname(), plan.versions_here(), plan.of_engines()
-        self._send(
-            HelloMessage(local=self._spec.local, node=node, versions=versions, plugins=plugins)
+        hello = HelloMessage(
+            local=self._spec.local,
+            node=socket.gethostname(),
+            versions=plan.versions_here(),
+            plugins=plan.of_engines(),
         )
+        self._send(hello)
         if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
             missed = f"{self._spec.handshake_address} within {HANDSHAKE_TIMEOUT_MINS} minutes"
             raise LaunchError(

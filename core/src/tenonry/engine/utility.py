@@ -10,6 +10,7 @@ import msgspec
 from tenonry.engine.core import EngineCore
 from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
+from tenonry.interfaces.worker import bind_arguments
 from tenonry.messages import UtilityCall, UtilityResult
 from tenonry.transport.serial import to_plain
 
@@ -18,18 +19,20 @@ class EngineUtilities:
     """Every public method here is callable from a front end; arguments and results are plain msgpack values."""
 
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
-        self._core, self._ports, self._capabilities = core, ports, core.executor.capabilities
+        self._core = core
+        self._ports = ports
+        self._capabilities = core.executor.capabilities
 
     def ping(self) -> bool:
         return True
 
     def attach_client(self, client: int, input_address: str, output_address: str) -> None:
-        """Serve a new front end, in the place of the one that had its index: what that one asked for is aborted."""
+        """Serve a new front end in place of the one that had its index, whose requests are aborted."""
         self.detach_client(client)
         self._ports.attach(client, input_address, output_address)
 
     def detach_client(self, client: int) -> None:
-        """A front end is gone, and with it everybody who waits for its requests."""
+        """A front end is gone: abort its requests and close its sockets."""
         self._core.abort_client(client)
         self._ports.detach(client)
 
@@ -42,7 +45,7 @@ class EngineUtilities:
         return done
 
     def reset_mm_cache(self) -> bool:
-        """No multimodal cache exists yet, so there is nothing to forget."""
+        """True: no multimodal cache exists yet, so there is nothing to forget."""
         return True
 
     def request_counts(self) -> list[int]:
@@ -50,11 +53,12 @@ class EngineUtilities:
         return list(self._core.request_counts())
 
     def check_health(self) -> bool:
+        """True; raises what `Executor.check_health` raises, within the executor's deadline."""
         self._core.executor.check_health()
         return True
 
     def profile(self, is_start: bool = True) -> None:
-        self._optional("profile", "profile", [is_start])
+        self._call("profile", "profile", is_start)
 
     def sleep(self, level: int = 1) -> None:
         self._require("sleep", "sleep")
@@ -62,45 +66,46 @@ class EngineUtilities:
         self._core.call_workers("sleep", [level])
 
     def wake_up(self, tags: list[str] | None = None) -> None:
-        self._optional("sleep", "wake_up", [tags])
+        self._call("sleep", "wake_up", tags)
 
     def is_sleeping(self) -> bool:
-        return (
-            bool(self._optional("sleep", "is_sleeping", [])[0])
-            if "sleep" in self._capabilities
-            else False
-        )
+        return "sleep" in self._capabilities and bool(self._call("sleep", "is_sleeping")[0])
 
     def add_lora(self, name: str, path: str) -> bool:
-        return all(self._optional("lora", "add_lora", [name, path]))
+        return all(self._call("lora", "add_lora", name, path))
 
     def remove_lora(self, name: str) -> bool:
-        return all(self._optional("lora", "remove_lora", [name]))
+        return all(self._call("lora", "remove_lora", name))
 
     def list_loras(self) -> list[str]:
-        return list(self._optional("lora", "list_loras", [])[0])
+        return list(self._call("lora", "list_loras")[0])
 
     def pin_lora(self, name: str) -> bool:
-        return all(self._optional("lora", "pin_lora", [name]))
+        return all(self._call("lora", "pin_lora", name))
 
     def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
-        self._optional("save", "save_sharded_state", [path, pattern, max_size])
+        self._call("save", "save_sharded_state", path, pattern, max_size)
 
     def save_tensorized_model(self, options: dict[str, Any]) -> None:
-        self._optional("save", "save_tensorized_model", [options])
+        self._call("save", "save_tensorized_model", options)
 
     def execute_dummy_batch(self) -> None:
-        self._optional("dummy_batch", "execute_dummy_batch", [])
+        self._call("dummy_batch", "execute_dummy_batch")
 
     def collective_rpc(
-        self, method: str, args: list[Any] | None = None, timeout: float | None = None
+        self,
+        method: str,
+        args: list[Any] | None = None,
+        timeout: float | None = None,
+        kwargs: dict[str, Any] | None = None,
     ) -> list[Any]:
         """A method of the workers' own allow-list, on every rank."""
-        return self._core.call_workers(method, args, timeout)
+        return self._core.call_workers(method, args or [], timeout, kwargs)
 
-    def _optional(self, capability: str, method: str, args: list[Any]) -> list[Any]:
+    def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
+        """Call an optional method of the workers on every rank."""
         self._require(capability, method)
         return self._core.call_workers(method, args)
 
@@ -125,25 +130,20 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
                 f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}"
             )
         method = getattr(utilities, call.method)
-        result = UtilityResult(call.call_id, to_plain(method(*_convert(method, call.args))))
-        msgspec.msgpack.encode(
-            result
-        )  # what the wire refuses is refused here, where the caller hears of it
+        value = method(**_convert(method, call))
+        result = UtilityResult(call.call_id, to_plain(value))
+        msgspec.msgpack.encode(result)  # a value that cannot be sent fails here, for this caller
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
         return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")
 
 
-def _convert(method: Any, args: list[Any]) -> list[Any]:
-    """Structs that travelled as plain values become what the method's annotations say."""
-    hints = [
-        parameter.annotation
-        for parameter in inspect.signature(method, eval_str=True).parameters.values()
-    ]
-    if len(args) > len(hints):
-        raise TypeError(f"{method.__name__} takes {len(hints)} arguments, {len(args)} were given")
-    is_struct = [isinstance(hint, type) and issubclass(hint, msgspec.Struct) for hint in hints]
-    return [
-        msgspec.convert(value, hint) if convert else value
-        for value, hint, convert in zip(args, hints, is_struct, strict=False)
-    ]
+def _convert(method: Any, call: UtilityCall) -> dict[str, Any]:
+    """The arguments by name; structs that travelled as plain values become what the annotations say."""
+    arguments = bind_arguments(method, call.args, call.kwargs).arguments
+    hints = inspect.signature(method, eval_str=True).parameters
+    for name, value in arguments.items():
+        hint = hints[name].annotation
+        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+            arguments[name] = msgspec.convert(value, hint)
+    return arguments

@@ -1,6 +1,6 @@
 """Checks each step of a scheduler against its contract, in numpy. Engine process; on unless the user turns it off.
 
-It keeps its own columns, fed only with what the workers will see, so a scheduler cannot fool it with its own books.
+It keeps its own columns, fed only with what the workers will see, so it does not depend on the scheduler's own state.
 """
 
 from __future__ import annotations
@@ -13,34 +13,41 @@ from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.step import BatchState, ModelRunnerOutput, NewRow, SchedulerOutput, Spans
 
-FREE, RUNNING, ENDED = 0, 1, 2  # ended: the row has yet to leave
+FREE = 0
+RUNNING = 1
+ENDED = 2  # the row has yet to leave
 _UNSIGNED = {size: np.dtype(f"u{size}") for size in (1, 2, 4, 8)}
 
 
 class StepValidator:
     """Raises ContractViolation with the plugin, the step and the rule. `check` follows every `schedule()`.
 
-    `context`: what the scheduler was told. `added` and `ended` tell which handles exist; `answered` follows a result.
+    `context`: what the scheduler was given. `added` and `ended` say which handles exist; `answered` follows a result.
     """
 
     def __init__(self, context: SchedulerContext) -> None:
-        config, kv_cache = context.config, context.kv_cache
-        num_rows = self._num_rows = config.max_num_seqs
-        self._plugin, self._feeds_back = context.plugin_name, context.feeds_back_tokens
-        self._budget, self._max_model_len = config.step_token_budget, context.max_model_len
+        kv_cache = context.kv_cache
+        num_rows = context.config.max_num_seqs
+        self._num_rows = num_rows
+        self._plugin = context.plugin_name
+        self._feeds_back = context.feeds_back_tokens
+        self._budget = context.config.step_token_budget
+        self._max_model_len = context.max_model_len
         self._num_blocks = kv_cache.num_blocks
+        self._num_groups = len(kv_cache.groups)
         self._state = BatchState(
-            num_rows, context.max_model_len, kv_cache.block_size, len(kv_cache.groups)
+            num_rows, context.max_model_len, kv_cache.block_size, self._num_groups
         )
         self._total = np.zeros(num_rows, np.int32)  # tokens, pending ones included
-        self._limit, self._pending = np.zeros(num_rows, np.int32), np.zeros(num_rows, np.int32)
+        self._limit = np.zeros(num_rows, np.int32)
+        self._pending = np.zeros(num_rows, np.int32)
         self._use = np.full(num_rows, FREE, np.int8)
         self._row_of: dict[int, int] = {}  # by handle
-        # A stay is the time that a request spends in a row; its number leaves the row when divided by their number.
-        self._stay, self._stays = np.zeros(num_rows, np.int64), 0
-        self._writer = [
-            np.zeros(kv_cache.num_blocks, np.int64) for _ in kv_cache.groups
-        ]  # the stay that wrote last
+        # A stay is the time that a request spends in a row: its number modulo the number of rows is the row.
+        self._stay = np.zeros(num_rows, np.int64)
+        self._stays = 0
+        # For each block of each group, the stay that wrote it last.
+        self._writer = np.zeros((self._num_groups, kv_cache.num_blocks), np.int64)
         self._scratch = np.zeros(max(kv_cache.num_blocks, num_rows), np.int64)
         self._live: set[int] = set()
         self._step_id = -1
@@ -56,7 +63,8 @@ class StepValidator:
 
     def check(self, output: SchedulerOutput) -> None:
         """Every rule that one step can break."""
-        expected, self._step_id = self._step_id + 1, output.step_id
+        expected = self._step_id + 1
+        self._step_id = output.step_id
         self._expect(output.step_id == expected, "steps are numbered", "expected step %d", expected)
         self._check_columns(output)
         for gone in output.gone.tolist():
@@ -68,7 +76,7 @@ class StepValidator:
         spans = self._advance(output)
         if len(spans.row):
             self._check_rows(output, spans)
-            for group in range(len(self._writer)):
+            for group in range(self._num_groups):
                 self._check_slots(group, spans)
 
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
@@ -78,38 +86,33 @@ class StepValidator:
 
     # ------------------------------------------------------------------ rules
     def _expect(self, holds: bool | np.bool_, rule: str, detail: str, *values: object) -> None:
-        """`detail % values` says what was found; it is put together only for a violation."""
+        """`detail % values` says what was found; it is formatted only for a violation."""
         if not holds:
             raise ContractViolation(self._plugin, self._step_id, rule, detail % values)
 
     def _check_columns(self, output: SchedulerOutput) -> None:
         """Shapes, sums and ranges."""
-        num_tokens, rows = output.num_tokens, len(output.row)
-        equal = (
+        num_tokens = output.num_tokens
+        rows = len(output.row)
+        is_equal = (
             rows
             == len(num_tokens)
             == len(output.next_token)
             == len(output.samples)
             == len(output.generation)
         )
-        self._expect(equal, "columns of a step have one length", "%d rows", rows)
+        self._expect(is_equal, "columns of a step have one length", "%d rows", rows)
         total = int(num_tokens.sum())
+        budget = self._budget
         self._expect(
-            total <= self._budget,
-            "max_num_batched_tokens",
-            "%d tokens, at most %d",
-            total,
-            self._budget,
+            total <= budget, "max_num_batched_tokens", "%d tokens, at most %d", total, budget
         )
-        right = total == output.total_tokens
+        found = output.total_tokens
         self._expect(
-            right, "total_tokens is the sum of num_tokens", "%d != %d", output.total_tokens, total
+            total == found, "total_tokens is the sum of num_tokens", "%d != %d", found, total
         )
-        self._expect(
-            not np.count_nonzero(num_tokens < 1),
-            "a scheduled row computes tokens",
-            "num_tokens below 1",
-        )
+        is_idle = np.count_nonzero(num_tokens < 1)
+        self._expect(not is_idle, "a scheduled row computes tokens", "num_tokens below 1")
         self._check_range(output.row, self._num_rows, "max_num_seqs", "row")
         self._check_range(output.gone, self._num_rows, "max_num_seqs", "row")
 
@@ -118,63 +121,55 @@ class StepValidator:
             # Seen as unsigned, a negative number is a large one: one comparison finds both.
             outside = values.view(_UNSIGNED[values.itemsize]) >= stop
             if np.count_nonzero(outside):
-                self._expect(
-                    False, rule, "%s %d is outside 0..%d", what, values[outside][0], stop - 1
-                )
+                first = values[outside][0]
+                self._expect(False, rule, "%s %d is outside 0..%d", what, first, stop - 1)
 
     def _leave(self, row: int) -> None:
         self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
         del self._row_of[int(self._state.handle[row])]
-        self._use[row], self._stay[row] = FREE, 0
+        self._use[row] = FREE
+        self._stay[row] = 0
 
     def _enter(self, new: NewRow) -> None:
-        expect, row, length, computed = self._expect, new.row, len(new.token_ids), new.num_computed
-        expect(
-            0 <= row < self._num_rows,
-            "max_num_seqs",
-            "row %d is outside 0..%d",
-            row,
-            self._num_rows - 1,
-        )
-        expect(
-            new.handle in self._live, "only known, unfinished requests run", "handle %d", new.handle
-        )
+        row = new.row
+        handle = new.handle
+        length = len(new.token_ids)
+        longest = self._max_model_len
+        last_row = self._num_rows - 1
+        expect = self._expect
+        expect(0 <= row <= last_row, "max_num_seqs", "row %d is outside 0..%d", row, last_row)
+        expect(handle in self._live, "only known, unfinished requests run", "handle %d", handle)
         expect(self._use[row] == FREE, "a row holds one request", "row %d is in use", row)
-        expect(
-            new.handle not in self._row_of, "a request has one row", "handle %d has two", new.handle
-        )
-        expect(length <= self._max_model_len, "max_model_len", "%d tokens in row %d", length, row)
-        hit = 0 <= computed < length
-        expect(
-            hit,
-            "a hit never covers the last token",
-            "%d of %d tokens are computed",
-            computed,
-            length,
-        )
-        expect(
-            len(new.block_ids) == len(self._writer), "one block table per KV group", "row %d", row
-        )
-        for ids, table in zip(new.block_ids, self._state.block_table, strict=True):
-            expect(
-                len(ids) <= table.shape[1], "max_model_len", "row %d has %d blocks", row, len(ids)
-            )
+        expect(handle not in self._row_of, "a request has one row", "handle %d has two", handle)
+        expect(length <= longest, "max_model_len", "%d tokens in row %d", length, row)
+        hit = new.num_computed
+        rule = "a hit never covers the last token"
+        expect(0 <= hit < length, rule, "%d of %d tokens are computed", hit, length)
+        num_tables = len(new.block_ids)
+        expect(num_tables == self._num_groups, "one block table per KV group", "row %d", row)
+        most_blocks = self._state.block_table[0].shape[1]
+        for ids in new.block_ids:
+            count = len(ids)
+            expect(count <= most_blocks, "max_model_len", "row %d has %d blocks", row, count)
             self._check_range(ids, self._num_blocks, "block ids exist", "block")
-        most = new.sampling.max_tokens
-        longest = self._max_model_len if most is None else length - new.num_output + most
-        self._limit[row] = min(longest, self._max_model_len)
-        self._total[row], self._pending[row] = length, 0
-        self._use[row], self._row_of[new.handle] = RUNNING, row
+        if new.sampling.max_tokens is not None:
+            longest = min(longest, length - new.num_output + new.sampling.max_tokens)
+        self._limit[row] = longest
+        self._total[row] = length
+        self._pending[row] = 0
+        self._use[row] = RUNNING
+        self._row_of[handle] = row
         self._stays += self._num_rows
         self._stay[row] = self._stays + row
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
-        row, group, block = output.new_block_row, output.new_block_group, output.new_block_id
-        self._expect(
-            len(row) == len(group) == len(block), "columns of a step have one length", "new blocks"
-        )
+        row = output.new_block_row
+        group = output.new_block_group
+        block = output.new_block_id
+        is_equal = len(row) == len(group) == len(block)
+        self._expect(is_equal, "columns of a step have one length", "new blocks")
         self._check_range(row, self._num_rows, "max_num_seqs", "row")
-        self._check_range(group, len(self._writer), "one block table per KV group", "group")
+        self._check_range(group, self._num_groups, "one block table per KV group", "group")
         self._check_range(block, self._num_blocks, "block ids exist", "block")
 
     def _advance(self, output: SchedulerOutput) -> Spans:
@@ -186,16 +181,13 @@ class StepValidator:
             raise ContractViolation(self._plugin, self._step_id, "max_model_len", longest) from None
 
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
-        row, _, seq_lens = spans
+        row = spans.row
+        seq_lens = spans.seq_lens
         running = self._use[row] == RUNNING
         if np.count_nonzero(running) < len(row):
             idle = row[~running].tolist()
-            self._expect(
-                False,
-                "only running rows are scheduled",
-                "rows %s are free, or their requests ended",
-                idle,
-            )
+            rule = "only running rows are scheduled"
+            self._expect(False, rule, "rows %s are free, or their requests ended", idle)
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         total = self._total[row]
         beyond = np.count_nonzero(seq_lens > total)
@@ -204,12 +196,8 @@ class StepValidator:
         wrong = np.count_nonzero(samples != output.samples)
         self._expect(not wrong, "exactly the last token of a row samples", "samples is wrong")
         if not self._feeds_back:
-            pending = self._pending[row]
-            self._expect(
-                not np.count_nonzero(pending),
-                "no row with a pending token",
-                "feeds_back_tokens is False",
-            )
+            pending = np.count_nonzero(self._pending[row])
+            self._expect(not pending, "no row with a pending token", "feeds_back_tokens is False")
             self._pending[row] = samples
         total = total + samples
         over = total > self._limit[row]
@@ -220,29 +208,32 @@ class StepValidator:
         self._total[row] = total
 
     def _check_slots(self, group: int, spans: Spans) -> None:
-        """Every token has a slot, and nobody else writes into its block, in this step or while it is held."""
-        row, start, seq_lens = spans
-        size, table = self._state.block_size, self._state.block_table[group]
-        missing = self._state.num_blocks[group][row] * size < seq_lens
-        self._expect(
-            not np.count_nonzero(missing), "every scheduled token has a slot", "a row lacks blocks"
-        )
-        first, last = start // size, (seq_lens - 1) // size
+        """Every token has a slot, and no other row writes into its block, in this step or while it is held."""
+        row = spans.row
+        size = self._state.block_size
+        missing = np.count_nonzero(self._state.num_blocks[group][row] * size < spans.seq_lens)
+        self._expect(not missing, "every scheduled token has a slot", "a row lacks blocks")
+        first = spans.start // size
+        last = (spans.seq_lens - 1) // size
         if np.count_nonzero(first != last):
             count = last - first + 1
             shift = np.repeat(first - (np.cumsum(count) - count), count)
             row = np.repeat(row, count)
             last = np.arange(len(row)) + shift
+        table = self._state.block_table[group]
         blocks = table[row, last].astype(np.intp)
         self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
-        writer, stay = self._writer[group], self._stay[row]
+        writer = self._writer[group]
+        stay = self._stay[row]
         earlier = writer[blocks]
         for i in (earlier != stay).nonzero()[0].tolist():
             other = int(earlier[i]) % self._num_rows
-            if earlier[i] and earlier[i] == self._stay[other]:  # whoever wrote it is still there
-                held = table[other, : self._state.num_blocks[group, other]]
-                alone, clash = int(blocks[i]) not in held, "rows %d and %d share block %d"
-                self._expect(alone, "one writer per block", clash, other, row[i], blocks[i])
+            if not earlier[i] or earlier[i] != self._stay[other]:
+                continue  # the request that wrote it has left
+            held = table[other, : self._state.num_blocks[group, other]]
+            block = int(blocks[i])
+            clash = "rows %d and %d share block %d"
+            self._expect(block not in held, "one writer per block", clash, other, row[i], block)
         writer[blocks] = stay
 
     def _distinct(self, indexes: np.ndarray[Any, np.dtype[np.integer[Any]]]) -> bool:

@@ -1,21 +1,22 @@
-"""The loop of one engine among several: reports its load, and with lockstep steps in waves. Engine process.
+"""An engine's connection to the coordinator: reports its load, and keeps it in step with the others. Engine process.
 
 In a *wave* all engines step, those without work on dummy steps, because the model's expert layers span their ranks.
-Every `data_parallel_sync_steps` steps each asks the coordinator whether anybody has work and waits for the answer, so
-that all stop at the same step.
+Every `data_parallel_sync_steps` steps each engine asks the coordinator whether any of them has work, and waits for the
+verdict, so that all stop at the same step.
 """
 
 from __future__ import annotations
 
 import contextlib
 import time
+from collections.abc import Callable
 
 import msgspec
 import zmq
 
-from tenonry.engine.core import News
-from tenonry.engine.loop import EngineLoop, curve_of
+from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, LaunchError
+from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.messages import (
     CoordinatorOrder,
@@ -25,32 +26,46 @@ from tenonry.messages import (
     WaveSync,
     WaveVerdict,
 )
-from tenonry.plugin.plan import PluginPlan, load_class
-from tenonry.transport.sockets import make_socket
+from tenonry.plugin.plan import load_class
+from tenonry.transport.keys import keys_of
+from tenonry.transport.sockets import Context, make_socket
 
 REPORT_EVERY_S = 0.05
-ANSWER_POLL_MS = 100
+VERDICT_POLL_MS = 100
 CONNECT_TIMEOUT_MS = 10_000
 
 
-class DataParallelLoop(EngineLoop):
-    """Adds the coordinator's sockets to the loop."""
+class CoordinatorClient:
+    """What the loop of one engine among several calls: after each step, with each send, for each request.
+
+    `must_step`: a wave runs, so this engine steps even without work. `keeps_waiting()` says whether to go on waiting
+    for a verdict. Raises ConfigError for a worker without dummy steps where engines step together, LaunchError when
+    the coordinator does not answer: both before a model is loaded.
+    """
 
     def __init__(
-        self, context: zmq.Context[zmq.Socket[bytes]], spec: EngineSpec, metadata: HandshakeMetadata
+        self,
+        context: Context,
+        spec: EngineSpec,
+        metadata: HandshakeMetadata,
+        worker: PluginRecord,
+        sync_steps: int,
+        keeps_waiting: Callable[[], bool],
     ) -> None:
-        # Whatever stands in the way is found before a model is loaded.
-        addresses, curve = metadata.addresses, curve_of(spec)
+        self._index = spec.engine_index
+        self._keeps_waiting = keeps_waiting
         self._lockstep = bool(metadata.parallel_config.get("lockstep"))
-        worker = PluginPlan.decode(spec.plan_text).get("worker")
+        self._sync_steps = sync_steps
         if self._lockstep and "dummy_batch" not in load_class(worker).capabilities:
             raise ConfigError(
                 f"the engines of this model step together, and worker '{worker.name}' has no dummy steps"
             )
-        self._orders = make_socket(
+        curve = keys_of(spec.curve_keys)
+        addresses = metadata.addresses
+        self.orders = make_socket(
             context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve
         )
-        self._orders.subscribe(b"")
+        self.orders.subscribe(b"")
         self._reports = make_socket(
             context,
             zmq.PUSH,
@@ -61,78 +76,78 @@ class DataParallelLoop(EngineLoop):
         )
         if not self._reports.poll(CONNECT_TIMEOUT_MS, zmq.POLLOUT):
             raise LaunchError("the coordinator cannot be reached")
-        super().__init__(context, spec, metadata)
-        self._wave, self._is_running, self._step, self._passes = (
-            0,
-            False,
-            0,
-            0,
-        )  # nothing starts a wave but lockstep
-        self._last_counts, self._report_due = (0, 0), 0.0
-        self._order_decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
-        self._ports.listen(self._orders)
-        self._report(EngineLoad(self._index))
+        self.must_step = False  # without lockstep no wave is ever started
+        self._wave = 0
+        self._step = 0
+        self._num_passes = 0
+        self._reported = (0, 0)
+        self._report_due = 0.0
+        self._decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
 
-    def _turn(self) -> bool:
-        if self._is_running and not self.core.has_work():
-            self._drain()
-            if self._stop_at is None and not self.core.has_work():
-                self._send(self.core.attach_stats({}, idle=True))
-                self._stepped()
-                return True
-        return super()._turn()
+    def receive(self) -> None:
+        """Follow the orders that have arrived."""
+        while self.orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
+            order = self._decoder.decode(self.orders.recv())
+            if not isinstance(order, WaveStart) or order.exclude_index == self._index:
+                continue
+            if order.wave >= self._wave:
+                self._wave = order.wave
+                self.must_step = True
 
-    def _drain(self) -> None:
-        while self._orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-            order = self._order_decoder.decode(self._orders.recv())
-            if (
-                isinstance(order, WaveStart)
-                and order.exclude_index != self._index
-                and order.wave >= self._wave
-            ):
-                self._wave, self._is_running = order.wave, True
-        super()._drain()
+    def on_request(self, wave: int = 0) -> None:
+        """A request of `wave` arrived. The other engines may have been woken for it, so this one steps as well, even
+        if the request was refused or could not be read.
 
-    def _arrived(self, wave: int = 0) -> None:
-        """The others were woken for it, so we step, too, even if it was refused or could not be read.
-
-        It may know of a newer wave, or its front end may have missed that ours is newer.
+        The request may know of a newer wave, or its front end may not know yet that this engine's is newer.
         """
-        if self._lockstep and not self._is_running and wave <= self._wave:
+        if self._lockstep and not self.must_step and wave <= self._wave:
             self._report(WaveStart(self._wave, self._index))
-        self._wave, self._is_running = max(self._wave, wave), self._lockstep
+        self._wave = max(self._wave, wave)
+        self.must_step = self._lockstep
 
-    def _send(self, news: News) -> None:
-        """Our load goes with it, when it changed, and at most every 50 ms while there is work."""
-        super()._send(news)
-        counts, now = self.core.request_counts(), time.monotonic()
-        if counts != self._last_counts and (now >= self._report_due or not any(counts)):
-            self._last_counts, self._report_due = counts, now + REPORT_EVERY_S
-            self._report(EngineLoad(self._index, *counts))
-
-    def _stepped(self) -> None:
-        """Count a step of the wave, in which every model runs; at every nth one ask whether anybody has work."""
-        before, self._passes = self._passes, self.core.num_passes
-        if not self._is_running:
+    def on_send(self, core: EngineCore) -> None:
+        """Report the load when it changed, at most every 50 ms while there is work."""
+        counts = core.request_counts()
+        if counts == self._reported:
             return
-        if before == self._passes:  # a turn may merely collect a result, or take leave of rows
-            self.core.call_workers("execute_dummy_batch")
-        self._step += 1
-        if self._step % self.config.data_parallel_sync_steps == 0:
-            self._report(WaveSync(self._index, self._wave, self._step, self.core.has_work()))
-            if not self._has_anybody_work():
-                self._wave, self._is_running, self._step = self._wave + 1, False, 0
+        now = time.monotonic()
+        if now >= self._report_due or not any(counts):
+            self._report_due = now + REPORT_EVERY_S
+            self.report_load(*counts)
 
-    def _has_anybody_work(self) -> bool:
-        """The coordinator's answer. Waiting for it, an engine hears of its own end only."""
-        while self._failure is None and self._stop_at is None:
-            self.pulse.beat()
-            if self._orders.poll(ANSWER_POLL_MS):
-                order = self._order_decoder.decode(self._orders.recv())
+    def report_load(self, num_running: int, num_waiting: int) -> None:
+        self._reported = (num_running, num_waiting)
+        self._report(EngineLoad(self._index, num_running, num_waiting))
+
+    def on_step(self, core: EngineCore) -> None:
+        """Count a step of the wave; every `data_parallel_sync_steps` steps, ask whether any engine has work.
+
+        In each step of a wave the model runs. A turn that only collected a result, or only removed rows, is completed
+        by a dummy step.
+        """
+        num_passes = self._num_passes
+        self._num_passes = core.num_passes
+        if not self.must_step:
+            return
+        if num_passes == core.num_passes:
+            core.call_workers("execute_dummy_batch")
+        self._step += 1
+        if self._step % self._sync_steps == 0:
+            self._report(WaveSync(self._index, self._wave, self._step, core.has_work()))
+            if not self._is_work_left():
+                self._wave += 1
+                self.must_step = False
+                self._step = 0
+
+    def _is_work_left(self) -> bool:
+        """The coordinator's verdict; True when this engine is about to end."""
+        while self._keeps_waiting():
+            if self.orders.poll(VERDICT_POLL_MS):
+                order = self._decoder.decode(self.orders.recv())
                 if isinstance(order, WaveVerdict) and order.wave == self._wave:
                     return order.unfinished
         return True
 
     def _report(self, message: msgspec.Struct) -> None:
-        with contextlib.suppress(zmq.Again):  # the coordinator is gone; whoever started it knows
+        with contextlib.suppress(zmq.Again):  # it is gone; the process that started it notices
             self._reports.send(msgspec.msgpack.encode(message), zmq.NOBLOCK)

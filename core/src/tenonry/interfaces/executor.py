@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
@@ -19,7 +19,8 @@ from tenonry.step import SchedulerOutput, StepFuture
 @dataclass(slots=True)
 class ExecutorContext(PluginContext):
     """All that an executor may know. `worker_target` is "module:Class", for ranks in other processes;
-    `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children.
+    `worker_class` the class itself, for a rank in this one; `plan_text` the plugin plan to hand to children;
+    `engine_id` the name that the KV connectors of this engine share, for the context of every worker.
     """
 
     model: ModelInfo
@@ -29,6 +30,7 @@ class ExecutorContext(PluginContext):
     worker_target: str = ""
     worker_options: BaseModel = NO_OPTIONS
     engine_index: int = 0
+    engine_id: str = ""
     plan_text: str = ""
     kv_connector: Any = None
 
@@ -78,15 +80,24 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     @abstractmethod
     def call(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported."""
+        """Call a worker method of the allow-list on every rank; one result per rank. Raises Unsupported.
+
+        `kwargs` is given only when it is not empty, so an executor that has no such parameter works without it.
+        """
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         """Call `callback(reason)`, from any thread, when a rank dies. One-process executors never do."""
 
     def check_health(self) -> None:
-        """Raise if a rank cannot compute."""
+        """Raise if a rank cannot compute. With ranks in other processes, raise TimeoutError for one that does not
+        answer in time (10 s in `mp` and `ray`), so that a hung rank cannot hang the caller.
+        """
 
     def resolved_plugins(self) -> dict[str, str]:
         """What the workers' own extension points resolved to, from the first rank."""

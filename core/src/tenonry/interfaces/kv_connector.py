@@ -16,6 +16,7 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.request import Request
+from tenonry.step import SchedulerOutput
 
 
 class KVConnectorRole(enum.Enum):
@@ -39,7 +40,12 @@ class BlockStore(Protocol):
 
 @dataclass(slots=True)
 class KVConnectorContext(PluginContext):
-    """All that a connector may know. `engine_id` is unique per data-parallel rank over all nodes."""
+    """All that a connector may know.
+
+    `engine_id` names one engine in one run: a random part, made when the engine is built, and the engine's index
+    ("1f0c…_dp0"). No two engines share it, whatever instance or node they belong to, and one that restarts gets
+    another. The scheduler half and the worker halves of an engine have the same.
+    """
 
     model: ModelInfo
     role: KVConnectorRole
@@ -47,6 +53,53 @@ class KVConnectorContext(PluginContext):
     engine_id: str
     kv_cache: KVCacheConfig | None = None
     rank: int = 0
+
+
+class RankTransfers:
+    """Merges what `poll` said on each rank of an engine; for executors of several ranks, which report the outcome.
+
+    A transfer that a request waits for ends once every rank has named it, because a rank that has not may still use
+    its blocks: it is done if all ranks said so, and failed if one did. A load within one step is named only by ranks
+    where it failed, so for a request in a row it fails with the first of them.
+    """
+
+    def __init__(self, num_ranks: int) -> None:
+        self._num_ranks = num_ranks
+        self._handle_of: dict[int, int] = {}  # by row
+        self._failed_of: dict[int, dict[int, bool]] = {}  # handle → rank → whether it failed there
+        self._done: list[int] = []
+        self._failed: list[int] = []
+
+    def launched(self, output: SchedulerOutput) -> None:
+        """A step was sent to the ranks."""
+        for row in output.gone.tolist():
+            self._handle_of.pop(row, None)
+        self._handle_of.update({new.row: new.handle for new in output.new})
+
+    def add(self, rank: int, done: Iterable[int], failed: Iterable[int]) -> None:
+        """What one rank said."""
+        for handle in done:
+            self._named(rank, handle, is_failed=False)
+        for handle in failed:
+            if handle not in self._handle_of.values():
+                self._named(rank, handle, is_failed=True)
+            elif handle not in self._failed:
+                self._failed.append(handle)
+
+    def _named(self, rank: int, handle: int, *, is_failed: bool) -> None:
+        failed_of = self._failed_of.setdefault(handle, {})
+        failed_of[rank] = is_failed
+        if len(failed_of) == self._num_ranks:
+            del self._failed_of[handle]
+            ended = self._failed if any(failed_of.values()) else self._done
+            ended.append(handle)
+
+    def take(self) -> tuple[list[int], list[int]]:
+        """(done, failed) since the last call, for `ModelRunnerOutput.transfers_done` and `transfers_failed`."""
+        ended = self._done, self._failed
+        self._done = []
+        self._failed = []
+        return ended
 
 
 class KVConnector(Plugin[KVConnectorContext], ABC):
@@ -102,7 +155,7 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
 
         A request whose `match` said "more than one step", or whose `finished` said True, waits until it is named here;
         one that waits for a load does so only as long as the scheduler likes (300 s by default). Blocks of a transfer
-        that never ends are never used again.
+        that never ends are never used again. With several ranks every rank names the transfer once (`RankTransfers`).
         """
         return (), ()
 

@@ -20,7 +20,7 @@ from tenonry.info import PluginRecord
 from tenonry.interfaces.kv_connector import KVConnector
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig
-from tenonry.messages import EngineCoreOutputs
+from tenonry.messages import OutputsByClient
 from tenonry.outputs import FinishReason
 from tenonry.point import Point
 from tenonry.request import Request
@@ -96,8 +96,8 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     @abstractmethod
     def update_from_output(
         self, output: SchedulerOutput, result: ModelRunnerOutput
-    ) -> dict[int, EngineCoreOutputs]:
-        """Take in the result of a step that `schedule` made. Returns the news per client index."""
+    ) -> OutputsByClient:
+        """Apply the result of a step that `schedule` made. Returns the outputs by client index."""
 
     @abstractmethod
     def has_requests(self) -> bool:

@@ -5,8 +5,9 @@ The module that holds a worker class must import quickly; torch and friends are 
 
 from __future__ import annotations
 
+import inspect
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -24,13 +25,14 @@ class WorkerContext(PluginContext):
     `rank` is the rank within the engine (0 … world_size−1) and `local_rank` the index of its device on the node.
     `rendezvous` is the URL where the ranks meet: `file://…` on one node, `tcp://host:port` across nodes, "" for one
     rank and for the rank that opens one (`open_rendezvous`). `kv_connector` is the plan's entry of the KV connector,
-    whose worker half this rank builds, or None.
+    whose worker half this rank builds, or None; `engine_id` is for the context of that half.
     """
 
     model: ModelInfo
     _: KW_ONLY
     max_model_len: int
     engine_index: int = 0
+    engine_id: str = ""
     rank: int = 0
     local_rank: int = 0
     rendezvous: str = ""
@@ -43,6 +45,18 @@ class WorkerContext(PluginContext):
     @property
     def pp_rank(self) -> int:
         return self.rank // self.config.tensor_parallel_size
+
+
+def bind_arguments(
+    method: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> inspect.BoundArguments:
+    """The arguments as `method` would take them. Raises TypeError that names the method and what it takes."""
+    signature = inspect.signature(method)
+    try:
+        return signature.bind(*args, **kwargs)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "no arguments"
+        raise TypeError(f"{method.__name__}: {error}; it takes {takes}") from None
 
 
 class Worker(Plugin[WorkerContext], ABC):
@@ -100,14 +114,21 @@ class Worker(Plugin[WorkerContext], ABC):
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """Apply the step's changes, compute, sample. All K/V of a layer is written before any row reads it."""
 
-    def call(self, method: str, args: Sequence[Any] = ()) -> Any:
-        """Run a method of `rpc_methods` by name. Raises Unsupported for any other."""
+    def call(
+        self, method: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run a method of `rpc_methods` by name.
+
+        Raises Unsupported for any other name, TypeError for arguments that the method does not take.
+        """
         if method not in self.rpc_methods:
             raise Unsupported(
                 f"worker {type(self).__name__} does not support '{method}'; "
                 f"it supports {sorted(self.rpc_methods) or 'no calls'}"
             )
-        return getattr(self, method)(*args)
+        called = getattr(self, method)
+        bound = bind_arguments(called, args, kwargs or {})
+        return called(*bound.args, **bound.kwargs)
 
     def resolved_plugins(self) -> dict[str, str]:
         """What this worker's own extension points resolved to: kind → name with version. Asked after `warm_up`."""

@@ -1,4 +1,4 @@
-"""What `python -m tenonry.launch.child` runs: reads its role from standard input, ties its life to the parent's, goes.
+"""What `python -m tenonry.launch.child` runs: reads its role from standard input, ends with its parent, runs the role.
 
 The message is JSON text: name, role ("module:function"), payload (texts for the role), sys_path, lifeline (a file
 descriptor that closes when the parent ends), parent (its pid, or 0), removes (a folder, or nothing).
@@ -27,17 +27,15 @@ EXIT_PARENT_DIED = 70  # EX_SOFTWARE
 def main() -> int:
     """Run one role; returns the exit status."""
     text = sys.stdin.buffer.read()
-    if not text:  # the parent was told to end while it started us
+    if not text:  # the parent ended while it started this process
         return EXIT_PARENT_DIED
     message: dict[str, Any] = json.loads(text)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
-        signal.signal(
-            number, signal.SIG_IGN
-        )  # they reach the whole group; the parent decides what they mean
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent held them back until now
+        signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the parent decides
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())  # the parent had blocked them until now
     _tie_to_parent(message["lifeline"], message["parent"], message["removes"])
     known = set(sys.path)
     sys.path.extend(entry for entry in message["sys_path"] if entry not in known)
@@ -48,7 +46,7 @@ def main() -> int:
 
     setproctitle(f"tenonry: {message['name']}")
     configure_logging(message["name"])
-    gc.disable()  # what modules make while they are imported stays: no collection needs to look at it, now or later
+    gc.disable()  # objects of modules are permanent: collecting while importing is wasted
     role = pkgutil.resolve_name(message["role"])
     gc.freeze()
     gc.enable()
@@ -56,7 +54,7 @@ def main() -> int:
 
 
 def _tie_to_parent(lifeline: int, parent: int, removes: str) -> None:
-    """End when the parent does: the kernel's signal where it is exact, and the end of the lifeline in any case."""
+    """End when the parent does: by the kernel's signal where it is exact, and by the lifeline in any case."""
     if parent and sys.platform == "linux":
         with contextlib.suppress(OSError, AttributeError):
             ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)

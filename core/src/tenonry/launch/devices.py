@@ -14,15 +14,16 @@ VARIABLE = "CUDA_VISIBLE_DEVICES"
 def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
     """The variables for the engine of `local_rank` on this node: GPUs [rank × ranks per engine, … + ranks per engine).
 
-    Empty where there is nothing to share out: one engine, which takes the first GPUs, a CPU, no GPU. Raises LaunchError
-    when there are too few.
+    Empty where there is nothing to distribute: one engine, which takes the first GPUs, a CPU, no GPU. Raises
+    LaunchError when there are too few.
     """
     if config.device == "cpu" or (config.data_parallel_size == 1 and local_rank == 0):
         return {}
     visible = visible_devices()
     if not visible and config.device == "auto":
         return {}
-    first, last = local_rank * config.world_size, (local_rank + 1) * config.world_size
+    first = local_rank * config.world_size
+    last = first + config.world_size
     if last > len(visible):
         wanted = f"GPU {first}" if last == first + 1 else f"GPUs {first} to {last - 1}"
         raise LaunchError(
@@ -33,7 +34,7 @@ def device_environment(config: EngineConfig, local_rank: int) -> dict[str, str]:
 
 
 def visible_devices() -> list[str]:
-    """GPUs that this process may use, by number or name; nothing is imported or initialised for it."""
+    """GPUs that this process may use, by number or name, without importing or initialising a library."""
     chosen = os.environ.get(VARIABLE)
     if chosen is not None:
         return [part.strip() for part in chosen.split(",") if part.strip()]

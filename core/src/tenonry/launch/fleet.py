@@ -1,7 +1,7 @@
-"""The engines of one instance: launched, shaken hands with, watched, added and removed. Front end or supervisor.
+"""The engines of one instance: launched, connected by a handshake, watched, added and removed. Front end or supervisor.
 
-Sockets meet in *rounds*: each start has a folder of its own for them, which is removed once all are connected, so that
-a crash leaves no file behind.
+Each start has a run directory of its own for its sockets, which is removed once all are connected, so that a crash
+leaves no file behind.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tenonry.plugin.manager import build_plugin
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys, read_keys
-from tenonry.transport.sockets import endpoint, make_socket, tcp_address
+from tenonry.transport.sockets import Context, Socket, endpoint, make_socket, tcp_address
 
 logger = logging.getLogger(__name__)
 COORDINATOR = "coordinator"
@@ -36,11 +36,11 @@ ANSWER_BYTES = 4096
 
 
 class EngineFleet:
-    """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends unasked, from
-    any thread.
+    """Starts engines and owns them. `on_death(engine index, reason)` is called once for each that ends by itself,
+    from any thread.
 
-    `engines` are those that are ready; `dead` those that ended unasked, with the reason. `coordinated`: run a
-    coordinator, which several front ends and models that need lockstep have to have.
+    `engines` are those that are ready; `dead` those that ended by themselves, with the reason. `coordinated`: run a
+    coordinator, as several front ends and models that need lockstep require. Raises ConfigError.
     """
 
     COORDINATOR = -1
@@ -54,30 +54,43 @@ class EngineFleet:
         *,
         coordinated: bool = False,
     ) -> None:
-        self._config, self._model, self._plan, self._on_death = config, model, plan, on_death
+        if model.needs_lockstep and config.data_parallel_rank is not None:
+            raise ConfigError(
+                f"the engines of {model.name} step together, and data_parallel_rank={config.data_parallel_rank} starts "
+                "one of them alone; give --data-parallel-size without --data-parallel-rank"
+            )
+        self._config = config
+        self._model = model
+        self._plan = plan
+        self._on_death = on_death
         self.engines: dict[int, EngineFacts] = {}
         self.dead: dict[int, str] = {}
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
-        self._epoch, self._closing, self._lock = 0, False, threading.Lock()
+        self._epoch = 0
+        self._closing = False
+        self._lock = threading.Lock()
         self._starting = threading.Lock()  # held while engines are started
+        self._coordinator_directory: RunDirectory | None = None
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._helpers = Supervisor()
         self._helpers.on_exit(self._on_exit)
         self._launcher.on_exit(self._on_exit)
-        local = config.data_parallel_size_local
-        self.is_local = self._launcher.host() is None and (
-            local is None or local >= config.data_parallel_size
+        host = self._launcher.host()
+        size = config.data_parallel_size
+        num_local = (
+            size if config.data_parallel_size_local is None else config.data_parallel_size_local
         )
-        self._host = self._launcher.host() or config.data_parallel_address
+        self.is_local = host is None and num_local >= size
+        self._host = host or config.data_parallel_address
         self.curve = None if self.is_local else _keys(config)
         self._coordinated = coordinated or model.needs_lockstep
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self._context: Context = zmq.Context()
         self._nodes = NodeWatch(self.lost)
 
-    # ------------------------------------------------------------------ rounds
-    def meeting(self) -> RunDirectory:
-        """A folder for the sockets of one round; close it once all are connected. Raises LaunchError after the end."""
+    # ------------------------------------------------------------------ start
+    def run_directory(self) -> RunDirectory:
+        """A folder for sockets; close it once all are connected. Raises LaunchError after `shutdown`."""
         self._check_open()
         return RunDirectory()
 
@@ -85,59 +98,62 @@ class EngineFleet:
         if self._closing:
             raise LaunchError("the engines were shut down while more were started")
 
-    def address(self, meeting: RunDirectory, port: int = 0) -> str:
-        """Where a socket may bind: a new file of the meeting, or any free TCP port of this node."""
-        return meeting.address() if self.is_local else tcp_address(self._host, port)
+    def address(self, directory: RunDirectory, port: int = 0) -> str:
+        """Where a socket may bind: a new file in the directory, or any free TCP port of this node."""
+        return directory.address() if self.is_local else tcp_address(self._host, port)
 
     def start(self, indexes: Sequence[int], addresses: EngineZmqAddresses) -> list[EngineFacts]:
         """Start engines, which connect to `addresses`, and return when they are ready.
 
         Raises LaunchError or ConfigError.
         """
-        with self._starting, contextlib.closing(self.meeting()) as meeting:
-            address = self.address(
-                meeting, 0 if self.engines else self._config.data_parallel_rpc_port
+        with self._starting, contextlib.closing(self.run_directory()) as directory:
+            port = 0 if self.engines else self._config.data_parallel_rpc_port
+            socket = make_socket(
+                self._context,
+                zmq.ROUTER,
+                self.address(directory, port),
+                bind=True,
+                curve=self.curve,
             )
-            socket = make_socket(self._context, zmq.ROUTER, address, bind=True, curve=self.curve)
             try:
-                self._epoch += 1
-                self.stop([index for index in indexes if self.dead.pop(index, None)])
-                local = (
-                    None if self.engines else self._config.data_parallel_size_local
-                )  # who joins is started here
-                engines = [
-                    CoreEngine(index, local is None or place < local)
-                    for place, index in enumerate(indexes)
-                ]
-                specs = [
-                    self._spec(engine.index, endpoint(socket)) for engine in engines if engine.local
-                ]
-                if self._coordinated and self.coordinator is None:
-                    self.coordinator = self._start_coordinator()
-                self._launcher.start(specs)
-                facts = self._run_handshake(socket, engines, addresses)
-                check_alike([*self.engines.values(), *facts])
+                facts = self._start(socket, indexes, addresses)
             except BaseException:
                 self.stop(indexes)
                 socket.close()
                 raise
-            self.engines |= {one.index: one for one in facts}
-            self.remote |= {engine.index for engine in engines if not engine.local}
-            if all(engine.local for engine in engines):
-                socket.close()
-            else:
-                self._nodes.start(socket)
-            for (
-                name,
-                code,
-            ) in (
-                self.finished().items()
-            ):  # one may have ended just now, when nobody took it for an engine
+            # One may have ended just now, before its end counted as that of a running engine.
+            for name, code in self.finished().items():
                 self._on_exit(name, 0, code)
             return facts
 
+    def _start(
+        self, socket: Socket, indexes: Sequence[int], addresses: EngineZmqAddresses
+    ) -> list[EngineFacts]:
+        self._epoch += 1
+        self.stop([index for index in indexes if self.dead.pop(index, None)])
+        # Engines that join a running instance are always started by this node.
+        num_local = None if self.engines else self._config.data_parallel_size_local
+        engines = [
+            CoreEngine(index, num_local is None or place < num_local)
+            for place, index in enumerate(indexes)
+        ]
+        local = [engine for engine in engines if engine.local]
+        if self._coordinated and self.coordinator is None:
+            self.coordinator = self._start_coordinator()
+        self._launcher.start([self._spec(engine.index, endpoint(socket)) for engine in local])
+        facts = self._run_handshake(socket, engines, addresses)
+        check_alike([*self.engines.values(), *facts])
+        self.engines |= {engine.index: engine for engine in facts}
+        self.remote |= {engine.index for engine in engines if not engine.local}
+        if len(local) == len(engines):
+            socket.close()
+        else:
+            self._nodes.start(socket)
+        return facts
+
     def _run_handshake(
-        self, socket: zmq.Socket[bytes], engines: list[CoreEngine], addresses: EngineZmqAddresses
+        self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
         if self.coordinator is not None and self.COORDINATOR not in self.dead:
             addresses = msgspec.structs.replace(
@@ -156,7 +172,7 @@ class EngineFleet:
         return handshake.run(lambda: self._ended(engines), self._config.start_timeout)
 
     def _ended(self, engines: Sequence[CoreEngine]) -> dict[str, int]:
-        """Processes that a start waits for and that are gone. Raises LaunchError if nobody waits any more."""
+        """Processes that a start waits for and that have ended. Raises LaunchError after `shutdown`."""
         self._check_open()
         names = {f"engine {engine.index}" for engine in engines}
         return {
@@ -166,23 +182,23 @@ class EngineFleet:
         }
 
     def _start_coordinator(self) -> EngineZmqAddresses:
-        """Its sockets are found by engines that come later, too: their folder is removed when it ends."""
-        self._coordinator_meeting = meeting = self.meeting()
+        """Engines that join later connect to it as well, so its directory stays until it ends."""
+        self._coordinator_directory = directory = self.run_directory()
         ours, theirs = socketpair()
         payload = {
-            "address": self.address(meeting),
+            "address": self.address(directory),
             "answer": str(theirs.fileno()),
             "lockstep": "yes" if self._model.needs_lockstep else "",
             "curve_keys": "" if self.curve is None else self.curve.encode(),
         }
         with ours:
-            with theirs:  # from then on only the child has it: if it ends, `recv` does
+            with theirs:  # then only the child holds it, so `recv` returns when the child ends
                 self._helpers.start(
                     COORDINATOR,
                     COORDINATOR_ROLE,
                     payload,
                     pass_fds=[theirs.fileno()],
-                    removes=meeting.path,
+                    removes=directory.path,
                 )
             ours.settimeout(self._config.start_timeout)
             with contextlib.suppress(TimeoutError):
@@ -211,37 +227,34 @@ class EngineFleet:
         return {**self._launcher.pids(), **self._helpers.pids()}
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
-        """A watcher's thread: a process is gone."""
-        index = (
-            int(name.removeprefix("engine ")) if name.startswith("engine ") else self.COORDINATOR
-        )
+        """A process has ended. Called in a watcher's thread."""
+        kind, _, number = name.partition(" ")
+        index = int(number) if kind == "engine" else self.COORDINATOR
         self.lost(index, f"{name} (pid {pid}) ended with {describe_exit(code)}")
 
     def lost(self, index: int, reason: str) -> None:
-        """An engine is gone; the first reason counts. From any thread. Engines that step together go together."""
+        """An engine is dead; the first reason counts. From any thread. Engines that step together end together."""
         with self._lock:
-            # While the first ones start there are none yet, and `_ended` looks.
-            if (
-                self._closing
-                or not self.engines
-                or index not in {*self.engines, self.COORDINATOR} - {*self.dead}
-            ):
+            # While the first engines start, `_ended` looks for processes that are gone.
+            if self._closing or not self.engines:
+                return
+            if index in self.dead or index not in {*self.engines, self.COORDINATOR}:
                 return
             self.dead[index] = reason
         self.engines.pop(index, None)
         if index != self.COORDINATOR:
             self._on_death(index, reason)
         elif not self._model.needs_lockstep:
-            self._coordinator_meeting.close()
+            self._close_coordinator_directory()
             logger.error(
-                "%s; requests are still served, but front ends know only of their own load", reason
+                "%s; requests are still served, but front ends know only their own load", reason
             )
         if self._model.needs_lockstep:
             for other in list(self.engines):
                 self.lost(other, f"{reason}, and engine {other} steps only together with it")
 
     def stop(self, indexes: Iterable[int], timeout: float = STOP_TIMEOUT_S) -> None:
-        """Stop engines that nobody needs any more."""
+        """Stop engines for good; `on_death` is not called for them."""
         leaving = list(indexes)
         for index in leaving:
             self.engines.pop(index, None)
@@ -252,33 +265,36 @@ class EngineFleet:
         if self._closing:
             return
         self._closing = True
-        if self._starting.acquire(
-            timeout=timeout
-        ):  # a start sees it, stops what it started and leaves the sockets
+        # A start that is under way sees `_closing`, stops what it started and closes its sockets.
+        if self._starting.acquire(timeout=timeout):
             self._starting.release()
         self._nodes.close()
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
-        if self.coordinator is not None:
-            self._coordinator_meeting.close()
+        self._close_coordinator_directory()
         self._context.destroy(linger=0)
+
+    def _close_coordinator_directory(self) -> None:
+        if self._coordinator_directory is not None:
+            self._coordinator_directory.close()
 
 
 def check_alike(engines: Sequence[EngineFacts]) -> None:
-    """A request must fit any engine alike. Raises ConfigError that names two that differ."""
+    """A request must fit every engine alike. Raises ConfigError that names two that differ."""
     first = engines[0]
     for other in engines[1:]:
         for name in ("block_size", "max_model_len"):
-            one, two = getattr(first, name), getattr(other, name)
-            if one != two:
+            expected = getattr(first, name)
+            found = getattr(other, name)
+            if found != expected:
                 raise ConfigError(
-                    f"engine {first.index} has {name} {one}, engine {other.index} has {two}; give "
-                    f"--{name.replace('_', '-')} {min(one, two)} to all"
+                    f"engine {first.index} has {name} {expected}, engine {other.index} has {found}; give "
+                    f"--{name.replace('_', '-')} {min(expected, found)} to all"
                 )
 
 
 def _keys(config: EngineConfig) -> CurveKeys:
-    """Those of the key file, which nodes share; else new ones, which a launcher hands to its engines."""
+    """The keys of the key file, which nodes share; else new ones, which a launcher hands to its engines."""
     if config.auth_key_file is not None:
         return read_keys(config.auth_key_file)
     if config.launcher.name == "process":

@@ -25,12 +25,12 @@ from tenonry.messages import (
     ReadyMessage,
 )
 from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.sockets import engine_identity, engine_index_of
+from tenonry.transport.sockets import Socket, engine_identity, engine_index_of
 
 logger = logging.getLogger(__name__)
 POLL_MS = 100
 REPORT_EVERY_S = 10.0
-LAST_WORDS_S = 1.0
+EXIT_GRACE_S = 1.0  # for the last message of a process that ended
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 
 
@@ -61,26 +61,28 @@ class Handshake:
 
     def __init__(
         self,
-        socket: zmq.Socket[bytes],
+        socket: Socket,
         engines: list[CoreEngine],
         metadata: HandshakeMetadata,
         plan: PluginPlan,
         nodes: NodeWatch | None = None,
     ) -> None:
-        self._nodes = nodes  # hears what nodes say of their engines meanwhile
+        self._nodes = nodes  # takes the reports that nodes send meanwhile
         self._engines = {engine.identity: engine for engine in engines}
-        self._socket, self._metadata, self._give_up = socket, metadata, math.inf
-        self._versions, self._plugins = plan.versions(), plan.of_engines()
+        self._socket = socket
+        self._metadata = metadata
+        self._give_up = math.inf
+        self._versions = plan.versions()
+        self._plugins = plan.of_engines()
         self._decoder = msgspec.msgpack.Decoder(EngineHandshakeMessage)
 
     def run(self, finished: Callable[[], Mapping[str, int]], timeout: float) -> list[EngineFacts]:
-        """Until all are READY; returns what they said. Raises when a message is out of order, `timeout` seconds pass,
-        or a process ended: `finished()` maps the names of those to their exit codes.
+        """Until all are READY; returns their facts. Raises when a message is out of order, `timeout` seconds pass, or
+        a process ended: `finished()` maps the names of those to their exit codes.
         """
-        deadline, report = time.monotonic() + timeout, time.monotonic() + REPORT_EVERY_S
-        while pending := [
-            engine for engine in self._engines.values() if engine.state is not CoreEngineState.READY
-        ]:
+        deadline = time.monotonic() + timeout
+        report = time.monotonic() + REPORT_EVERY_S
+        while pending := self._pending():
             now = time.monotonic()
             self._check_children(finished, now)
             names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
@@ -95,10 +97,14 @@ class Handshake:
                 self._receive()
         return [engine.facts for engine in self._engines.values() if engine.facts is not None]
 
+    def _pending(self) -> list[CoreEngine]:
+        engines = self._engines.values()
+        return [engine for engine in engines if engine.state is not CoreEngineState.READY]
+
     def _check_children(self, finished: Callable[[], Mapping[str, int]], now: float) -> None:
         if ended := finished():
-            self._give_up = min(self._give_up, now + LAST_WORDS_S)
-            # A last message of the dead one says more than its exit code.
+            self._give_up = min(self._give_up, now + EXIT_GRACE_S)
+            # The last message of a process says more than its exit code.
             if now > self._give_up or not self._socket.poll(POLL_MS):
                 exits = ", ".join(f"{name}: {describe_exit(code)}" for name, code in ended.items())
                 raise LaunchError(
@@ -125,8 +131,12 @@ class Handshake:
             raise LaunchError(
                 f"engine {engine.index} sent what is no handshake message: {error}"
             ) from None
-        side, other = ("local", "remote") if engine.local else ("remote", "local")
+        self._advance(engine, message)
+
+    def _advance(self, engine: CoreEngine, message: EngineHandshakeMessage) -> None:
+        side = "local" if engine.local else "remote"
         if message.local != engine.local:
+            other = "remote" if engine.local else "local"
             raise LaunchError(
                 f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}"
             )
@@ -135,16 +145,16 @@ class Handshake:
         if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
             self._check_hello(engine, message)
             try:
-                self._socket.send_multipart(
-                    [identity, msgspec.msgpack.encode(self._metadata)], copy=False
-                )
+                init = msgspec.msgpack.encode(self._metadata)
+                self._socket.send_multipart([engine.identity, init], copy=False)
             except zmq.ZMQError as error:
                 raise LaunchError(
                     f"engine {engine.index} said HELLO and was gone: {error.strerror}"
                 ) from error
             engine.state = CoreEngineState.CONNECTED
         elif isinstance(message, ReadyMessage) and engine.state is CoreEngineState.CONNECTED:
-            engine.facts, engine.state = message.facts, CoreEngineState.READY
+            engine.facts = message.facts
+            engine.state = CoreEngineState.READY
         else:
             kind = type(message).__name__.removesuffix("Message").upper()
             raise LaunchError(
@@ -165,7 +175,8 @@ class Handshake:
                     f"{where} has {name} {theirs}, this one has {ours}; install the same version on both"
                 )
         for kind in sorted({*self._plugins, *hello.plugins}):
-            ours, theirs = self._plugins.get(kind, "none"), hello.plugins.get(kind, "none")
+            ours = self._plugins.get(kind, "none")
+            theirs = hello.plugins.get(kind, "none")
             if ours != theirs:
                 raise LaunchError(
                     f"{where} has {kind} {theirs}, this one has {ours}; give both nodes the same flags"

@@ -14,10 +14,13 @@ from collections.abc import Callable
 import msgspec
 import zmq
 
+from tenonry.transport.sockets import Socket
+
 logger = logging.getLogger(__name__)
 NODE_IDENTITY = b"node "
 REPORT_EVERY_S = 1.0
 SILENCE_S = 5.0
+POLL_MS = 200
 
 
 class NodeReport(msgspec.Struct, array_like=True):
@@ -29,50 +32,55 @@ class NodeReport(msgspec.Struct, array_like=True):
 
 
 class NodeWatch:
-    """Listens for reports until `close`. `on_death(engine index, reason)`, from its thread."""
+    """Receives reports until `close`. `on_death(engine index, reason)` is called from its thread."""
 
     def __init__(self, on_death: Callable[[int, str], None]) -> None:
         self._on_death = on_death
-        self._last: dict[
-            bytes, tuple[float, NodeReport]
-        ] = {}  # by identity: nodes may share a host name
+        # The last report and its time, by identity: two nodes may have one host name.
+        self._last: dict[bytes, tuple[float, NodeReport]] = {}
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
         self._decoder = msgspec.msgpack.Decoder(NodeReport)
 
-    def start(self, socket: zmq.Socket[bytes]) -> None:
+    def start(self, socket: Socket) -> None:
         """Take over the bound ROUTER, and close it in the end."""
         self._thread = threading.Thread(
             target=self._run, args=(socket,), name="tenonry-nodes", daemon=True
         )
         self._thread.start()
 
-    def receive(self, socket: zmq.Socket[bytes], frames: list[bytes]) -> NodeReport | None:
-        """One report, or None if it is none; it is acknowledged, so that the node knows that we live."""
+    def receive(self, socket: Socket, frames: list[bytes]) -> NodeReport | None:
+        """One report, or None if it is none; acknowledged, so that the node knows that the front end lives."""
         try:
             report = self._decoder.decode(frames[-1])
-        except (ValueError, RecursionError) as error:  # text that is no UTF-8 is no DecodeError
+        except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
             logger.warning("dropped a report of a node: %s", error)
             return None
         self._last[frames[0]] = (time.monotonic(), report)
-        with contextlib.suppress(zmq.ZMQError):  # it said its last word, and is gone
+        with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
             socket.send_multipart([frames[0], b"ok"])
         for index, reason in report.ended.items():
             self._on_death(index, f"{reason} on node {report.node}")
         return report
 
-    def _run(self, socket: zmq.Socket[bytes]) -> None:
+    def _run(self, socket: Socket) -> None:
         while not self._stop.is_set():
-            if socket.poll(200):
+            if socket.poll(POLL_MS):
                 self.receive(socket, socket.recv_multipart())
-            now = time.monotonic()
-            for identity, (heard, report) in list(self._last.items()):
-                if now > heard + SILENCE_S:
-                    del self._last[identity]
-                    for index in report.engines:
-                        reason = f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s"
-                        self._on_death(index, reason)
+            self._check_silence()
         socket.close()
+
+    def _check_silence(self) -> None:
+        now = time.monotonic()
+        for identity, (received, report) in list(self._last.items()):
+            if now <= received + SILENCE_S:
+                continue
+            del self._last[identity]
+            for index in report.engines:
+                self._on_death(
+                    index,
+                    f"engine {index}: its node {report.node} has said nothing for {SILENCE_S:.0f} s",
+                )
 
     def close(self) -> None:
         self._stop.set()

@@ -21,20 +21,22 @@ class ProcessLauncher(Launcher):
         self._supervisor = Supervisor()
 
     def start(self, engines: list[EngineSpec]) -> None:
-        names = [f"engine {spec.engine_index}" for spec in engines]
         limit = self.context.config.step_timeout
-        limit += max(
-            1.0, limit / 10
-        )  # an executor that watches its ranks finds the one that hangs before
+        limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
         try:
-            for name, spec in zip(names, engines, strict=True):
+            for spec in engines:
                 environment = device_environment(self.context.config, spec.local_rank)
                 payload = {"spec": msgspec.json.encode(spec).decode()}
                 self._supervisor.start(
-                    name, ENGINE_ROLE, payload, silence_s=limit, environment=environment
+                    f"engine {spec.engine_index}",
+                    ENGINE_ROLE,
+                    payload,
+                    silence_s=limit,
+                    silence_hint=" (--step-timeout)",
+                    environment=environment,
                 )
         except BaseException:
-            self.stop(names)
+            self.stop([f"engine {spec.engine_index}" for spec in engines])
             raise
 
     def stop(self, names: Sequence[str], timeout: float = STOP_TIMEOUT_S) -> None:

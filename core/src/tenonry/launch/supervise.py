@@ -3,10 +3,10 @@
 No child outlives its parent: each holds the read end of a pipe whose write end only the parent has, and ends when
 that closes. Children are plain `python -P -m tenonry.launch.child`; what they run is text on standard input.
 
-A child that can hang is given a time limit for its silence and tells with a `Pulse` that it lives.
+A child that can hang sends a `Heartbeat`, and is killed when it has been silent for too long.
 
-Signals that reach a whole group of processes (a terminal's, systemd's) mean nothing to a child, whose parent got them,
-too, and decides; it ends its children by STOP_SIGNAL.
+A child ignores the signals that reach a whole group of processes (a terminal's, systemd's): its parent received them
+as well and decides what they mean. The parent ends its children by STOP_SIGNAL.
 """
 
 from __future__ import annotations
@@ -37,18 +37,21 @@ STOP_SIGNAL = signal.SIGUSR1  # parent to child: finish and end; twice: end
 GROUP_SIGNALS = (signal.SIGHUP, signal.SIGINT, signal.SIGTERM)
 # numpy starts a thread per core when it is imported, for matrices that no child of ours multiplies with it.
 CHILD_DEFAULTS = {"OPENBLAS_NUM_THREADS": "1"}
-BEAT_S = 0.5
+HEARTBEAT_S = 0.5
 ExitCallback = Callable[[str, int, int], None]
 
 
 class Child:
-    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end is asked for.
-    `parent`: the process that may ask for it, which one that this one forks is not.
+    """A child process. `exit_code` is None while it runs, negative for a signal. `stopping`: its end was requested.
+    `parent`: the process that may request it; a fork of that process may not.
     """
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], lifeline: int) -> None:
-        self.name, self.process, self.stopping = name, process, False
-        self._lifeline, self.parent = lifeline, os.getpid()
+        self.name = name
+        self.process = process
+        self.stopping = False
+        self.parent = os.getpid()
+        self._lifeline = lifeline
 
     @property
     def pid(self) -> int:
@@ -60,9 +63,9 @@ class Child:
 
     def release(self) -> None:
         """Close the lifeline: a child that still runs ends by itself."""
-        lifeline, self._lifeline = self._lifeline, -1
-        if lifeline >= 0:
-            os.close(lifeline)
+        if self._lifeline >= 0:
+            os.close(self._lifeline)
+        self._lifeline = -1
 
 
 def start_child(
@@ -76,26 +79,24 @@ def start_child(
 ) -> Child:
     """Start `role` ("module:function") in a fresh interpreter; it is called with `payload`. Raises LaunchError.
 
-    `removes` is a folder that the child removes if it finds itself without its parent.
+    `removes` is a folder that the child removes if its parent ends first.
     """
     read_end, write_end = os.pipe()
+    # The kernel's signal leaves no time to remove a folder, and follows the thread that starts the child.
+    is_signalled = threading.current_thread() is threading.main_thread() and not removes
     message = {
         "name": name,
         "role": role,
         "payload": dict(payload),
         "sys_path": [os.path.abspath(entry) for entry in sys.path],  # noqa: PTH100 - entries may be zip files or missing
         "lifeline": read_end,
-        # the kernel's signal leaves no time to remove anything, and follows the thread that starts the child
-        "parent": os.getpid()
-        if threading.current_thread() is threading.main_thread() and not removes
-        else 0,
+        "parent": os.getpid() if is_signalled else 0,
         "removes": removes,
     }
     held = signal.pthread_sigmask(signal.SIG_BLOCK, ())
     try:
-        signal.pthread_sigmask(
-            signal.SIG_BLOCK, GROUP_SIGNALS
-        )  # inherited, until the child ignores them
+        # Inherited, until the child ignores them.
+        signal.pthread_sigmask(signal.SIG_BLOCK, GROUP_SIGNALS)
         process = subprocess.Popen(
             [sys.executable, "-P", "-m", "tenonry.launch.child"],
             stdin=subprocess.PIPE,
@@ -110,11 +111,8 @@ def start_child(
         signal.pthread_sigmask(signal.SIG_SETMASK, held)
     child = Child(name, process, write_end)
     assert process.stdin is not None  # noqa: S101 - PIPE above
-    for tell in (lambda: process.stdin.write(json.dumps(message).encode()), process.stdin.close):
-        with contextlib.suppress(
-            BrokenPipeError
-        ):  # it died at once; whoever watches it will say so
-            tell()
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # broken: its watcher reports it
+        process.stdin.write(json.dumps(message).encode())
     return child
 
 
@@ -126,7 +124,7 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
     alive = [child for child in children if child.exit_code is None]
     trees = [_tree(child.pid) for child in alive]
     for child in alive:
-        child.process.send_signal(STOP_SIGNAL)  # which knows of one that is gone
+        child.process.send_signal(STOP_SIGNAL)  # does nothing to a process that has ended
     deadline = time.monotonic() + timeout
     for child in alive:
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -144,12 +142,12 @@ def stop_children(children: Iterable[Child], timeout: float = STOP_TIMEOUT_S) ->
 
 
 def kill_tree(pid: int) -> None:
-    """SIGKILL to a process and all its descendants; missing ones are fine."""
+    """SIGKILL to a process and all its descendants; those that have ended are ignored."""
     _kill(_tree(pid))
 
 
 def _tree(pid: int) -> list[psutil.Process]:
-    """A process, after all its descendants; nobody if it is gone."""
+    """A process, after all its descendants; empty if it has ended."""
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
         return [*root.children(recursive=True), root]
@@ -177,27 +175,27 @@ class Supervisor:
         payload: Mapping[str, str],
         *,
         silence_s: float = math.inf,
+        silence_hint: str = "",
         **options: Any,
     ) -> Child:
         """As `start_child`; the child is watched from now on, and killed if it is silent for `silence_s` seconds.
 
-        It says that it lives with `Pulse(int(payload["pulse"]))`; nobody counts before it has done so once.
+        It sends `Heartbeat(int(payload["heartbeat"]))`; its silence counts from the first one on. In the log
+        `silence_hint` follows the limit, such as the setting that it comes from.
         """
-        signs, pulse = os.pipe()
+        heartbeats, heartbeat = os.pipe()
         if silence_s < math.inf:
-            payload, options["pass_fds"] = (
-                {**payload, "pulse": str(pulse)},
-                (*options.get("pass_fds", ()), pulse),
-            )
+            payload = {**payload, "heartbeat": str(heartbeat)}
+            options["pass_fds"] = (*options.get("pass_fds", ()), heartbeat)
         try:
             child = start_child(name, role, payload, **options)
         except BaseException:
-            os.close(signs)
+            os.close(heartbeats)
             raise
         finally:
-            os.close(pulse)
+            os.close(heartbeat)
         self._children.append(child)
-        watch = (child, signs, silence_s, self._callbacks)
+        watch = (child, heartbeats, silence_s, silence_hint, self._callbacks)
         threading.Thread(target=_watch, args=watch, name=f"watch {name}", daemon=True).start()
         return child
 
@@ -216,7 +214,7 @@ class Supervisor:
         return {child.name: child.pid for child in self._children if child.exit_code is None}
 
     def stop_some(self, names: Iterable[str], timeout: float = STOP_TIMEOUT_S) -> None:
-        """Stop some children for good and forget them; no callback hears of it."""
+        """Stop some children and forget them; no callback is called for them."""
         wanted = set(names)
         leaving = [child for child in self._children if child.name in wanted]
         for child in leaving:
@@ -229,13 +227,13 @@ class Supervisor:
         stop_children(self._children, timeout)
 
 
-def _watch(child: Child, signs: int, silence_s: float, callbacks: list[ExitCallback]) -> None:
-    with open(signs, "rb", buffering=0) as pipe:
+def _watch(
+    child: Child, heartbeats: int, silence_s: float, hint: str, callbacks: list[ExitCallback]
+) -> None:
+    with open(heartbeats, "rb", buffering=0) as pipe:
         if _falls_silent(child, pipe, silence_s):
-            logger.error(
-                "%s (pid %d) has given no sign of life for %g s (--step-timeout); killing it",
-                child.name, child.pid, silence_s,
-            )  # fmt: skip
+            text = "%s (pid %d) has sent no heartbeat for %g s%s; killing it"
+            logger.error(text, child.name, child.pid, silence_s, hint)
             kill_tree(child.pid)
     code = child.process.wait()
     if not child.stopping:
@@ -244,48 +242,52 @@ def _watch(child: Child, signs: int, silence_s: float, callbacks: list[ExitCallb
 
 
 def _falls_silent(child: Child, pipe: io.FileIO, limit_s: float) -> bool:
-    """True once a child that lives has been silent for too long; False when it ends, or can be silent for ever."""
-    poller, silent_s = select.poll(), -math.inf
+    """True once a child that lives has been silent for too long; False when it ends, or has no limit.
+
+    Counted in seconds in which this process ran: a machine that stops both does not make the child late.
+    """
+    poller = select.poll()
     poller.register(pipe, select.POLLIN)
+    silent_s = -math.inf
     while limit_s < math.inf and child.exit_code is None:
         if poller.poll(1000):
-            sign = pipe.read(4096)
-            if not sign:
+            received = pipe.read(4096)
+            if not received:
                 break
-            silent_s = 0.0 if sign.endswith(Pulse.BEAT) else -math.inf
+            silent_s = 0.0 if received.endswith(Heartbeat.ALIVE) else -math.inf
         else:
-            silent_s += (
-                1  # of seconds in which we ran ourselves: whoever stops us both may take long
-            )
+            silent_s += 1
             if silent_s >= limit_s:
                 return True
     return False
 
 
-class Pulse:
-    """A child's signs of life, for the parent that counts the seconds of its silence; without `fd` nobody does."""
+class Heartbeat:
+    """A child's heartbeat, for the parent that counts the seconds of its silence; without `fd` it goes nowhere."""
 
-    BEAT, PAUSE = b"+", b"-"
+    ALIVE = b"+"
+    PAUSED = b"-"
 
     def __init__(self, fd: int = -1) -> None:
-        self._fd, self._due = fd, 0.0
+        self._fd = fd
+        self._due = 0.0
 
-    def beat(self) -> None:
-        """I live. Costs little more than a look at the clock, so a loop can say it in every turn."""
+    def send(self) -> None:
+        """The child is alive. Costs little more than reading the clock, so a loop can call it in every turn."""
         now = time.monotonic()
         if now >= self._due:
-            self._due = now + BEAT_S
-            self._tell(self.BEAT)
+            self._due = now + HEARTBEAT_S
+            self._write(self.ALIVE)
 
     def pause(self) -> None:
-        """From now on I may be silent, until the next `beat`."""
+        """The child may be silent until it calls `send` again."""
         self._due = 0.0
-        self._tell(self.PAUSE)
+        self._write(self.PAUSED)
 
-    def _tell(self, sign: bytes) -> None:
+    def _write(self, state: bytes) -> None:
         if self._fd >= 0:
-            with contextlib.suppress(OSError):  # the parent has ended; so shall we
-                os.write(self._fd, sign)
+            with contextlib.suppress(OSError):  # the parent has ended, which ends this process
+                os.write(self._fd, state)
 
 
 def describe_exit(code: int) -> str:

@@ -37,6 +37,11 @@ class CurveKeys(NamedTuple):
         return CurveKeys(*(key.encode() for key in keys))
 
 
+def keys_of(text: str) -> CurveKeys | None:
+    """The keys of a run as `CurveKeys.encode` wrote them; None for no text, where all sockets are files of one node."""
+    return CurveKeys.decode(text) if text else None
+
+
 def read_keys(path: str) -> CurveKeys:
     """The keys of a key file. Raises ConfigError when it cannot be read, or when others can."""
     try:

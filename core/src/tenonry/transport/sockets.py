@@ -1,4 +1,4 @@
-"""Addresses and sockets between our processes. Any process that talks to another.
+"""Addresses and sockets between the processes of an instance. Any process that talks to another.
 
 On one node sockets are files in a private folder of the run; across nodes they are TCP with CURVE and an explicit
 address. Ports are bound and read back, never probed.
@@ -17,15 +17,15 @@ import zmq
 from tenonry.errors import ConfigError
 from tenonry.transport.keys import CurveKeys
 
+Socket = zmq.Socket[bytes]
+Context = zmq.Context[Socket]
 IDENTITY_BYTES = 2
 TCP = "tcp://"
-# As plain numbers: pyzmq's flags are enums, and every `|` of theirs costs as much as sending a frame.
-SEND_MORE, RECEIVE_MORE, EVENTS, READABLE = (
-    int(zmq.SNDMORE),
-    int(zmq.RCVMORE),
-    int(zmq.EVENTS),
-    int(zmq.POLLIN),
-)
+# As plain integers: pyzmq's flags are enums, and one `|` of them costs as much as sending a frame.
+SEND_MORE = int(zmq.SNDMORE)
+RECEIVE_MORE = int(zmq.RCVMORE)
+EVENTS = int(zmq.EVENTS)
+READABLE = int(zmq.POLLIN)
 
 
 def tcp_address(host: str, port: int) -> str:
@@ -58,7 +58,7 @@ def engine_index_of(identity: bytes) -> int:
 
 
 def make_socket(
-    context: zmq.Context[zmq.Socket[bytes]],
+    context: Context,
     kind: int,
     address: str,
     *,
@@ -67,7 +67,7 @@ def make_socket(
     linger_ms: int = 0,
     curve: CurveKeys | None = None,
     keep: Literal["all", "connected", "latest"] = "all",
-) -> zmq.Socket[bytes]:
+) -> Socket:
     """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError).
 
     `keep`: "connected" keeps nothing for a peer that is not there, and sending raises zmq.Again instead; "latest" lets
@@ -88,25 +88,22 @@ def make_socket(
     if identity is not None:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:
-        socket.router_mandatory = socket.router_handover = (
-            True  # who comes back need not wait for its own end
-        )
+        socket.router_mandatory = True
+        socket.router_handover = True  # a peer that reconnects replaces its old connection
     if curve is not None and is_tcp:
         _secure(socket, curve, server=bind)
     try:
         (socket.bind if bind else socket.connect)(address)
     except zmq.ZMQError as error:
         socket.close(0)
-        taken = (
-            "; stop the process that has it, or choose another port"
-            if error.errno == zmq.EADDRINUSE
-            else ""
-        )
-        raise ConfigError(f"{address}: {error.strerror}{taken}") from error
+        reason = error.strerror
+        if error.errno == zmq.EADDRINUSE:
+            reason += "; stop the process that has it, or choose another port"
+        raise ConfigError(f"{address}: {reason}") from error
     return socket
 
 
-def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> None:
+def _secure(socket: Socket, curve: CurveKeys, *, server: bool) -> None:
     if server:
         socket.curve_server = True
         socket.curve_publickey, socket.curve_secretkey = curve.server_public, curve.server_secret
@@ -115,15 +112,15 @@ def _secure(socket: zmq.Socket[bytes], curve: CurveKeys, *, server: bool) -> Non
         socket.curve_publickey, socket.curve_secretkey = curve.client_public, curve.client_secret
 
 
-def send_frames(socket: zmq.Socket[bytes], frames: Sequence[Any], *, copy: bool) -> None:
-    """Send one message; without a high-water mark this waits for nobody. What is not copied must not change."""
+def send_frames(socket: Socket, frames: Sequence[Any], *, copy: bool) -> None:
+    """Send one message; without a high-water mark this never blocks. Frames that are not copied must not change."""
     for frame in frames[:-1]:
         socket.send(frame, SEND_MORE, copy)
     socket.send(frames[-1], 0, copy)
 
 
-def receive_frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
-    """The next message, or None when there is none now."""
+def receive_frames(socket: Socket) -> list[bytes] | None:
+    """The next message, or None when none has arrived."""
     if not cast("int", socket.getsockopt(EVENTS)) & READABLE:
         return None
     frames = [socket.recv()]
@@ -132,13 +129,13 @@ def receive_frames(socket: zmq.Socket[bytes]) -> list[bytes] | None:
     return frames
 
 
-def endpoint(socket: zmq.Socket[bytes]) -> str:
-    """The address a socket is really bound to."""
+def endpoint(socket: Socket) -> str:
+    """The address that a socket is bound to, with the port that it got."""
     return socket.getsockopt_string(zmq.LAST_ENDPOINT)
 
 
-def close_all(*sockets: zmq.Socket[bytes] | None) -> None:
-    """Close what is there, in any state."""
+def close_all(*sockets: Socket | None) -> None:
+    """Close the sockets that exist, in any state."""
     for socket in sockets:
         if socket is not None:
             socket.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from tenonry.errors import ConfigError, EngineDeadError, LaunchError
@@ -24,15 +24,17 @@ from tenonry_executor_multiproc.machine import (
     threads_per_rank,
     usable_cores,
 )
+from tenonry_executor_multiproc.packets import RankCall
 from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.ranks import RankGroup
 
 logger = logging.getLogger("tenonry.executor.mp")
 HEALTH_TIMEOUT_S = 10.0
-START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
-SPARE_SLOTS = (
-    6  # beyond one per pipeline stage: more steps than any worker keeps in flight, and a call
+START_SHARE = (
+    0.9  # of start_timeout: the error names a rank before the front end gives up on the engine
 )
+# Beyond one per pipeline stage: more steps than any worker keeps in flight, and a call.
+SPARE_SLOTS = 6
 
 
 class MultiprocExecutor(Executor):
@@ -44,9 +46,7 @@ class MultiprocExecutor(Executor):
         super().__init__(context)
         self._config = context.config
         if self._config.pipeline_parallel_size > 1:
-            self.feeds_back_tokens = (
-                False  # the first stage does not know what the last one sampled
-            )
+            self.feeds_back_tokens = False  # the first stage never sees the last one's samples
         if context.kv_connector is not None and not isinstance(context.kv_connector, PluginRecord):
             raise ConfigError(
                 f"executor 'mp' hands the plan's entry of the KV connector to its ranks, not a "
@@ -82,7 +82,8 @@ class MultiprocExecutor(Executor):
 
     # ------------------------------------------------------------------ start
     def start(self) -> None:
-        config, deadline = self._config, time.monotonic() + START_SHARE * self._config.start_timeout
+        config = self._config
+        deadline = time.monotonic() + START_SHARE * config.start_timeout
         names = [f"worker {self.context.engine_index}.{rank}" for rank in range(config.world_size)]
         self._rendezvous = Rendezvous(config.world_size)
         self._group = group = RankGroup(
@@ -90,6 +91,7 @@ class MultiprocExecutor(Executor):
             self._driver,
             num_slots=config.pipeline_parallel_size + SPARE_SLOTS,
             step_timeout=config.step_timeout,
+            merges_transfers=self.context.kv_connector is not None and config.world_size > 1,
             on_death=self._report,
         )
         with _starting():
@@ -122,6 +124,7 @@ class MultiprocExecutor(Executor):
                 worker_options=context.worker_options.model_dump_json(),
                 kv_connector=context.kv_connector,
                 engine_index=context.engine_index,
+                engine_id=context.engine_id,
                 rank=rank,
                 is_driver=rank == self._driver,
                 rendezvous=rendezvous.url if rendezvous else "",
@@ -163,12 +166,15 @@ class MultiprocExecutor(Executor):
         return self.ranks.launch(output)
 
     def call(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """As `Executor.call`; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
-        return self.ranks.call(
-            method, list(args), self._config.start_timeout if timeout is None else timeout
-        )
+        call = RankCall(method, list(args), dict(kwargs or {}))
+        return self.ranks.call(call, self._config.start_timeout if timeout is None else timeout)
 
     def check_health(self) -> None:
         """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""

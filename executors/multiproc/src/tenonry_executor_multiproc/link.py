@@ -59,14 +59,9 @@ class Link:
         return address, answers, (*fds, answers)
 
     def handed_down(self, rank: int) -> None:
-        """The rank runs: forget its ends, so that they close when it dies."""
+        """The rank runs: close the engine's copies of its ends, so that they close when it dies."""
         self.broadcast.handed_down(rank)
         self._theirs[rank].close()
-
-    @property
-    def open_ranks(self) -> int:
-        """Ranks whose end is open."""
-        return len(self._ours)
 
     def send(self, kind: int, sequence: int, frames: Sequence[Frame], wait: Wait) -> None:
         """Send a packet to all ranks. `wait(fd, event)` is called while a rank has no room; answers may come then."""
@@ -75,7 +70,7 @@ class Link:
     def receive(
         self, deadline: float, also: tuple[int, int] | None = None
     ) -> Iterator[tuple[int, Packet]]:
-        """(rank, answer) of what came, after waiting until something did, `interrupt`, or the deadline.
+        """(rank, answer) of everything that has arrived, after waiting for it, `interrupt`, or the deadline.
 
         `also` is a file descriptor and its event to wake up for.
         """
@@ -95,7 +90,7 @@ class Link:
                 os.read(fd, 4096)
 
     def _read(self, fd: int, end: socket.socket) -> bytes:
-        """What is there. An end that closed is forgotten: that its process died is noticed by who watches it."""
+        """The bytes that have arrived. An end that closed is dropped; the watcher of its process reports the death."""
         try:
             data = end.recv(RECEIVE_BYTES)
         except ConnectionResetError:
@@ -108,14 +103,15 @@ class Link:
 
     def interrupt(self) -> None:
         """Wake up `receive`, from any thread."""
-        with self._lock, contextlib.suppress(BlockingIOError):  # full: it will wake up
+        with self._lock, contextlib.suppress(BlockingIOError):  # full: a wake-up is pending already
             if self._wake is not None:
                 os.write(self._wake[1], b"!")
 
     def close(self) -> None:
         """Close everything. Idempotent."""
         with self._lock:
-            wake, self._wake = self._wake, None
+            wake = self._wake
+            self._wake = None
         for fd in wake or ():
             os.close(fd)
         for _, end, _ in self._ours.values():

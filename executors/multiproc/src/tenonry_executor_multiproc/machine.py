@@ -1,9 +1,10 @@
-"""What one node has, and what the ranks of an engine get of it: cores, devices, a place to meet. Engine and ranks."""
+"""What one node has, and what the ranks of an engine get of it: cores, devices, a rendezvous. Engine and ranks."""
 
 from __future__ import annotations
 
 import ctypes
 import os
+from collections.abc import Mapping
 
 import psutil
 
@@ -17,7 +18,7 @@ THREADS_VARIABLE = "OMP_NUM_THREADS"
 def threads_per_rank(config: EngineConfig) -> int | None:
     """Threads for each rank, so that all ranks of all engines of this node together use each core once.
 
-    None where nothing is to be decided: a single rank, or OMP_NUM_THREADS is set.
+    None where there is nothing to decide: a single rank, or OMP_NUM_THREADS is set.
     """
     if config.world_size == 1 or os.environ.get(THREADS_VARIABLE):
         return None
@@ -62,15 +63,33 @@ def cuda_devices() -> int | None:
     return count.value
 
 
+def describe_processes(pids: Mapping[str, int | None]) -> str:
+    """Processes by name with pid and state, first those that cannot answer because they are stopped."""
+    texts = [
+        f"{name} (pid {pid}, {_state(pid)})" if pid else f"{name} (ended)"
+        for name, pid in pids.items()
+    ]
+    return ", ".join(sorted(texts, key=lambda text: "stopped)" not in text))
+
+
+def _state(pid: int) -> str:
+    try:
+        return str(psutil.Process(pid).status())
+    except psutil.NoSuchProcess:
+        return "ended"
+
+
 class Rendezvous:
-    """The file where the ranks of one node meet. Nameless where the system can do that, so nothing can be left behind.
+    """The file in which the ranks of one node find each other. Nameless where the system can do that, so that nothing
+    is left behind.
 
     `url` is "" for a single rank, `fds` is what a rank needs to open it, `folder` what is to be removed, if anything.
     Raises LaunchError if there are no file descriptors left.
     """
 
     def __init__(self, num_ranks: int) -> None:
-        self.url, self.fds = "", ()  # type: tuple[str, tuple[int, ...]]
+        self.url = ""
+        self.fds: tuple[int, ...] = ()
         self.folder = ""
         self._run: RunDirectory | None = None
         if num_ranks == 1:
@@ -84,9 +103,10 @@ class Rendezvous:
             fd = os.memfd_create("tenonry-rendezvous")
         except OSError as error:
             raise LaunchError(
-                f"no file for {num_ranks} ranks to meet in: {error.strerror}"
+                f"no rendezvous file for {num_ranks} ranks: {error.strerror}"
             ) from error
-        self.url, self.fds = f"file:///proc/self/fd/{fd}", (fd,)
+        self.url = f"file:///proc/self/fd/{fd}"
+        self.fds = (fd,)
 
     def close(self) -> None:
         """Every rank has loaded, or never will. Idempotent."""

@@ -1,4 +1,4 @@
-"""What travels between an engine and its ranks: packets of frames, calls by name, errors as text. Both processes.
+"""What is sent between an engine and its ranks: packets of frames, calls by name, errors as text. Both processes.
 
 A packet is its size, a sequence number, a kind, and the frames of one message as `tenonry.transport.serial` makes
 them, each on a multiple of eight bytes. An answer carries the sequence number and the kind of what it answers.
@@ -30,15 +30,23 @@ class Kind(enum.IntEnum):
     CALL = 3
 
 
-class Call(msgspec.Struct, array_like=True):
+class RankCall(msgspec.Struct, array_like=True):
     """A method by name, and its arguments as plain values."""
 
     method: str
     args: list[Any] = []
+    kwargs: dict[str, Any] = {}
+
+
+class Transfers(msgspec.Struct, array_like=True):
+    """What a rank that is not the driver answers to a step: handles whose KV transfer ended there."""
+
+    done: list[int]
+    failed: list[int]
 
 
 class Packet(NamedTuple):
-    """A packet as it came."""
+    """A packet as it was received."""
 
     kind: int
     sequence: int
@@ -69,7 +77,9 @@ def unpack(data: bytes) -> Packet:
     size, sequence, kind, count = _HEAD.unpack_from(data)
     if size > len(data) or count > MAX_FRAMES:
         raise WireError(f"a packet of {size} bytes in {count} frames came as {len(data)} bytes")
-    view, frames, at = memoryview(data), [], _HEAD.size + 8 * count
+    view = memoryview(data)
+    frames = []
+    at = _HEAD.size + 8 * count
     for length in struct.unpack_from(f"<{count}Q", data, _HEAD.size):
         frames.append(view[at : at + length])
         at += length + -length % _ALIGN
@@ -79,7 +89,7 @@ def unpack(data: bytes) -> Packet:
 
 
 class PacketStream:
-    """Cuts what comes out of a stream socket into packets."""
+    """Cuts the bytes of a stream socket into packets."""
 
     def __init__(self) -> None:
         self._rest = bytearray()

@@ -32,9 +32,10 @@ from tenonry_executor_multiproc.broadcast import open_reader
 from tenonry_executor_multiproc.machine import check_devices
 from tenonry_executor_multiproc.packets import (
     FAILED,
-    Call,
     Kind,
     Packet,
+    RankCall,
+    Transfers,
     describe_error,
     pack,
     unpack,
@@ -47,7 +48,7 @@ SWITCH_INTERVAL_S = 1e-4
 
 
 class RankSetup(msgspec.Struct, kw_only=True):
-    """All that a rank is told. `reader` and `answers` are file descriptors that it inherited (`Link.ends`)."""
+    """All that a rank is given. `reader` and `answers` are file descriptors that it inherited (`Link.ends`)."""
 
     name: str
     config_text: str
@@ -57,6 +58,7 @@ class RankSetup(msgspec.Struct, kw_only=True):
     worker_options: str
     kv_connector: PluginRecord | None
     engine_index: int
+    engine_id: str
     rank: int
     is_driver: bool
     rendezvous: str
@@ -100,6 +102,7 @@ def build_worker(setup: RankSetup) -> Worker:
         max_model_len=setup.max_model_len,
         options=cls.Options.model_validate_json(setup.worker_options),
         engine_index=setup.engine_index,
+        engine_id=setup.engine_id,
         rank=setup.rank,
         local_rank=setup.rank,
         rendezvous=setup.rendezvous,
@@ -110,17 +113,19 @@ def build_worker(setup: RankSetup) -> Worker:
 
 
 class Rank:
-    """Runs packets in the order they come, until the engine says it is enough."""
+    """Runs packets in the order they come, until the engine sends "stop"."""
 
     def __init__(self, setup: RankSetup, worker: Worker, answers: Answers) -> None:
-        self._worker, self._answers, self._is_driver = worker, answers, setup.is_driver
+        self._worker = worker
+        self._answers = answers
+        self._is_driver = setup.is_driver
+        self._reports_transfers = setup.kv_connector is not None
         self._reader = open_reader(setup.reader)
         self._steps: Decoder[SchedulerOutput] = Decoder(SchedulerOutput)
-        self._calls: Decoder[Call] = Decoder(Call)
+        self._calls: Decoder[RankCall] = Decoder(RankCall)
         self._later: LaterAnswers | None = None
-        self._is_broken = (
-            False  # a step failed: what follows it must not meet what other ranks still do for it
-        )
+        # After a step failed: the steps behind it must not meet what other ranks still do for it.
+        self._is_broken = False
         self._tasks: dict[str, Callable[..., Any]] = {
             "load": self._load,
             "kv_cache_groups": lambda: list(worker.kv_cache_groups()),
@@ -140,19 +145,19 @@ class Rank:
         if packet.kind == Kind.STEP:
             self._step(packet)
             return True
-        call = self._calls.decode(packet.frames)
-        if packet.kind == Kind.TASK and call.method == "stop":
-            return False
+        method = "a call"
         try:
-            if packet.kind == Kind.TASK:
-                self._answers.send(
-                    packet.kind, packet.sequence, self._tasks[call.method](*call.args)
-                )
+            call = self._calls.decode(packet.frames)
+            method = call.method
+            if packet.kind == Kind.CALL:
+                result = to_plain(self._worker.call(call.method, call.args, call.kwargs))
+            elif call.method == "stop":
+                return False
             else:
-                result = self._worker.call(call.method, call.args)
-                self._answers.send(packet.kind, packet.sequence, to_plain(result))
+                result = self._tasks[call.method](*call.args)
+            self._answers.send(packet.kind, packet.sequence, result)
         except Exception as error:
-            logger.exception("%s failed", call.method)
+            logger.exception("%s failed", method)
             self._answers.failed(packet.kind, packet.sequence, error)
         return True
 
@@ -164,7 +169,7 @@ class Rank:
         self._worker.initialize_cache(msgspec.convert(kv_cache, KVCacheConfig))
         self._worker.warm_up()
         gc.collect()
-        gc.freeze()  # what lives now lives as long as the rank: later collections need not look at it
+        gc.freeze()  # objects that exist now live as long as the rank: no collection needs to visit them
 
     # ------------------------------------------------------------------ steps
     def _step(self, packet: Packet) -> None:
@@ -185,13 +190,16 @@ class Rank:
         self._later.put(packet.sequence, result)
 
     def _answer_step(self, sequence: int, result: ModelRunnerOutput | StepFuture) -> None:
-        """Wait for the result if need be; of all ranks only the driver sends it."""
+        """Wait for the result if need be. The driver sends it; with a KV connector the others send its transfers."""
         if self._is_broken:
             return
         try:
             output = result if isinstance(result, ModelRunnerOutput) else result.result()
             if self._is_driver:
                 self._answers.send(Kind.STEP, sequence, output)
+            elif self._reports_transfers:
+                ended = Transfers(output.transfers_done, output.transfers_failed)
+                self._answers.send(Kind.STEP, sequence, ended)
         except Exception as error:
             self._is_broken = True
             logger.exception("the result of a step failed")
@@ -206,9 +214,8 @@ class LaterAnswers:
             queue.SimpleQueue()
         )
         self._answer = answer
-        sys.setswitchinterval(
-            SWITCH_INTERVAL_S
-        )  # or the thread would wait 5 ms while the next step is prepared
+        # With the default, the thread would wait 5 ms while the next step is prepared.
+        sys.setswitchinterval(SWITCH_INTERVAL_S)
         threading.Thread(target=self._run, name="results", daemon=True).start()
 
     def put(self, sequence: int, result: ModelRunnerOutput | StepFuture) -> None:
@@ -232,9 +239,8 @@ class Answers:
         """Answer a packet. Raises TypeError for what cannot travel, before anything is sent."""
         with self._lock:
             data = pack(kind, sequence, self._encoder.encode(value))
-            with contextlib.suppress(
-                BrokenPipeError, ConnectionResetError
-            ):  # the engine is gone, so will we be
+            # Broken: the engine has ended, and its lifeline ends this process.
+            with contextlib.suppress(BrokenPipeError, ConnectionResetError):
                 self._socket.sendall(data)
 
     def failed(self, kind: int, sequence: int, error: Exception) -> None:

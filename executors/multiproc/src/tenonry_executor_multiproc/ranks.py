@@ -1,38 +1,45 @@
 """The ranks of one engine, as the engine sees them: start, call, launch steps, notice a death, stop. Engine process.
 
-One thread drives the group; a watcher's thread reports a death. The first cause wins: it is logged once, every rank is
-killed, and whatever waits, now or later, fails with it.
+One thread drives the group; a watcher's thread reports a death. The first cause counts: it is logged once, every rank
+is killed, and every call that waits, now or later, fails with it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 import time
 import weakref
-from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import msgspec
-import psutil
 
 from tenonry.errors import EngineDeadError, TenonryError, WireError
+from tenonry.interfaces.kv_connector import RankTransfers
 from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor, describe_exit, kill_tree
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry.transport.serial import Decoder, Encoder, Frame, to_plain
 from tenonry_executor_multiproc.link import Link
-from tenonry_executor_multiproc.machine import Rendezvous
-from tenonry_executor_multiproc.packets import FAILED, Call, Fault, Kind, Packet, rebuild_error
+from tenonry_executor_multiproc.machine import Rendezvous, describe_processes
+from tenonry_executor_multiproc.packets import (
+    FAILED,
+    Fault,
+    Kind,
+    Packet,
+    RankCall,
+    Transfers,
+    rebuild_error,
+)
 from tenonry_executor_multiproc.rank import RankSetup
-from tenonry_executor_multiproc.rank_step import RankStep, StepFault
 
 logger = logging.getLogger("tenonry.executor.mp")
 ROLE = "tenonry_executor_multiproc.rank:run_rank"
 ASKING_SHARE = 0.6  # of the time to stop: what an orderly end may take
 BROKEN_STOP_TIMEOUT_S = 1.0
-GRACE_S = 0.3  # after an error of one rank: it may be the echo of another one's death, and others may answer, too
+GRACE_S = 0.3  # after an error of one rank: another rank's death may be its cause, or others may still answer
 HELLO = 0
 
 
@@ -43,10 +50,45 @@ class Death(NamedTuple):
     rank: int | None
 
 
+class StepFault(NamedTuple):
+    """The first error of a step: whose, and until when to wait for a cause behind it."""
+
+    error: Exception
+    rank: int
+    sequence: int
+    settled_at: float
+
+
+class RankStep:
+    """A StepFuture; see `RankGroup.launch`. No thread waits for it. `num_awaited`: ranks that have yet to answer."""
+
+    __slots__ = ("_group", "launched", "num_awaited", "output", "packets", "sequence", "step_id")
+
+    def __init__(self, group: RankGroup, sequence: int, step_id: int, num_awaited: int) -> None:
+        self._group = group
+        self.sequence = sequence
+        self.step_id = step_id
+        self.launched = time.monotonic()
+        self.num_awaited = num_awaited
+        self.packets: dict[int, Packet] = {}  # by rank
+        self.output: ModelRunnerOutput | None = None
+
+    def done(self) -> bool:
+        """Also true if `result` would raise."""
+        return self._group.is_answered(self)
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        """Raises the worker's error, EngineDeadError, or TimeoutError after `timeout` seconds."""
+        if self.output is None:
+            self.output = self._group.collect(self, timeout)
+        return self.output
+
+
 class RankGroup:
     """`names` of the ranks in order; `driver` is the one that answers steps. `step_timeout` in seconds.
 
-    `on_death(reason)` is called once, from any thread, when the group dies after `started` was called.
+    `merges_transfers`: the other ranks answer steps as well, with the KV transfers that ended. `on_death(reason)` is
+    called once, from any thread, when the group dies after `started` was called.
     """
 
     def __init__(
@@ -56,25 +98,29 @@ class RankGroup:
         *,
         num_slots: int,
         step_timeout: float,
+        merges_transfers: bool,
         on_death: Callable[[str], None],
     ) -> None:
-        self.names, self._driver, self._step_timeout, self._on_death = (
-            names,
-            driver,
-            step_timeout,
-            on_death,
-        )
+        self.names = names
+        self._driver = driver
+        self._step_timeout = step_timeout
+        self._on_death = on_death
         self._link = Link(len(names), num_slots)
         self._supervisor = Supervisor()
         died = weakref.WeakMethod(self._died)  # the watchers' threads must not keep the group
         self._supervisor.on_exit(lambda *end: (method := died()) and method(*end))
         self._lock = threading.Lock()
         self._death: Death | None = None
-        self._is_started = self._closing = False
-        self._encoder, self._outputs = Encoder(), Decoder[ModelRunnerOutput](ModelRunnerOutput)
+        self._is_started = False
+        self._closing = False
+        self._encoder = Encoder()
+        self._outputs = Decoder[ModelRunnerOutput](ModelRunnerOutput)
+        self._faults = Decoder[Fault](Fault)
+        self._transfers = RankTransfers(len(names)) if merges_transfers else None
+        self._transfer_reports = Decoder[Transfers](Transfers)
         self._sequence = HELLO
         self._answers: dict[int, dict[int, Packet]] = {HELLO: {}}
-        self._steps: deque[RankStep] = deque()  # in flight
+        self._steps: dict[int, RankStep] = {}  # in flight, by sequence
         self._step_fault: StepFault | None = None
         self._last_answer = 0.0
 
@@ -85,24 +131,25 @@ class RankGroup:
         environment: Mapping[str, str],
         rendezvous: Rendezvous,
     ) -> None:
-        """Start every rank's process; `make_setup(rank, reader, answers)` says what it is told. Raises LaunchError."""
+        """Start every rank's process with what `make_setup(rank, reader, answers)` returns. Raises LaunchError."""
         for rank, name in enumerate(self.names):
             reader, answers, ends = self._link.ends(rank)
-            payload = {"setup": msgspec.json.encode(make_setup(rank, reader, answers)).decode()}
-            fds = (*ends, *rendezvous.fds)
+            setup = make_setup(rank, reader, answers)
             self._supervisor.start(
                 name,
                 ROLE,
-                payload,
+                {"setup": msgspec.json.encode(setup).decode()},
                 environment=environment,
-                pass_fds=fds,
+                pass_fds=(*ends, *rendezvous.fds),
                 removes=rendezvous.folder,
             )
             self._link.handed_down(rank)
 
     def hello(self, timeout: float) -> None:
         """Wait until every rank has built its worker."""
-        self._gather(HELLO, "the start", timeout)
+        late = f"the start was not answered within {timeout:g} s by"
+        self._gather(HELLO, time.monotonic() + timeout, late)
+        del self._answers[HELLO]
 
     def started(self) -> None:
         """The start is complete: from now on a death is reported."""
@@ -128,10 +175,9 @@ class RankGroup:
         def give_up(*_: int) -> None:
             raise TimeoutError
 
-        with contextlib.suppress(
-            TimeoutError, TenonryError
-        ):  # no room, or no memory: then they are terminated
-            self._link.send(Kind.TASK, HELLO, self._encoder.encode(Call("stop")), give_up)
+        # Without room or memory for the message, the ranks are terminated instead.
+        with contextlib.suppress(TimeoutError, TenonryError):
+            self._link.send(Kind.TASK, HELLO, self._encoder.encode(RankCall("stop")), give_up)
             while self._supervisor.pids() and time.monotonic() < deadline:
                 for _ in self._link.receive(deadline):
                     pass
@@ -139,95 +185,112 @@ class RankGroup:
     # ------------------------------------------------------------------ calls
     def task(self, method: str, kind: Any, timeout: float, *args: Any) -> list[Any]:
         """Run a task of the start-up sequence on every rank; one answer of type `kind` per rank."""
-        frames = self._encoder.encode(Call(method, [to_plain(arg) for arg in args]))
+        frames = self._encoder.encode(RankCall(method, to_plain(args)))
         return self._ask(Kind.TASK, frames, method, kind, timeout)
 
-    def call(self, method: str, args: list[Any], timeout: float) -> list[Any]:
-        """Run a method of the workers' allow-list on every rank; one plain answer per rank.
-
-        Raises TypeError at once for arguments that cannot travel, the first error of a rank, EngineDeadError, or
-        TimeoutError with the ranks that did not answer.
+    def call(self, call: RankCall, timeout: float) -> list[Any]:
+        """Run a method of the workers' allow-list on every rank; one plain answer per rank. Raises TypeError at once
+        for arguments that cannot be sent, the first error of a rank, EngineDeadError, or TimeoutError with late ranks.
         """
         try:
-            frames = self._encoder.encode(Call(method, to_plain(args)))
+            frames = self._encoder.encode(to_plain(call))
         except (TypeError, ValueError, OverflowError, RecursionError) as error:
-            raise TypeError(f"arguments of '{method}': {error}") from error
-        return self._ask(Kind.CALL, frames, method, Any, timeout)
+            raise TypeError(f"arguments of '{call.method}': {error}") from error
+        return self._ask(Kind.CALL, frames, call.method, Any, timeout)
 
     def _ask(
         self, what: Kind, frames: list[Frame], method: str, kind: Any, timeout: float
     ) -> list[Any]:
         self._sequence += 1
-        self._answers[
-            self._sequence
-        ] = {}  # before it is sent: the first rank may answer before the last one hears
-        self._send(what, self._sequence, frames)
-        decoder: Decoder[Any] = Decoder(kind)
-        return [
-            decoder.decode(packet.frames)
-            for packet in self._gather(self._sequence, method, timeout)
-        ]
-
-    def _gather(self, sequence: int, what: str, timeout: float) -> list[Packet]:
-        """The answers of all ranks in rank order, once they are there; late ones are dropped when they come."""
-        deadline, answers, failed = time.monotonic() + timeout, self._answers[sequence], False
+        sequence = self._sequence
+        self._answers[sequence] = {}  # before it is sent: the first rank may answer immediately
+        deadline = time.monotonic() + timeout
+        late = f"{method} was not answered within {timeout:g} s by"
         try:
-            while len(answers) < len(self.names):
-                self._check_alive()
-                if time.monotonic() >= deadline:
-                    break
-                self._listen(deadline)
-                if not failed and (
-                    failed := any(packet.kind >= FAILED for packet in answers.values())
-                ):
-                    deadline = min(deadline, time.monotonic() + GRACE_S)
+            self._send(what, sequence, frames, deadline, late)
+            packets = self._gather(sequence, deadline, late)
         finally:
             del self._answers[sequence]
-        for (
-            rank,
-            packet,
-        ) in answers.items():  # in the order they came: the first is the cause of the others
+        decoder: Decoder[Any] = Decoder(kind)
+        return [decoder.decode(packet.frames) for packet in packets]
+
+    def _gather(self, sequence: int, deadline: float, late: str) -> list[Packet]:
+        """The answers of all ranks in rank order, once they have arrived; later ones are dropped. `late` is the text
+        of the TimeoutError, in front of the ranks.
+        """
+        answers = self._answers[sequence]
+        failed = False
+        while len(answers) < len(self.names):
+            self._check_alive()
+            if time.monotonic() >= deadline:
+                break
+            self._listen(deadline)
+            if not failed and any(packet.kind >= FAILED for packet in answers.values()):
+                failed = True
+                deadline = min(deadline, time.monotonic() + GRACE_S)
+        for rank, packet in answers.items():  # as they arrived: the first error caused the others
             if packet.kind >= FAILED:
                 raise self._error_of(rank, packet)
         missing = [rank for rank in range(len(self.names)) if rank not in answers]
         if missing:
-            raise TimeoutError(
-                f"{what} was not answered within {timeout:g} s by {self._describe(missing)}"
-            )
+            raise TimeoutError(f"{late} {self._describe(missing)}")
         return [answers[rank] for rank in range(len(self.names))]
 
     # ------------------------------------------------------------------ steps
     def launch(self, output: SchedulerOutput) -> RankStep:
-        """Send a step to all ranks. Raises TypeError for what cannot travel, EngineDeadError."""
+        """Send a step to all ranks. Raises TypeError for what cannot be sent, EngineDeadError."""
         frames = self._encoder.encode(output)
+        num_awaited = 1
+        if self._transfers is not None:
+            self._transfers.launched(output)
+            num_awaited = len(self.names)
         self._sequence += 1
-        step = RankStep(self, self._sequence, output.step_id)
-        self._steps.append(step)
+        step = RankStep(self, self._sequence, output.step_id, num_awaited)
+        self._steps[step.sequence] = step
         try:
             self._send(Kind.STEP, step.sequence, frames)
         except Exception:
-            self._steps.remove(step)
+            del self._steps[step.sequence]
             raise
         return step
 
     def is_answered(self, step: RankStep) -> bool:
         """Whether `collect` would return at once."""
-        if step.packet is None and self._death is None and not self._closing:
+        if step.num_awaited and self._death is None and not self._closing:
             self._listen(0.0)
         return (
-            step.packet is not None
+            not step.num_awaited
             or self._step_fault is not None
             or self._death is not None
             or self._closing
         )
 
     def collect(self, step: RankStep, timeout: float | None) -> ModelRunnerOutput:
-        """The step's result. A step that the driver does not answer in time ends the group."""
-        give_up = float("inf") if timeout is None else time.monotonic() + timeout
-        while step.packet is None:
+        """The step's result. A step that is not answered in time ends the group."""
+        self._wait_for(step, timeout)
+        fault = self._step_fault
+        if fault is not None and fault.sequence <= step.sequence:
+            raise fault.error  # the driver computed with what it had from a rank that failed
+        output = self._outputs.decode(step.packets.pop(self._driver).frames)
+        if output.step_id != step.step_id:
+            name = self.names[self._driver]
+            raise WireError(f"{name} answered step {output.step_id}, not step {step.step_id}")
+        if self._transfers is not None:
+            self._transfers.add(self._driver, output.transfers_done, output.transfers_failed)
+            for rank, packet in step.packets.items():
+                ended = self._transfer_reports.decode(packet.frames)
+                self._transfers.add(rank, ended.done, ended.failed)
+            output.transfers_done, output.transfers_failed = self._transfers.take()
+        return output
+
+    def _wait_for(self, step: RankStep, timeout: float | None) -> None:
+        give_up = math.inf if timeout is None else time.monotonic() + timeout
+        while step.num_awaited:
             self._check_alive()
-            now, fault = time.monotonic(), self._step_fault
-            if fault is not None and now >= fault.settled_at:
+            now = time.monotonic()
+            fault = self._step_fault
+            settled_at = fault.settled_at if fault is not None else math.inf
+            if fault is not None and now >= settled_at:
                 raise fault.error
             hung_at = max(step.launched, self._last_answer) + self._step_timeout
             if now >= hung_at:
@@ -235,37 +298,37 @@ class RankGroup:
             elif now >= give_up:
                 raise TimeoutError(f"step {step.step_id} was not answered within {timeout} s")
             else:
-                self._listen(min(hung_at, give_up, fault.settled_at if fault else give_up))
-        fault = self._step_fault
-        if fault is not None and fault.sequence <= step.sequence:
-            raise fault.error  # the driver went on with what it had from a rank that failed
-        output = self._outputs.decode(step.packet.frames)
-        if output.step_id != step.step_id:
-            raise WireError(
-                f"{self.names[self._driver]} answered step {output.step_id}, not step {step.step_id}"
-            )
-        return output
+                self._listen(min(hung_at, give_up, settled_at))
 
     def _hung(self, what: str) -> None:
         late = self._describe(self._link.broadcast.behind() or [self._driver])
-        self._die(
-            Death(
-                f"{what} was not answered within {self._step_timeout:g} s by {late} (--step-timeout)",
-                None,
-            )
-        )
+        limit = f"{self._step_timeout:g} s"
+        self._die(Death(f"{what} was not answered within {limit} by {late} (--step-timeout)", None))
 
     # ------------------------------------------------------------------ traffic
-    def _send(self, kind: Kind, sequence: int, frames: list[Frame]) -> None:
+    def _send(
+        self,
+        kind: Kind,
+        sequence: int,
+        frames: list[Frame],
+        deadline: float = math.inf,
+        late: str = "",
+    ) -> None:
+        """Send to all ranks. Without room for `step_timeout` seconds the group ends; with a `deadline` before that,
+        TimeoutError is raised, with the ranks that are `late`.
+        """
         self._check_alive()
-        deadline = time.monotonic() + self._step_timeout
+        hung_at = time.monotonic() + self._step_timeout
 
         def wait(fd: int, event: int) -> None:
             self._check_alive()
-            if time.monotonic() >= deadline:
+            now = time.monotonic()
+            if now >= hung_at:
                 self._hung("what was sent")
+            elif now >= deadline:
+                raise TimeoutError(f"{late} {self._describe(self._link.broadcast.behind())}")
             else:
-                self._listen(deadline, (fd, event))
+                self._listen(min(hung_at, deadline), (fd, event))
 
         self._link.send(kind, sequence, frames, wait)
 
@@ -275,48 +338,47 @@ class RankGroup:
 
     def _take(self, rank: int, packet: Packet) -> None:
         if packet.kind == Kind.STEP:
-            step = self._steps.popleft()
-            if packet.sequence != step.sequence:
-                raise WireError(
-                    f"{self.names[rank]} answered message {packet.sequence}, not {step.sequence}"
-                )
-            step.packet, self._last_answer = packet, time.monotonic()
+            step = self._steps.get(packet.sequence)
+            if step is None:
+                name = self.names[rank]
+                raise WireError(f"{name} answered message {packet.sequence}, which is no step")
+            step.packets[rank] = packet
+            step.num_awaited -= 1
+            if not step.num_awaited:
+                del self._steps[packet.sequence]
+                self._last_answer = time.monotonic()
         elif packet.kind == Kind.STEP + FAILED:
             settled_at = time.monotonic() + (GRACE_S if len(self.names) > 1 else 0.0)
-            self._step_fault = self._step_fault or StepFault(
-                self._error_of(rank, packet), rank, packet.sequence, settled_at
-            )
+            fault = StepFault(self._error_of(rank, packet), rank, packet.sequence, settled_at)
+            self._step_fault = self._step_fault or fault
         elif packet.sequence in self._answers:
             self._answers[packet.sequence][rank] = packet
 
     def _error_of(self, rank: int, packet: Packet) -> Exception:
-        return rebuild_error(Decoder[Fault](Fault).decode(packet.frames), self.names[rank])
+        return rebuild_error(self._faults.decode(packet.frames), self.names[rank])
 
     # ------------------------------------------------------------------ ends
     def _check_alive(self) -> None:
-        """Raises what killed the group: the dead rank's own last words, if it had any."""
+        """Raises what killed the group: the error that the dead rank sent, if it sent one."""
         if self._death is not None:
-            raise self._last_words(self._death) or EngineDeadError(self._death.reason)
+            raise self._error_before(self._death) or EngineDeadError(self._death.reason)
         if self._closing:
             raise EngineDeadError("the executor is shut down")
 
-    def _last_words(self, death: Death) -> Exception | None:
-        """The error that the dead rank sent before its end."""
+    def _error_before(self, death: Death) -> Exception | None:
         if death.rank is None:
             return None
         self._listen(0.0)
         if self._step_fault is not None and self._step_fault.rank == death.rank:
             return self._step_fault.error
-        packets = [
-            answers[death.rank] for answers in self._answers.values() if death.rank in answers
-        ]
-        return next(
-            (self._error_of(death.rank, packet) for packet in packets if packet.kind >= FAILED),
-            None,
-        )
+        for answers in self._answers.values():
+            packet = answers.get(death.rank)
+            if packet is not None and packet.kind >= FAILED:
+                return self._error_of(death.rank, packet)
+        return None
 
     def _died(self, name: str, pid: int, code: int) -> None:
-        """A watcher's thread: a rank ended and nobody had stopped it."""
+        """A rank ended by itself. Called in a watcher's thread."""
         self._die(Death(f"{name} (pid {pid}) ended: {describe_exit(code)}", self.names.index(name)))
         self._link.interrupt()
 
@@ -333,18 +395,5 @@ class RankGroup:
             self._on_death(death.reason)
 
     def _describe(self, ranks: list[int]) -> str:
-        """Ranks with pid and state, those first that cannot answer because they are stopped."""
         pids = self._supervisor.pids()
-        texts = [(f"{self.names[rank]}", pids.get(self.names[rank])) for rank in ranks]
-        words = [
-            f"{name} (pid {pid}, {_state(pid)})" if pid else f"{name} (ended)"
-            for name, pid in texts
-        ]
-        return ", ".join(sorted(words, key=lambda text: "stopped)" not in text))
-
-
-def _state(pid: int) -> str:
-    try:
-        return str(psutil.Process(pid).status())
-    except psutil.NoSuchProcess:
-        return "ended"
+        return describe_processes({self.names[rank]: pids.get(self.names[rank]) for rank in ranks})

@@ -5,11 +5,12 @@ Every rank gets every step, in order; the results come from the first rank of th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import LaunchError, WireError
 from tenonry.interfaces.executor import Executor, ExecutorContext
+from tenonry.interfaces.kv_connector import RankTransfers
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry.transport.serial import Decoder, Encoder, to_plain
@@ -32,6 +33,10 @@ class RayExecutor(Executor):
         if context.config.pipeline_parallel_size > 1:
             self.feeds_back_tokens = False  # the first stage never sees what the last one sampled
         self._ranks: Ranks | None = None
+        world_size = context.config.world_size
+        self._transfers: RankTransfers | None = None
+        if context.kv_connector is not None and world_size > 1:
+            self._transfers = RankTransfers(world_size)
         self._steps_in_flight = 1
         self._callback: Callable[[str], None] | None = None
         self._encoder = Encoder()
@@ -47,11 +52,9 @@ class RayExecutor(Executor):
     @property
     def max_concurrent_batches(self) -> int:
         config = self.context.config
-        return (
-            max(self._steps_in_flight, config.pipeline_parallel_size)
-            if config.async_scheduling
-            else 1
-        )
+        if not config.async_scheduling:
+            return 1
+        return max(self._steps_in_flight, config.pipeline_parallel_size)
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         self._callback = callback
@@ -81,14 +84,21 @@ class RayExecutor(Executor):
         self.ranks.ask_all("initialize", kv_cache)
 
     def execute_model(self, output: SchedulerOutput) -> StepFuture:
-        call = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
-        return RayStepFuture(self.ranks, self._decoder, call, output.step_id)
+        if self._transfers is not None:
+            self._transfers.launched(output)
+        calls = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
+        return RayStepFuture(self.ranks, self._decoder, calls, output.step_id, self._transfers)
 
     def call(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """As the interface; without `timeout` a call may take as long as a start. TimeoutError names late ranks."""
-        return self.ranks.ask_all("call", (method, to_plain(list(args))), timeout)
+        call = (method, to_plain(list(args)), to_plain(dict(kwargs or {})))
+        return self.ranks.ask_all("call", call, timeout)
 
     def check_health(self) -> None:
         """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""
@@ -99,33 +109,51 @@ class RayExecutor(Executor):
         return found
 
     def shutdown(self) -> None:
-        ranks, self._ranks = self._ranks, None
+        ranks = self._ranks
+        self._ranks = None
         if ranks is not None:
             ranks.close()
 
 
 class RayStepFuture:
-    """The result of one step, which the driver rank answers."""
+    """The result of one step, which the driver rank answers; with a KV connector the other ranks answer as well."""
 
-    __slots__ = ("_call", "_decoder", "_output", "_ranks", "_step_id")
+    __slots__ = ("_calls", "_decoder", "_output", "_ranks", "_step_id", "_transfers")
 
     def __init__(
-        self, ranks: Ranks, decoder: Decoder[ModelRunnerOutput], call: Any, step_id: int
+        self,
+        ranks: Ranks,
+        decoder: Decoder[ModelRunnerOutput],
+        calls: dict[int, Any],
+        step_id: int,
+        transfers: RankTransfers | None,
     ) -> None:
-        self._ranks, self._decoder, self._call, self._step_id = ranks, decoder, call, step_id
+        self._ranks = ranks
+        self._decoder = decoder
+        self._calls = calls
+        self._step_id = step_id
+        self._transfers = transfers
         self._output: ModelRunnerOutput | None = None
 
     def done(self) -> bool:
         """Also true if `result` would raise."""
-        return self._output is not None or self._ranks.is_done(self._call)
+        return self._output is not None or self._ranks.is_done(self._calls)
 
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         """See `Ranks.wait` for what it raises."""
         if self._output is None:
-            output = self._decoder.decode(self._ranks.wait(self._call, self._step_id, timeout))
-            if output.step_id != self._step_id:
-                raise WireError(
-                    f"the answer to step {self._step_id} is one to step {output.step_id}"
-                )
+            frames = self._ranks.wait(self._calls, self._step_id, timeout)
+            output = self._decode(frames[self._ranks.driver])
+            if self._transfers is not None:
+                for rank, own in frames.items():
+                    ended = output if rank == self._ranks.driver else self._decode(own)
+                    self._transfers.add(rank, ended.transfers_done, ended.transfers_failed)
+                output.transfers_done, output.transfers_failed = self._transfers.take()
             self._output = output
         return self._output
+
+    def _decode(self, frames: list[bytes]) -> ModelRunnerOutput:
+        output = self._decoder.decode(frames)
+        if output.step_id != self._step_id:
+            raise WireError(f"the answer to step {self._step_id} is one to step {output.step_id}")
+        return output

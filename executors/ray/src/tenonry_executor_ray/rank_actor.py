@@ -2,7 +2,7 @@
 
 Everything of the worker runs in one thread, in the order of the calls (Ray's default concurrency group of one). Results
 are waited for in a second thread (`collect`), so that a step can be launched before the one in front is answered; a
-third one tells of failures (`life`). Not decorated: Ray would then send the class itself instead of its name.
+third one reports failures (`life`). Not decorated: Ray would then send the class itself instead of its name.
 """
 
 from __future__ import annotations
@@ -48,7 +48,8 @@ class RankActor:
     def __init__(self, name: str) -> None:
         self._name = name
         self._worker: Worker | None = None
-        self._answers = True  # this rank's results are the engine's
+        self._is_driver = True
+        self._answers = True  # the driver, and with a KV connector every rank
         self._results: queue.SimpleQueue[Result] = queue.SimpleQueue()
         self._unanswered: deque[StepFuture] = deque()
         self._failure = ""
@@ -99,7 +100,8 @@ class RankActor:
     def _build(self, spec: RankSpec) -> None:
         config = EngineConfig.model_validate_json(spec.config_text)
         cls: Any = load_class(spec.worker)
-        self._answers = spec.rank == driver_rank(config)
+        self._is_driver = spec.rank == driver_rank(config)
+        self._answers = self._is_driver or spec.kv_connector is not None
         self._worker = cls(
             WorkerContext(
                 config,
@@ -107,6 +109,7 @@ class RankActor:
                 max_model_len=spec.max_model_len,
                 options=load_options(spec.worker, cls),
                 engine_index=spec.engine_index,
+                engine_id=spec.engine_id,
                 rank=spec.rank,
                 local_rank=spec.local_rank,
                 rendezvous=spec.rendezvous,
@@ -132,7 +135,7 @@ class RankActor:
         self.worker.initialize_cache(kv_cache)
         self.worker.warm_up()
 
-    def _call(self, call: tuple[str, list[Any]]) -> Any:
+    def _call(self, call: tuple[str, list[Any], dict[str, Any]]) -> Any:
         return to_plain(self.worker.call(*call))
 
     def _check_health(self, _: None) -> None:
@@ -161,23 +164,31 @@ class RankActor:
             self._results.put(result)
         else:
             self._look_at(result)
+        self._report(result)
 
     def collect(self) -> list[bytes]:
-        """The result of the oldest step that was not collected: `OK` and the frames of a ModelRunnerOutput, or one
-        frame with a Failure.
+        """The result of the oldest step that was not collected: `OK` and the frames of a ModelRunnerOutput, in which
+        a rank that is not the driver has its KV transfers only, or one frame with a Failure.
         """
         result = self._results.get()
         try:
             if not isinstance(result, Failure):
                 output = result if isinstance(result, ModelRunnerOutput) else result.result()
+                if not self._is_driver:
+                    output = ModelRunnerOutput(
+                        step_id=output.step_id,
+                        transfers_done=output.transfers_done,
+                        transfers_failed=output.transfers_failed,
+                    )
                 return [OK, *map(bytes, self._encoder.encode(output))]
         except Exception as error:
             logger.exception("%s failed in a step", self._name)
             result = self._broken = Failure.of(error)
+            self._report(result)
         return [msgspec.msgpack.encode(result)]
 
     def _look_at(self, result: Result) -> None:
-        """Nobody asks this rank for results, but its errors must be heard."""
+        """This rank's results are not collected, but its errors must be noticed."""
         try:
             if not isinstance(result, Failure | ModelRunnerOutput):
                 self._unanswered.append(result)
@@ -185,8 +196,11 @@ class RankActor:
                     self._unanswered.popleft().result()
         except Exception as error:
             logger.exception("%s failed in a step", self._name)
-            result = Failure.of(error)
-        if isinstance(result, Failure) and not self._failed.is_set():
+            self._report(Failure.of(error))
+
+    def _report(self, result: Result) -> None:
+        """End `life` with a failure, unless it is the driver's, whose results are waited for first."""
+        if isinstance(result, Failure) and not self._is_driver and not self._failed.is_set():
             self._failure = result.text
             self._failed.set()
 
@@ -199,7 +213,7 @@ QUESTIONS: dict[str, Any] = {
     "kv_cache_groups": None,
     "available_memory": None,
     "initialize": KVCacheConfig,
-    "call": tuple[str, list[Any]],
+    "call": tuple[str, list[Any], dict[str, Any]],
     "check_health": None,
     "resolved_plugins": None,
     "shutdown": None,

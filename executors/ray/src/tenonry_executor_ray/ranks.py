@@ -8,7 +8,7 @@ import logging
 import os
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -48,10 +48,11 @@ WAIT_S = 0.5
 STOP_TIMEOUT_S = 3.0
 FAILED_STOP_TIMEOUT_S = 0.5
 RELEASE_TIMEOUT_S = 5.0
-START_SHARE = 0.9  # of start_timeout: the error that names a rank comes before the front end gives up on the engine
-SHARED_BYTES = (
-    64 * 1024
-)  # a message of this size goes once into the object store instead of to each rank
+START_SHARE = (
+    0.9  # of start_timeout: the error names a rank before the front end gives up on the engine
+)
+# A message of this size goes once into the object store instead of to each rank.
+SHARED_BYTES = 64 * 1024
 
 
 class Ranks:
@@ -63,26 +64,35 @@ class Ranks:
         options: RayExecutorOptions,
         on_failure: Callable[[str], None],
     ) -> None:
-        self._context, self._options, self._on_failure = context, options, on_failure
+        self._context = context
+        self._options = options
+        self._on_failure = on_failure
         self._config = context.config
         self.failure: str | None = None
-        self._closing, self._lock = False, threading.Lock()
+        self._closing = False
+        self._lock = threading.Lock()
         self._actors: list[Any] = []
         self._facts: list[NodeFacts] = []
         self._group: PlacementGroup | None = None
         self._created = False
-        self._driver = driver_rank(self._config)
+        self.driver = driver_rank(self._config)
         self._watcher: threading.Thread | None = None
         self._session = RaySession(options, self.fail, default_address="auto")
 
     # ------------------------------------------------------------------ start
     def start(self) -> int:
-        """Build and load every rank; returns how many steps may be in flight. Raises with the failing rank's words."""
+        """Build and load every rank; returns how many steps may be in flight. Raises with the failing rank's text."""
         world_size = self._config.world_size
         self._group = self._find_group(world_size)
         self._actors = [self._create_actor(rank) for rank in range(world_size)]
         self._launches = [actor.launch.options(num_returns=0) for actor in self._actors]
-        self._collect = self._actors[self._driver].collect.options(concurrency_group=RESULTS)
+        # With a KV connector every rank answers: it names the transfers that ended there.
+        everyone = range(world_size)
+        answering = everyone if self._context.kv_connector is not None else [self.driver]
+        self._collects = {
+            rank: self._actors[rank].collect.options(concurrency_group=RESULTS)
+            for rank in answering
+        }
         plan_text = self._context.plan_text
         calls = {actor.describe.remote(plan_text): rank for rank, actor in enumerate(self._actors)}
         self._facts = self._gather(
@@ -129,7 +139,7 @@ class Ranks:
         return actor.options(**options).remote(f"rank {self._context.engine_index}.{rank}")
 
     def _build(self, run: RunDirectory) -> None:
-        """The worker of every rank; they meet in a file if all are on our node, else at a port of rank 0's node."""
+        """The worker of every rank. Their rendezvous is a file if all are on this node, else a port of rank 0's."""
         everyone = range(self._config.world_size)
         if len(everyone) == 1:
             self._ask("build", everyone, [self._spec(0, "")])
@@ -154,6 +164,7 @@ class Ranks:
             worker=_worker_entry(context),
             kv_connector=context.kv_connector,
             engine_index=context.engine_index,
+            engine_id=context.engine_id,
             rank=rank,
             local_rank=0
             if self._group.bundle_specs[rank].get("GPU")
@@ -200,7 +211,9 @@ class Ranks:
         those that are late.
         """
         timeout = START_SHARE * self._config.start_timeout if timeout is None else timeout
-        pending, results, deadline = dict(calls), {}, time.monotonic() + timeout
+        deadline = time.monotonic() + timeout
+        pending = dict(calls)
+        results = {}
         while pending:
             self.check()
             done = self._ready(list(pending), min(WAIT_S, deadline - time.monotonic()))
@@ -230,47 +243,59 @@ class Ranks:
             raise EngineDeadError(self.failure or reason) from error
 
     # ------------------------------------------------------------------ steps
-    def launch(self, frames: list[bytes]) -> Any:
-        """Send one step to every rank; returns the reference to the driver rank's result."""
+    def launch(self, frames: list[bytes]) -> dict[int, Any]:
+        """Send one step to every rank; returns the references to the results, by rank: the driver's, at least."""
         self.check()
         shared = len(self._actors) > 1 and sum(map(len, frames)) > SHARED_BYTES
         message = ray.put(frames) if shared else frames
         for launch in self._launches:
             launch.remote(message)
-        return self._collect.remote()
+        return {rank: collect.remote() for rank, collect in self._collects.items()}
 
-    def is_done(self, call: Any) -> bool:
-        """Whether waiting for the driver rank's answer would take no time."""
+    def is_done(self, calls: Mapping[int, Any]) -> bool:
+        """Whether waiting for the answers would take no time."""
         with contextlib.suppress(EngineDeadError):
-            return self.failure is not None or bool(self._ready([call], 0.0))
+            return self.failure is not None or all(
+                self._ready([call], 0.0) for call in calls.values()
+            )
         return True
 
-    def wait(self, call: Any, step_id: int, timeout: float | None) -> list[bytes]:
-        """The frames of the driver rank's answer to a step, a ModelRunnerOutput.
+    def wait(
+        self, calls: Mapping[int, Any], step_id: int, timeout: float | None
+    ) -> dict[int, list[bytes]]:
+        """The frames of each rank's answer to a step, a ModelRunnerOutput.
 
         Raises what the worker raised, in its words; EngineDeadError when a rank is gone or hangs for `step_timeout`
         seconds; TimeoutError after `timeout` seconds.
         """
-        started, limit = time.monotonic(), self._config.step_timeout
+        started = time.monotonic()
+        return {
+            rank: self._wait_for(rank, call, step_id, started, timeout)
+            for rank, call in calls.items()
+        }
+
+    def _wait_for(
+        self, rank: int, call: Any, step_id: int, started: float, timeout: float | None
+    ) -> list[bytes]:
+        limit = self._config.step_timeout
         while not self._ready([call], WAIT_S if timeout is None else min(WAIT_S, timeout)):
             self.check()
             waited = time.monotonic() - started
             if waited >= limit:
                 self.fail(
-                    f"step {step_id} was not answered within {limit:g} s by {self.label()}: it or a rank that it waits "
-                    "for hangs, or --step-timeout is too short"
+                    f"step {step_id} was not answered within {limit:g} s by {self.label(rank)}: it or a rank that it "
+                    "waits for hangs, or --step-timeout is too short"
                 )
             elif timeout is not None and waited >= timeout:
                 raise TimeoutError(f"step {step_id} was not answered within {timeout:g} s")
-        frames: list[bytes] = self.fetch(self._driver, call)
+        frames: list[bytes] = self.fetch(rank, call)
         if frames[0] != OK:
-            raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label())
+            raise msgspec.msgpack.decode(frames[0], type=Failure).error(self.label(rank))
         return frames[1:]
 
     # ------------------------------------------------------------------ failure and end
-    def label(self, rank: int | None = None) -> str:
-        """A rank (the driver rank by default) for people: number, node and process."""
-        rank = self._driver if rank is None else rank
+    def label(self, rank: int) -> str:
+        """A rank in a message: number, node and process."""
         if rank >= len(self._facts):
             return f"rank {rank}"
         return f"rank {rank} (node {self._facts[rank].label()}, pid {self._facts[rank].pid})"
@@ -283,7 +308,7 @@ class Ranks:
             raise EngineDeadError(self.failure)
 
     def fail(self, reason: str) -> None:
-        """Remember why the engine cannot go on, and tell; only the first reason counts."""
+        """Remember why the engine cannot go on, and report it; only the first reason counts."""
         with self._lock:
             if self.failure is not None or self._closing:
                 return
@@ -292,12 +317,12 @@ class Ranks:
         self._on_failure(reason)
 
     def _watch(self) -> None:
-        """Hear of ranks that end, or fail in a step whose result nobody asks for."""
+        """Notice ranks that end, or fail in a step whose result is not collected."""
         lives = {
             actor.life.options(concurrency_group=LIFE).remote(): rank
             for rank, actor in enumerate(self._actors)
         }
-        with contextlib.suppress(EngineDeadError):  # whoever raised it has told
+        with contextlib.suppress(EngineDeadError):  # it was reported when it was raised
             while not self._closing:
                 for life in self._ready(list(lives), WAIT_S):
                     self.fail(f"{self.label(lives[life])}: {self.fetch(lives[life], life)}")

@@ -44,6 +44,7 @@ class RankSpec(msgspec.Struct, frozen=True, kw_only=True):
     worker: PluginRecord
     kv_connector: PluginRecord | None = None
     engine_index: int = 0
+    engine_id: str = ""
     rank: int = 0
     local_rank: int = 0
     rendezvous: str = ""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenonry.errors import ConfigError
@@ -44,6 +44,7 @@ class UniprocExecutor(Executor):
                 max_model_len=context.max_model_len,
                 options=context.worker_options,
                 engine_index=context.engine_index,
+                engine_id=context.engine_id,
                 kv_connector=context.kv_connector,
             )
         )
@@ -64,10 +65,14 @@ class UniprocExecutor(Executor):
         return DoneFuture(result) if isinstance(result, ModelRunnerOutput) else result
 
     def call(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
-        """Call the worker at once; `timeout` cannot interrupt a call in the same thread and is ignored."""
-        return [self.worker.call(method, args)]
+        """Call the worker directly; `timeout` cannot interrupt a call in the same thread and is ignored."""
+        return [self.worker.call(method, args, kwargs)]
 
     def check_health(self) -> None:
         self.worker.check_health()
@@ -76,6 +81,7 @@ class UniprocExecutor(Executor):
         return self.worker.resolved_plugins()
 
     def shutdown(self) -> None:
-        worker, self._worker = self._worker, None
+        worker = self._worker
+        self._worker = None
         if worker is not None:
             worker.shutdown()

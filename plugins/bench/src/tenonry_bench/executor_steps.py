@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.config import EngineConfig
+from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.errors import TenonryError
 from tenonry.info import ModelInfo
@@ -50,7 +51,7 @@ class DecodingEngine:
         entry = plan.get("executor")
         self.origin = f"{entry.distribution} {entry.version}".strip() or entry.path
         self._running = running
-        self._core = EngineCore(config, model, plan)
+        self._core = EngineCore(build_engine(config, model, plan))
         try:
             self._settle()
         except BaseException:

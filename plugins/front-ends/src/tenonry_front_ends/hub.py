@@ -90,7 +90,7 @@ class Hub:
     # ------------------------------------------------------------------ start
     def attachment(self, index: int) -> Attachment:
         """A attachment for a server that is about to start."""
-        meeting = self._fleet.meeting()
+        meeting = self._fleet.run_directory()
         address, identity = meeting.address("control"), f"{index}.{next(self._starts)}"
         self._control.bind(address)
         self._servers[identity.encode()] = _Server(index, meeting)

@@ -77,7 +77,7 @@ class ConnectorHalf:
                 context.config,
                 context.model,
                 KVConnectorRole.WORKER,
-                engine_id=f"{entry.name}_dp{context.engine_index}",
+                engine_id=context.engine_id,
                 kv_cache=kv_cache,
                 rank=context.rank,
             ),

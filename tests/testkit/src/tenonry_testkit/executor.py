@@ -209,6 +209,16 @@ class ExecutorContract:
         assert executor.call("echo", ["a", 1], PATIENCE_S) == [[rank, "a", 1] for rank in ranks]
         assert executor.call("profile", [True]) == [True for _ in ranks]
 
+    def test_calls_take_keyword_arguments(self) -> None:
+        """By name on every rank; a name that the method does not take is refused with those that it takes."""
+        executor = self.start()
+        ranks = range(executor.context.config.world_size)
+        expected = [[rank, "a", {"b": 1}] for rank in ranks]
+        assert executor.call("echo", ["a"], PATIENCE_S, {"b": 1}) == expected
+        assert executor.call("profile", kwargs={"is_start": False}) == [False for _ in ranks]
+        with pytest.raises(Exception, match=r"profile: .*'is_stop'; it takes is_start"):
+            executor.call("profile", kwargs={"is_stop": True})
+
     def test_calls_are_limited_to_the_allow_list(self) -> None:
         """A name that the workers do not allow is refused; the ranks live on."""
         executor = self.start()

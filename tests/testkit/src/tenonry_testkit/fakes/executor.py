@@ -6,7 +6,7 @@ With `late` its futures resolve as late as an honest executor's may: nothing is 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from tenonry.errors import Unsupported
@@ -91,6 +91,7 @@ class InstantExecutor(Executor):
                 max_model_len=context.max_model_len,
                 options=context.worker_options,
                 engine_index=context.engine_index,
+                engine_id=context.engine_id,
                 kv_connector=context.kv_connector,
             )
         )
@@ -114,7 +115,11 @@ class InstantExecutor(Executor):
         return future
 
     def call(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         if self._queue:
             self._run_until(self._queue[-1])
@@ -122,7 +127,7 @@ class InstantExecutor(Executor):
             raise Unsupported(
                 f"worker method '{method}' is not allowed; {sorted(self.worker.rpc_methods)} are"
             )
-        return [self.worker.call(method, args)]
+        return [self.worker.call(method, args, kwargs)]
 
     def on_failure(self, callback: Callable[[str], None]) -> None:
         self.failure_callbacks.append(callback)

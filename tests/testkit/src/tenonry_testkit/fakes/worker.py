@@ -128,7 +128,7 @@ class FakeWorker(Worker):
             self.context.config,
             self.context.model,
             KVConnectorRole.WORKER,
-            engine_id=f"{chosen.name}_dp{self.context.engine_index}",
+            engine_id=self.context.engine_id,
             kv_cache=kv_cache,
             options=load_options(chosen, cls),
             rank=self.context.rank,
@@ -306,9 +306,10 @@ class FakeWorker(Worker):
         self.profiling = is_start
         return is_start
 
-    def echo(self, *args: Any) -> list[Any]:
-        """What it was given, with the rank, to see which ranks answer."""
-        return [self.context.rank, *args]
+    def echo(self, *args: Any, **kwargs: Any) -> list[Any]:
+        """Its arguments after the rank, to see which ranks answer; those given by name follow as a dictionary."""
+        named = [kwargs] if kwargs else []
+        return [self.context.rank, *args, *named]
 
     def resolved_plugins(self) -> dict[str, str]:
         return {"fake": "tokens"}

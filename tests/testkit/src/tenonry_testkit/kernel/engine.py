@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from tenonry.config import EngineConfig
-from tenonry.engine.core import EngineCore, News
+from tenonry.engine.build import build_engine
+from tenonry.engine.core import EngineCore
 from tenonry.handle import client_of, make_handle
-from tenonry.messages import EngineCoreRequest, FinishedOutput, ScheduledOutput
+from tenonry.messages import EngineCoreRequest, FinishedOutput, OutputsByClient, ScheduledOutput
 from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
 from tenonry.sources import make_config
@@ -45,10 +46,16 @@ def make_core(
     manager = PluginManager(discover=False)
     manager.register(FakeModelHooks(**(facts or {})))
     plan = manager.plan(config, launcher=False)
-    return EngineCore(
-        config, manager.resolve_model(config), plan, engine_index=index, on_failure=on_failure,
+    callback = {} if on_failure is None else {"on_failure": on_failure}
+    parts = build_engine(
+        config,
+        manager.resolve_model(config),
+        plan,
+        engine_index=index,
         clock=clock or VirtualClock(),
-    )  # fmt: skip
+        **callback,
+    )
+    return EngineCore(parts)
 
 
 def request(
@@ -78,8 +85,8 @@ class Inbox:
         self.scheduled: dict[int, ScheduledOutput] = {}
         self.stats: list[Any] = []
 
-    def take(self, news: News) -> None:
-        for client, outputs in news.items():
+    def take(self, outputs_by_client: OutputsByClient) -> None:
+        for client, outputs in outputs_by_client.items():
             handles, ids = outputs.handles.tolist(), outputs.token_ids.tolist()
             offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
             for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):

@@ -140,11 +140,13 @@ class FaultyExecutor(InstantExecutor):
 class LosingExecutor(InstantExecutor):
     """Loses a rank when it is told to, as an executor with ranks in other processes would: from a thread of its own."""
 
-    def call(self, method: str, args: Any = (), timeout: float | None = None) -> list[Any]:
+    def call(
+        self, method: str, args: Any = (), timeout: float | None = None, kwargs: Any = None
+    ) -> list[Any]:
         if method == "lose_rank":
             threading.Timer(0.05, self.fail, ["rank 1 died"]).start()
             return []
-        return super().call(method, args, timeout)
+        return super().call(method, args, timeout, kwargs)
 
 
 class WorkerOptions(FakeWorkerOptions):

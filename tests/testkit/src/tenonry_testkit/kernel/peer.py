@@ -127,12 +127,12 @@ class Peer:
     def abort(self, *handles: int) -> None:
         self.send(RequestType.ABORT.value, msgspec.msgpack.encode(handles))
 
-    def call(self, method: str, *args: Any, client: int = 0) -> Any:
+    def call(self, method: str, *args: Any, client: int = 0, **kwargs: Any) -> Any:
         """A utility call and its answer; raises RuntimeError with the failure text."""
         self._calls += 1
         self.send(
             RequestType.UTILITY.value,
-            msgspec.msgpack.encode(UtilityCall(self._calls, method, list(args))),
+            msgspec.msgpack.encode(UtilityCall(self._calls, method, list(args), kwargs)),
             client=client,
         )
         while True:

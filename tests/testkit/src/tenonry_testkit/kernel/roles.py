@@ -13,17 +13,20 @@ from pathlib import Path
 
 import psutil
 
-from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Pulse
+from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Heartbeat
 from tenonry_testkit.roles import say
 
 IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"  # noqa: E501
 
 
-def give_signs(payload: Mapping[str, str]) -> int:
-    """Say `signs`, then nothing more."""
-    pulse = Pulse(int(payload["pulse"]))
-    for sign in payload["signs"]:
-        pulse.beat() if sign == "+" else pulse.pause()
+def send_heartbeats(payload: Mapping[str, str]) -> int:
+    """Send the heartbeats of `states` ("+" alive, "-" paused), then nothing more."""
+    heartbeat = Heartbeat(int(payload["heartbeat"]))
+    for state in payload["states"]:
+        if state == "+":
+            heartbeat.send()
+        else:
+            heartbeat.pause()
     time.sleep(600)
     return 0
 
