@@ -106,30 +106,32 @@ class TestHooks:
     def driver(self, make_driver):
         driver = make_driver(max_num_seqs=2)
         self.calls = []
-        for name in ("started", "preempted", "ended"):
+        for name in ("started", "stopped"):
             setattr(driver.scheduler, name, self.record(name))
         return driver
 
     def record(self, name):
-        return lambda request, *_: self.calls.append((name, request))
+        return lambda request, *_: self.calls.append((name, request.status))
 
-    def test_each_stay_starts_and_ends(self, driver):
+    def test_each_stay_starts_and_stops(self, driver):
         request = driver.ask(4, 2)
         driver.turn()
         driver.scheduler.preempt(request)
         driver.turn()
         assert self.calls == [
-            ("started", request),
-            ("preempted", request),
-            ("started", request),
-            ("ended", request),
+            ("started", RequestStatus.RUNNING),
+            ("stopped", RequestStatus.PREEMPTED),
+            ("started", RequestStatus.RUNNING),
+            ("stopped", RequestStatus.FINISHED),
         ]
-        assert request.finish_reason is FinishReason.LENGTH
 
-    def test_a_request_that_never_ran_only_ends(self, driver):
+    def test_a_request_that_ends_in_the_queue_does_not_stop(self, driver):
         request = driver.ask(4)
+        driver.turn()
+        driver.scheduler.preempt(request)
+        self.calls.clear()
         driver.scheduler.finish_requests([request.handle], FinishReason.ABORT)
-        assert self.calls == [("ended", request)]
+        assert self.calls == []
 
     def test_started_comes_before_the_request_is_running(self, driver):
         active = []

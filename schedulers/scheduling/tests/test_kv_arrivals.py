@@ -129,13 +129,22 @@ class TestRowsThatWaitForKV:
         driver.step(lambda step: step.running == [request] and step.run_ready())
         assert len(started) == 1
 
-    def test_started_is_followed_by_preempted_when_they_never_ran(self, driver):
+    def test_started_is_followed_by_stopped_when_they_never_ran(self, driver):
         scheduler = driver.scheduler
         calls = []
         scheduler.started = lambda request, *_: calls.append(("started", request))
-        scheduler.preempted = lambda request: calls.append(("preempted", request))
+        scheduler.stopped = lambda request: calls.append(("stopped", request))
         first, second = driver.ask(16, 2), driver.ask(16, 2)
         driver.step(run_everything)
         self.arrive(driver, first, second)
         driver.step(run_everything)
-        assert calls == [("started", first), ("started", second), ("preempted", second)]
+        assert calls == [("started", first), ("started", second), ("stopped", second)]
+
+    def test_a_request_that_ends_before_they_arrive_has_not_started(self, driver):
+        calls = []
+        driver.scheduler.started = lambda request, *_: calls.append("started")
+        driver.scheduler.stopped = lambda request: calls.append("stopped")
+        request = driver.ask(8, 9)
+        driver.step(run_everything)
+        driver.scheduler.finish_requests([request.handle], FinishReason.ABORT)
+        assert calls == []

@@ -136,7 +136,7 @@ class DoesNotWaitForTokens(ReferenceScheduler):
 class LosesOutputWhenPreempted(ReferenceScheduler):
     caught_by = "test_preemption_changes_no_token"
 
-    def preempted(self, request):
+    def stopped(self, request):
         request.token_ids = request.token_ids[: request.num_prompt_tokens]
         request.num_output_tokens = 0
 

@@ -25,9 +25,7 @@ class LifecycleHooks(Protocol):
 
     def started(self, request: Request, row: int, num_computed: int, now: float) -> None: ...
 
-    def preempted(self, request: Request) -> None: ...
-
-    def ended(self, request: Request) -> None: ...
+    def stopped(self, request: Request) -> None: ...
 
 
 class Lifecycle:
@@ -120,11 +118,10 @@ class Lifecycle:
 
     def preempt(self, request: Request, *, drop: bool = False) -> None:
         """Back to the queue, in its old place; blocks are freed, tokens kept. `drop`: as in `end`."""
-        self._release(request, drop=drop)
         request.status = RequestStatus.PREEMPTED
         request.num_preemptions += 1
         self.num_preemptions += 1
-        self._hooks.preempted(request)
+        self._release(request, drop=drop)
         self.waiting.add(request)
 
     def end(self, request: Request, reason: FinishReason, *, drop: bool = False) -> FinishedOutput:
@@ -137,7 +134,6 @@ class Lifecycle:
             parameters = self._release(request, drop=drop)
         self.blocks.forget(request)
         del self.requests[request.handle]
-        self._hooks.ended(request)
         return FinishedOutput(
             request.handle,
             reason,
@@ -148,6 +144,7 @@ class Lifecycle:
     def _release(self, request: Request, *, drop: bool) -> dict[str, Any] | None:
         row = request.row
         rows = self.rows
+        was_running = row in rows.active
         rows.save(row)  # a KV connector may read the request's tokens
         known = min(request.num_tokens, int(rows.num_computed[row]))
         parameters = self.blocks.free(
@@ -158,4 +155,6 @@ class Lifecycle:
         )
         rows.leave(row)
         self.arrived.discard(row)
+        if was_running:
+            self._hooks.stopped(request)
         return parameters
