@@ -7,9 +7,11 @@ from types import SimpleNamespace
 import pytest
 from pydantic import Field
 
+from tenonry.config import EngineConfig
 from tenonry.errors import PluginError, PluginFault, RequestError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import PluginOptions
+from tenonry.plugin.manager import PluginManager
 from tenonry_scheduler_batching import SchedulingPolicy
 from tenonry_scheduler_batching.policies import FcfsPolicy, PriorityPolicy
 from tenonry_scheduler_batching.policy import Policy, bind_policy
@@ -131,3 +133,46 @@ def test_what_its_constructor_raises_names_it():
 def test_it_may_refuse_a_request():
     with pytest.raises(RequestError, match="not today"):
         bind("mine", Clumsy(RequestError("not today")), {}).order(None)
+
+
+class Misspelt(SchedulingPolicy):
+    def oder(self, request):
+        return 0
+
+
+class WrongSignature(SchedulingPolicy):
+    def admit(self, request):
+        return True
+
+
+@pytest.mark.parametrize(
+    ("target", "message"),
+    [
+        (
+            Misspelt,
+            r"'oder' of the class at .*test_policy\.py:\d+ is never called; did you mean 'order'",
+        ),
+        (
+            WrongSignature,
+            r"admit\(self, request\) at .* cannot be called as SchedulingPolicy declares it",
+        ),
+    ],
+)
+def test_a_policy_that_would_not_be_asked_is_refused(target, message):
+    with pytest.raises(PluginError, match=message):
+        bind("mine", target, {})
+
+
+@pytest.mark.parametrize(
+    ("policy", "message"),
+    [
+        ("fcsf", "no scheduling policy is called 'fcsf'; .*did you mean 'fcfs'"),
+        ({"name": "priority", "options": {"x": 1}}, "unknown setting 'x'; known options: none"),
+        ("tenonry_scheduler_batching.policy:AdmissionState", "has none of the methods"),
+        ("no_such_module:Mine", "cannot be imported: ModuleNotFoundError"),
+    ],
+)
+def test_the_front_end_refuses_it_before_anything_starts(policy, message):
+    config = EngineConfig(model="m", scheduler="batching", scheduling_policy=policy)
+    with pytest.raises(PluginError, match=message):
+        PluginManager(discover=False).resolve("scheduler", config.scheduler, config)

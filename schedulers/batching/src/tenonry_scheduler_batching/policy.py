@@ -12,6 +12,7 @@ in the group `tenonry.scheduling_policies`.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any, ClassVar, NamedTuple
 
@@ -21,7 +22,7 @@ from tenonry.errors import PluginError, PluginFault, TenonryError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.plugin import Point
-from tenonry.plugin.checks import load_options
+from tenonry.plugin.checks import check_plugin, load_options
 from tenonry.plugin.manager import blamed
 from tenonry.request import Request
 
@@ -88,6 +89,9 @@ def check_policy(target: Any, record: PluginRecord) -> BaseModel:
     """The validated options of a policy, which is not built yet. Raises PluginError that names it."""
     if not any(callable(getattr(target, question, None)) for question in QUESTIONS):
         raise PluginError(f"{record.label()} has none of the methods {', '.join(QUESTIONS)}")
+    if isinstance(target, type) and issubclass(target, SchedulingPolicy):
+        point = dataclasses.replace(SCHEDULING_POLICIES, base=SchedulingPolicy)
+        check_plugin(target, record, point)
     return load_options(record, target)
 
 

@@ -1,0 +1,208 @@
+"""What a plugin class must be is checked before anything starts, with its file, its line and what to write."""
+
+from __future__ import annotations
+
+import re
+from abc import ABC, abstractmethod
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, PluginError, PluginFault, PluginIncompatible
+from tenonry.plugin import Point
+from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry_testkit.fakes import ReferenceScheduler
+
+CONFIG = EngineConfig(model="m")
+
+HEADER = """from pydantic import BaseModel
+from tenonry.errors import ConfigError
+from tenonry.interfaces.stat_logger import StatLogger
+
+class Mine(StatLogger):
+"""
+
+
+def resolve(folder: Path, body: str, config: EngineConfig = CONFIG, **options: object) -> str:
+    """Resolve the stat logger with this body; returns the path of its file."""
+    path = folder / "mine.py"
+    path.write_text(HEADER + "".join(f"    {line}\n" for line in body.splitlines()), "utf-8")
+    choice = PluginChoice(name=f"{path}:Mine", options=options)
+    PluginManager(discover=False).resolve("stat_logger", choice, config)
+    return str(path)
+
+
+RECORD = "def record(self, record): ...\n"
+
+
+class TestWhatFails:
+    @pytest.mark.parametrize(
+        ("body", "line", "text"),
+        [
+            (
+                RECORD + "Options = {'level': 1}",
+                5,
+                "is {'level': 1}, which is no pydantic model; write: class Options(PluginOptions)",
+            ),
+            (RECORD + "class Options: level = 1", 5, "which is no pydantic model"),
+            (
+                RECORD + "def __init__(self): ...",
+                7,
+                "cannot be called as Plugin declares it; write: def __init__(self, context: ContextT)",
+            ),
+            (RECORD + "def __init__(self, context, path): ...", 7, "cannot be called as Plugin"),
+            (RECORD + "def __init__(self, *, context): ...", 7, "cannot be called as Plugin"),
+            (
+                "def record(self): ...",
+                6,
+                "cannot be called as StatLogger declares it; write: def record(self, record: StatRecord)",
+            ),
+            ("def record(self, record, extra): ...", 6, "cannot be called as StatLogger"),
+            (
+                RECORD + "def shutdwon(self): ...",
+                5,
+                "'shutdwon' of the class at .* is never called; did you mean 'shutdown'?",
+            ),
+            (RECORD + "intervall_s = 2.0", 5, "'intervall_s' .* did you mean 'interval_s'?"),
+            (RECORD + "class Option(BaseModel): ...", 5, "'Option' .* did you mean 'Options'?"),
+        ],
+    )
+    def test_it_is_named_with_its_file_and_line(self, tmp_path, body, line, text):
+        with pytest.raises(PluginIncompatible) as caught:
+            resolve(tmp_path, body)
+        message = str(caught.value)
+        assert f"stat logger '{tmp_path}/mine.py:Mine'" in message
+        assert f"{tmp_path}/mine.py:{line}" in message
+        pattern = re.escape(text).replace(r"\.\*", ".*")
+        assert re.search(pattern, message), message
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            RECORD + "def __init__(self, context, extra=None): ...",
+            RECORD + "def __init__(self, *args, **options): ...",
+            "def record(self, anything): ...",
+            "record = lambda self, *records: None",
+            RECORD + "def _shutdwon(self): ...",
+            RECORD + "def close_all(self): ...",
+            RECORD + "SHUTDOWNS = 3",
+            RECORD + "def shutdown(self): ...\ndef shutdowns(self): ...",
+        ],
+    )
+    def test_what_can_be_called_passes(self, tmp_path, body):
+        assert resolve(tmp_path, body)
+
+    def test_a_class_between_the_interface_and_the_plugin_counts(self, tmp_path):
+        """As `choose` of the first-party base class of schedulers does."""
+        path = tmp_path / "mine.py"
+        source = HEADER.replace("Mine", "Base") + "    def record(self, record): ...\n"
+        source += "    def choose(self, step): ...\nclass Mine(Base):\n    def choose(self): ...\n"
+        path.write_text(source, "utf-8")
+        with pytest.raises(
+            PluginIncompatible,
+            match=r"choose\(self\) at .*mine\.py:9 cannot be called as Base declares it; write: def "
+            r"choose\(self, step\)",
+        ):
+            PluginManager(discover=False).resolve(
+                "stat_logger", PluginChoice(name=f"{path}:Mine"), CONFIG
+            )
+
+
+class TestTheCheckOfAPlugin:
+    BODY = RECORD + (
+        "@classmethod\ndef check(cls, config, options):\n"
+        "    if config.max_num_seqs > 8:\n        raise ConfigError('at most 8')\n"
+        "    if config.max_num_seqs < 8:\n        raise KeyError('size')\n"
+    )
+
+    def test_it_sees_the_configuration_and_may_refuse_it(self, tmp_path):
+        assert resolve(tmp_path, self.BODY, EngineConfig(model="m", max_num_seqs=8))
+        with pytest.raises(ConfigError, match=r"^at most 8$"):
+            resolve(tmp_path, self.BODY, EngineConfig(model="m", max_num_seqs=9))
+
+    def test_what_it_raises_by_mistake_names_the_plugin(self, tmp_path):
+        with pytest.raises(
+            PluginFault, match=r"mine\.py:Mine .* failed in check: KeyError: 'size'"
+        ):
+            resolve(tmp_path, self.BODY, EngineConfig(model="m", max_num_seqs=7))
+
+
+class TestSchedulersWithoutPolicies:
+    NAME = "tenonry_testkit.fakes:ReferenceScheduler"
+
+    def plan(self, **fields: object) -> None:
+        config = EngineConfig(model="m", scheduler=self.NAME, **fields)
+        PluginManager(discover=False).resolve("scheduler", config.scheduler, config)
+
+    def test_a_policy_beside_one_is_refused(self):
+        with pytest.raises(
+            ConfigError,
+            match="scheduling_policy='priority': the scheduler ReferenceScheduler has no policies; leave it out",
+        ):
+            self.plan(scheduling_policy="priority")
+        with pytest.raises(ConfigError, match="scheduling_policy='fcfs'"):
+            self.plan(scheduling_policy={"name": "fcfs", "options": {"x": 1}})
+
+    def test_the_default_is_no_choice(self):
+        self.plan()
+        self.plan(scheduling_policy="fcfs")
+        ReferenceScheduler.check(CONFIG, ReferenceScheduler.Options())
+
+
+class Sampler(ABC):
+    interface_version = 1
+    Options: ClassVar = None
+
+    @abstractmethod
+    def sample(self, logits): ...
+
+
+class TestOpenedPoints:
+    """An owner's point has the checks of the kernel's kinds."""
+
+    POINT = Point("acme.samplers", Sampler, {"slow": "acme-slow"})
+
+    @pytest.mark.parametrize(
+        ("source", "text"),
+        [
+            ("class Mine: ...", r"is not a subclass of .*Sampler"),
+            ("class Mine(Sampler): ...", "does not implement sample of Sampler"),
+            (
+                "class Mine(Sampler):\n    interface_version = 3\n    def sample(self, logits): ...",
+                "speaks version 3 of the sampler interface",
+            ),
+            (
+                "class Mine(Sampler):\n    def sample(self): ...",
+                r"sample\(self\) at .* cannot be called as Sampler declares it",
+            ),
+            (
+                "class Mine(Sampler):\n    def sample(self, logits): ...\n    class Options(PluginOptions): ...",
+                "unknown setting 'level'; known options: none",
+            ),
+        ],
+    )
+    def test_a_wrong_class_is_refused(self, tmp_path, monkeypatch, source, text):
+        monkeypatch.setattr(Sampler, "Options", EngineConfig)
+        path = tmp_path / "mine.py"
+        imports = "from tenonry.interfaces.plugin import PluginOptions\n"
+        path.write_text(f"from {__name__} import Sampler\n{imports}{source}\n", "utf-8")
+        choice = PluginChoice(name=f"{path}:Mine", options={"level": 1})
+        with pytest.raises(PluginError, match=text):
+            resolve_point(self.POINT, choice)
+
+    def test_an_unknown_name_says_what_to_install(self):
+        with pytest.raises(
+            PluginError,
+            match=r"no sampler is called 'slow'; installed: none; it comes with: pip install acme-slow",
+        ):
+            resolve_point(self.POINT, "slow")
+
+    @pytest.mark.parametrize(
+        ("group", "kind"),
+        [("acme.samplers", "sampler"), ("acme.policies", "policy")],
+    )
+    def test_the_kind_is_the_singular_of_the_group(self, group, kind):
+        assert Point(group).kind == kind
+        assert Point(group, kind="pane").kind == "pane"
