@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
 import pytest
@@ -68,14 +69,14 @@ def test_the_plugin_chooses(chooser):
 
 
 def test_no_plugin_is_built_for_a_single_engine(chooser):
-    import acme_balancers
+    acme_balancers = importlib.import_module("acme_balancers")
 
     assert pick(chooser("Last"), 3) == 3
     assert acme_balancers.Last.built == []
 
 
 def test_each_front_end_has_a_seed_of_its_own(chooser):
-    import acme_balancers
+    acme_balancers = importlib.import_module("acme_balancers")
 
     for index in (0, 3):
         chooser("Last", index).prepare()
