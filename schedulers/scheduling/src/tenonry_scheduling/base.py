@@ -42,47 +42,6 @@ class BaseScheduler(Scheduler):
     `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
     """
 
-    def __init__(self, context):
-        super().__init__(context, KVCacheManager(context))
-
-    def order(self, request):
-        return request.num_tokens
-
-    def choose(self, step):
-        step.run_ready()
-        for request in step.waiting:
-            if not step.run(request):
-                break
-"""
-
-from __future__ import annotations
-
-from abc import abstractmethod
-from collections.abc import Iterable
-from typing import Any
-
-from tenonry.errors import RequestError
-from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
-from tenonry.messages import EngineCoreOutputs
-from tenonry.outputs import FinishReason
-from tenonry.request import Request
-from tenonry.stats import SchedulerStats
-from tenonry.step import ModelRunnerOutput, SchedulerOutput
-from tenonry_scheduling.blocks import BlockManager
-from tenonry_scheduling.budget import StepBudget
-from tenonry_scheduling.lifecycle import Lifecycle
-from tenonry_scheduling.results import ResultReader
-from tenonry_scheduling.step_builder import StepBuilder
-
-
-class BaseScheduler(Scheduler):
-    """A complete scheduler but for the choice: write `choose`, and what else matters of `order`, `victim`, `started` and `stopped`.
-
-    `rows`: the columns. `waiting`: the queue. `blocks`: the manager of KV blocks. `requests`: unfinished requests by
-    handle. All four belong to `lifecycle`, which moves requests between them. `token_budget`: tokens of one step.
-    `chunked_prefill`: whether a prompt may be split over steps. `stats_extra`: numbers of your own for `make_stats`.
-    """
-
     def __init__(self, context: SchedulerContext, blocks: BlockManager) -> None:
         super().__init__(context)
         self.token_budget = context.config.step_token_budget
