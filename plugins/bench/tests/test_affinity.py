@@ -107,9 +107,12 @@ def test_ratios_are_to_the_single_engine_of_the_same_run():
     one, *several = layouts_for(2, ["affinity"])
     found = {one: [Reuse(80, 100), Reuse(0, 100)], several[0]: [Reuse(60, 100), Reuse(1, 100)]}
     single, affinity = summarise(found, 10)
-    assert (single.blocks_per_engine, affinity.blocks_per_engine) == (10, 5)
-    assert (affinity.ratio.max, affinity.ratio.min) == (pytest.approx(0.75), 0)
-    assert (single.hit_rate.max, single.hit_rate.min) == (0.8, 0)
+    assert single.blocks_per_engine == 10
+    assert affinity.blocks_per_engine == 5
+    assert affinity.ratio.max == pytest.approx(0.75)
+    assert affinity.ratio.min == 0
+    assert single.hit_rate.max == 0.8
+    assert single.hit_rate.min == 0
 
 
 @pytest.mark.parametrize(

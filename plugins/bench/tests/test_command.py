@@ -36,18 +36,18 @@ def test_the_words_that_scripts_use_are_understood():
     parser = argparse.ArgumentParser()
     BenchCommand().add_arguments(parser)
     args = parser.parse_args(words.split())
-    assert (args.streams, args.prompt_len, args.output_len, args.runs, args.json) == (
-        256,
-        32,
-        128,
-        5,
-        "out.json",
-    )
+    assert args.streams == 256
+    assert args.prompt_len == 32
+    assert args.output_len == 128
+    assert args.runs == 5
+    assert args.json == "out.json"
     assert args.gc_freeze
     args = parser.parse_args(
         ["throughput", "--model", "m", "--workload", "w.json", "--json", "out.json"]
     )
-    assert (args.model, args.workload, args.json) == ("m", "w.json", "out.json")
+    assert args.model == "m"
+    assert args.workload == "w.json"
+    assert args.json == "out.json"
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,9 @@ def test_engine_defaults_give_way_to_flags(model_folder):
     config, facts = engine_config(
         engine_args("--model", str(model_folder)), worker="null", max_num_seqs=9
     )
-    assert (config.worker.name, config.max_num_seqs, config.log_stats) == ("null", 9, False)
+    assert config.worker.name == "null"
+    assert config.max_num_seqs == 9
+    assert config.log_stats is False
     assert config.max_model_len == facts.max_model_len == 256
     words = (
         "--model",
@@ -99,7 +101,9 @@ def test_engine_defaults_give_way_to_flags(model_folder):
         "64",
     )
     config, _ = engine_config(engine_args(*words), worker="null", max_num_seqs=9)
-    assert (config.max_num_seqs, config.log_stats, config.max_model_len) == (3, True, 64)
+    assert config.max_num_seqs == 3
+    assert config.log_stats is True
+    assert config.max_model_len == 64
 
 
 def test_options_of_the_worker_reach_it(model_folder):

@@ -91,12 +91,10 @@ def test_a_stream_ends_at_done_and_carries_the_key(serve, answers):
     )
     assert len(collect(server.url, "secret")) == 1
     method, path, headers, body = server.requests[0]
-    assert (method, path, headers["authorization"], body) == (
-        "POST",
-        "/v1/completions",
-        "bearer secret",
-        b"{}",
-    )
+    assert method == "POST"
+    assert path == "/v1/completions"
+    assert headers["authorization"] == "bearer secret"
+    assert body == b"{}"
 
 
 def test_a_body_without_length_ends_with_the_connection(serve):

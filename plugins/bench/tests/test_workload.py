@@ -74,8 +74,12 @@ def test_the_packaged_file_holds_every_kind():
         "served",
     }
     w1, w2 = loaded.get("W1"), loaded.get("W2")
-    assert (w1.requests, w1.prompt_len, w1.out_len) == (64, 128, 64)
-    assert (w2.requests, w2.prompt_len, w2.out_len) == (1, 32, 128)
+    assert w1.requests == 64
+    assert w1.prompt_len == 128
+    assert w1.out_len == 64
+    assert w2.requests == 1
+    assert w2.prompt_len == 32
+    assert w2.out_len == 128
     assert loaded.get("W3").prompt_len > 10 * loaded.get("W3").out_len
     assert loaded.get("W4").shared_prefix_len > 0
 

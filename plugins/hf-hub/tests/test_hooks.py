@@ -30,17 +30,15 @@ def resolve(model, **fields):
 def test_facts_of_a_folder(model_folder):
     info = resolve(model_folder)
     assert info.path == info.tokenizer_path == str(model_folder)
-    assert (info.architecture, info.max_model_len, info.vocab_size) == (
-        "LlamaForCausalLM",
-        256,
-        100,
-    )
-    assert (info.eos_token_ids, info.default_sampling, info.dtype) == (
-        (2, 3),
-        {"top_k": 5},
-        "bfloat16",
-    )
-    assert (info.commit, info.name, info.needs_lockstep) == ("", str(model_folder), False)
+    assert info.architecture == "LlamaForCausalLM"
+    assert info.max_model_len == 256
+    assert info.vocab_size == 100
+    assert info.eos_token_ids == (2, 3)
+    assert info.default_sampling == {"top_k": 5}
+    assert info.dtype == "bfloat16"
+    assert info.commit == ""
+    assert info.name == str(model_folder)
+    assert info.needs_lockstep is False
 
 
 def test_the_kernel_finds_the_hook(model_folder):

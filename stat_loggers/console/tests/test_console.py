@@ -1,4 +1,4 @@
-"""The console stat logger: what its line says, when there is one, and that it counts everything once."""
+"""The console stat logger: the contents of its line, when there is one, and that it counts everything once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tenonry_stat_logger_console import ConsoleOptions, ConsoleStatLogger
 CONFIG = EngineConfig(model="demo")
 
 
-class Clock:
+class FakeClock:
     def __init__(self) -> None:
         self.now = 100.0
 
@@ -34,7 +34,7 @@ class Clock:
 
 
 class Lines(logging.Handler):
-    """Collects what reaches the logger, whatever else listens there."""
+    """Collects what reaches the logger, beside other handlers."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,11 +45,12 @@ class Lines(logging.Handler):
         self.texts.append(record.getMessage())
 
 
-class Bench:
-    """One console logger with a clock in hand; `tick` lets time pass and returns that interval's lines."""
+class LoggerDriver:
+    """One console logger on a clock of its own; `tick` advances it and returns that interval's lines."""
 
     def __init__(self, **options) -> None:
-        self.clock, self.lines = Clock(), Lines()
+        self.clock = FakeClock()
+        self.lines = Lines()
         self.console = ConsoleStatLogger(
             StatLoggerContext(CONFIG, options=ConsoleOptions(**options)), self.clock
         )
@@ -90,10 +91,10 @@ def info(*indexes: int) -> EngineInfo:
 class TestLine:
     def test_line_shows_all_numbers(self):
         """SL-1."""
-        bench = Bench()
-        bench.feed(num_prompt_tokens=3000, num_generation_tokens=250)
-        bench.feed(num_prompt_tokens=1060, num_generation_tokens=7430)
-        bench.feed(
+        driver = LoggerDriver()
+        driver.feed(num_prompt_tokens=3000, num_generation_tokens=250)
+        driver.feed(num_prompt_tokens=1060, num_generation_tokens=7430)
+        driver.feed(
             scheduler=SchedulerStats(
                 num_running=48,
                 num_waiting=3,
@@ -104,135 +105,135 @@ class TestLine:
                 extra={"lookahead": 0.25},
             )
         )
-        (line,) = bench.tick()
+        (line,) = driver.tick()
         assert line == (
             "prompt 812 tok/s, generation 1536 tok/s, running 48, waiting 3, KV cache 61.2 %, "
             "prefix cache hits 78.4 %, preempted 2, lookahead 0.25"
         )
 
     def test_line_leaves_out_what_did_not_happen(self):
-        bench = Bench()
-        bench.feed(num_generation_tokens=10, scheduler=SchedulerStats(num_running=1))
-        assert bench.tick() == [
+        driver = LoggerDriver()
+        driver.feed(num_generation_tokens=10, scheduler=SchedulerStats(num_running=1))
+        assert driver.tick() == [
             "prompt 0.0 tok/s, generation 2.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
         ]
 
     def test_interval_counts_only_its_own_events(self):
-        bench = Bench()
+        driver = LoggerDriver()
         state = SchedulerStats(
             num_running=1, prefix_cache_queries=10, prefix_cache_hits=5, num_preemptions=1
         )
-        bench.feed(scheduler=state, num_generation_tokens=50)
-        bench.feed(scheduler=state)
-        assert "prefix cache hits 50.0 %, preempted 2" in bench.tick()[0]
-        bench.feed(scheduler=SchedulerStats(num_running=1), num_generation_tokens=5)
-        assert bench.tick() == [
+        driver.feed(scheduler=state, num_generation_tokens=50)
+        driver.feed(scheduler=state)
+        assert "prefix cache hits 50.0 %, preempted 2" in driver.tick()[0]
+        driver.feed(scheduler=SchedulerStats(num_running=1), num_generation_tokens=5)
+        assert driver.tick() == [
             "prompt 0.0 tok/s, generation 1.0 tok/s, running 1, waiting 0, KV cache 0.0 %"
         ]
 
     def test_many_extras_are_cut(self):
-        bench = Bench()
-        bench.feed(
+        driver = LoggerDriver()
+        driver.feed(
             scheduler=SchedulerStats(num_running=1, extra={f"n{i:02}": float(i) for i in range(11)})
         )
-        line = bench.tick()[0]
+        line = driver.tick()[0]
         assert "n07 7" in line
         assert "n08" not in line
         assert line.endswith("and 3 more")
 
     def test_rate_covers_the_time_that_passed(self):
-        bench = Bench()
-        bench.feed(num_generation_tokens=30)
-        assert "generation 3.0 tok/s" in bench.tick(10.0)[0]
+        driver = LoggerDriver()
+        driver.feed(num_generation_tokens=30)
+        assert "generation 3.0 tok/s" in driver.tick(10.0)[0]
 
     def test_first_interval_starts_when_engines_are_ready(self):
-        bench = Bench()
-        bench.clock.now += 300
-        bench.console.log_engine_initialized(info(0))
-        bench.feed(num_generation_tokens=10)
-        assert "generation 2.0 tok/s" in bench.tick()[0]
+        driver = LoggerDriver()
+        driver.clock.now += 300
+        driver.console.log_engine_initialized(info(0))
+        driver.feed(num_generation_tokens=10)
+        assert "generation 2.0 tok/s" in driver.tick()[0]
 
     def test_log_twice_at_the_same_instant_does_not_divide_by_zero(self):
-        bench = Bench()
-        bench.feed(num_generation_tokens=1)
-        assert len(bench.tick(0.0)) == 1
-        assert bench.tick(0.0) == []
+        driver = LoggerDriver()
+        driver.feed(num_generation_tokens=1)
+        assert len(driver.tick(0.0)) == 1
+        assert driver.tick(0.0) == []
 
 
 class TestIdle:
     def test_no_line_before_any_work(self):
-        bench = Bench()
-        bench.console.log_engine_initialized(info(0))
-        assert bench.tick() == []
+        driver = LoggerDriver()
+        driver.console.log_engine_initialized(info(0))
+        assert driver.tick() == []
 
     def test_one_last_line_when_work_ended_then_none(self):
-        bench = Bench()
-        bench.feed(num_generation_tokens=5, scheduler=SchedulerStats(num_running=0))
-        assert len(bench.tick()) == 1
-        assert bench.tick() == []
-        assert bench.tick() == []
+        driver = LoggerDriver()
+        driver.feed(num_generation_tokens=5, scheduler=SchedulerStats(num_running=0))
+        assert len(driver.tick()) == 1
+        assert driver.tick() == []
+        assert driver.tick() == []
 
     def test_requests_that_do_not_move_are_shown(self):
-        bench = Bench()
-        bench.feed(scheduler=SchedulerStats(num_waiting=4))
-        assert "generation 0.0 tok/s, running 0, waiting 4" in bench.tick()[0]
-        assert "waiting 4" in bench.tick()[0]
+        driver = LoggerDriver()
+        driver.feed(scheduler=SchedulerStats(num_waiting=4))
+        assert "generation 0.0 tok/s, running 0, waiting 4" in driver.tick()[0]
+        assert "waiting 4" in driver.tick()[0]
 
     def test_rejections_are_shown_once_even_when_idle(self):
-        bench = Bench()
+        driver = LoggerDriver()
         for reason in ("queue_full", "invalid", "queue_full"):
-            bench.console.record_rejection(reason)
-        assert bench.tick() == ["rejected 3 (invalid 1, queue_full 2)"]
-        assert bench.tick() == []
+            driver.console.record_rejection(reason)
+        assert driver.tick() == ["rejected 3 (invalid 1, queue_full 2)"]
+        assert driver.tick() == []
 
     def test_rejections_join_the_line(self):
-        bench = Bench()
-        bench.feed(num_generation_tokens=5)
-        bench.console.record_rejection("draining")
-        (line,) = bench.tick()
+        driver = LoggerDriver()
+        driver.feed(num_generation_tokens=5)
+        driver.console.record_rejection("draining")
+        (line,) = driver.tick()
         assert line.endswith("KV cache 0.0 %, rejected 1 (draining 1)")
 
 
 class TestEngines:
     """SL-1: aggregated, or per engine."""
 
-    def feed_two(self, bench: Bench) -> None:
-        bench.console.log_engine_initialized(info(0, 1))
+    def feed_two(self, driver: LoggerDriver) -> None:
+        driver.console.log_engine_initialized(info(0, 1))
         first = SchedulerStats(num_running=3, kv_cache_usage=0.5, extra={"x": 1.0})
         second = SchedulerStats(num_running=1, num_waiting=2, kv_cache_usage=0.1, extra={"x": 3.0})
-        bench.feed(0, first, num_generation_tokens=20)
-        bench.feed(1, second, num_generation_tokens=10)
+        driver.feed(0, first, num_generation_tokens=20)
+        driver.feed(1, second, num_generation_tokens=10)
 
     def test_engines_are_summed_by_default(self):
-        bench = Bench()
-        self.feed_two(bench)
-        assert bench.tick() == [
+        driver = LoggerDriver()
+        self.feed_two(driver)
+        assert driver.tick() == [
             "prompt 0.0 tok/s, generation 6.0 tok/s, running 4, waiting 2, KV cache 30.0 %, x 2"
         ]
 
     def test_per_engine_gives_a_line_to_each_busy_engine(self):
-        bench = Bench(per_engine=True)
-        self.feed_two(bench)
-        assert [line.partition(", running")[0] for line in bench.tick()] == [
+        driver = LoggerDriver(per_engine=True)
+        self.feed_two(driver)
+        assert [line.partition(", running")[0] for line in driver.tick()] == [
             "engine 0: prompt 0.0 tok/s, generation 4.0 tok/s",
             "engine 1: prompt 0.0 tok/s, generation 2.0 tok/s",
         ]
-        bench.feed(0, SchedulerStats())
-        (line,) = bench.tick()
+        driver.feed(0, SchedulerStats())
+        (line,) = driver.tick()
         assert line.startswith("engine 1: ")
 
     def test_per_engine_shows_rejections_on_a_line_of_their_own(self):
-        bench = Bench(per_engine=True)
-        bench.console.log_engine_initialized(info(0, 1))
-        bench.console.record_rejection("invalid")
-        assert bench.tick() == ["rejected 1 (invalid 1)"]
+        driver = LoggerDriver(per_engine=True)
+        driver.console.log_engine_initialized(info(0, 1))
+        driver.console.record_rejection("invalid")
+        assert driver.tick() == ["rejected 1 (invalid 1)"]
 
     def test_engine_that_is_gone_is_forgotten(self):
-        bench = Bench()
-        self.feed_two(bench)
-        bench.tick()
-        bench.console.log_engine_initialized(info(0))
-        assert "running 3, waiting 0, KV cache 50.0 %" in bench.tick()[0]
+        driver = LoggerDriver()
+        self.feed_two(driver)
+        driver.tick()
+        driver.console.log_engine_initialized(info(0))
+        assert "running 3, waiting 0, KV cache 50.0 %" in driver.tick()[0]
 
 
 class TestInterface:
@@ -250,13 +251,13 @@ class TestInterface:
         assert load_options(entry, ConsoleStatLogger) == ConsoleOptions(interval_s=2.5)
 
     def test_interval_is_what_the_kernel_reads(self):
-        assert Bench(interval_s=0.5).console.interval_s == 0.5
+        assert LoggerDriver(interval_s=0.5).console.interval_s == 0.5
         assert (
             ConsoleStatLogger(StatLoggerContext(CONFIG)).interval_s == StatLogger.interval_s == 5.0
         )
 
     def test_sleep_state_is_announced(self, caplog):
-        console = Bench().console
+        console = LoggerDriver().console
         with caplog.at_level(logging.INFO, logger="tenonry.stats"):
             console.record_sleep_state(sleeping=True, level=2)
             console.record_sleep_state(sleeping=False, level=0)
@@ -277,11 +278,11 @@ record = st.tuples(st.integers(0, 2), counts, counts)
 @given(st.lists(st.lists(record, max_size=5), max_size=6))
 def test_every_token_is_in_exactly_one_line(intervals):
     """With intervals of a second, the printed rates are counts: their sum over all lines is what was fed."""
-    bench = Bench()
+    driver = LoggerDriver()
     for interval in intervals:
         for engine, prompt, generation in interval:
-            bench.feed(engine, num_prompt_tokens=prompt, num_generation_tokens=generation)
-        lines = bench.tick(1.0)
+            driver.feed(engine, num_prompt_tokens=prompt, num_generation_tokens=generation)
+        lines = driver.tick(1.0)
         fed = [sum(column) for column in zip(*(counts[1:] for counts in interval), strict=True)]
         printed = [[int(float(n)) for n in re.findall(r"([\d.]+) tok/s", line)] for line in lines]
         assert printed == ([fed] if any(fed) else [])

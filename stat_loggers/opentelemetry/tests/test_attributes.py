@@ -78,4 +78,5 @@ def test_what_there_is_not_is_missing(name, fields, attributes):
 
 def test_text_that_cannot_be_sent_is_replaced(attributes):
     found = attributes(request_id="a\ud800", tags={"b\ud800": "c\ud800"})
-    assert (found["gen_ai.response.id"], found["tenonry.tag.b?"]) == ("a?", "c?")
+    assert found["gen_ai.response.id"] == "a?"
+    assert found["tenonry.tag.b?"] == "c?"

@@ -93,20 +93,12 @@ class TestFacts:
         }
         (engine,) = found.labels("tenonry:engine_info")
         assert set(engine) == set(BY_NAME["engine_info"].labels)
-        assert (
-            engine["architecture"],
-            engine["max_model_len"],
-            engine["tensor_parallel_size"],
-        ) == (
-            "LlamaForCausalLM",
-            "2048",
-            "2",
-        )
-        assert (engine["enable_lora"], engine["kv_connector"], engine["context"]) == (
-            "false",
-            "",
-            "library",
-        )
+        assert engine["architecture"] == "LlamaForCausalLM"
+        assert engine["max_model_len"] == "2048"
+        assert engine["tensor_parallel_size"] == "2"
+        assert engine["enable_lora"] == "false"
+        assert engine["kv_connector"] == ""
+        assert engine["context"] == "library"
 
     def test_facts_are_replaced_whole(self, make_logger, scrape):
         logger = make_logger()
