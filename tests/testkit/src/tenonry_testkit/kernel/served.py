@@ -12,6 +12,7 @@ from tenonry.interfaces.stat_logger import StatLogger
 from tenonry_testkit import served
 
 T = TypeVar("T")
+COUNT_TRIES = 300
 QUICK = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.002}}
 
 
@@ -28,6 +29,28 @@ class Served:
 
     def run(self, main: Coroutine[Any, Any, T]) -> T:
         return self.runner.run(main)
+
+    @property
+    def pid(self) -> int:
+        """The process of engine 0."""
+        return self.engine.engine_pids["engine 0"]
+
+    async def begin(self, request_id: str = "r", **fields: Any) -> Any:
+        """A stream that has delivered something and goes on for long."""
+        sampling = served.params(max_tokens=400, **fields)
+        stream = self.engine.generate([1, 2, 3], sampling, request_id)
+        await anext(stream)
+        return stream
+
+    async def counts_are(self, running: int, waiting: int) -> None:
+        """Wait, for a few steps, until the engine has as many requests."""
+        expected = [[running, waiting]]
+        for _ in range(COUNT_TRIES):
+            counts = await self.engine._calls.call("request_counts")
+            if counts == expected:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError(f"[running, waiting] are {counts}, not {expected}")
 
     def close(self) -> None:
         self.engine.shutdown()

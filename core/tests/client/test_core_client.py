@@ -1,0 +1,52 @@
+"""The link to the engines: frames that are not theirs, and two links in one process."""
+
+from __future__ import annotations
+
+import asyncio
+
+import zmq
+
+from tenonry.messages import RequestType
+from tenonry.transport.folder import RunDirectory
+from tenonry_testkit.roles import eventually
+from tenonry_testkit.served import collect, params, tokens
+
+
+def test_a_second_front_end_in_one_process_is_its_own_world(serve):
+    one, two = serve(), serve()
+    assert one.pid != two.pid
+    one.engine.shutdown()
+    assert two.run(collect(two.engine, [1], params(), "r")) == tokens([1], params())
+
+
+def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
+    """What arrives on the output socket from anybody else is dropped and counted (fault 21)."""
+    served = serve()
+    client = served.engine._client
+    frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]
+    run = RunDirectory()
+    _, address = client.bind(
+        run.address(), run.address()
+    )  # the engine's own is gone: nobody else is to find it
+
+    async def receive_all() -> None:
+        served.engine.listen()
+        with zmq.Context() as context, context.socket(zmq.PUSH) as stranger:
+            stranger.connect(address)
+            for message in frames:
+                stranger.send_multipart(message)
+            while client.frames_dropped < 4:  # noqa: ASYNC110 - nothing says so
+                await asyncio.sleep(0.01)
+
+    served.run(asyncio.wait_for(receive_all(), 10))
+    run.close()
+    assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
+    assert client.frames_dropped == 4
+
+
+def test_frames_of_an_earlier_epoch_are_dropped_and_counted(serve):
+    served = serve()
+    client = served.engine._client
+    client._send(client.engines[0], RequestType.UTILITY, client._encoder.encode([1, "ping"])[0])
+    client.engines[0].epoch += 1
+    eventually(lambda: client.receive() is None and client.frames_dropped == 1)

@@ -1,0 +1,240 @@
+"""How streams end: stop strings, aborts, errors of the engine, faults of the IO processor (AF-5, AF-11)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tenonry.errors import EngineDeadError, EngineGenerateError, PluginFault, RequestError
+from tenonry.messages import ScheduledOutput
+from tenonry.outputs import FinishReason
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry_testkit.fakes import ByteIOProcessor
+from tenonry_testkit.fakes.io_processor import ByteDetokenizer
+from tenonry_testkit.kernel.output_frames import (
+    IO_CONTEXT,
+    EnginelessFrontEnd,
+    end,
+    frame,
+    logprobs,
+    take,
+    take_first,
+)
+
+
+class TestEndings:
+    def test_a_stop_string_ends_the_request_and_the_engine_is_told(self):
+        """AF-5."""
+        front = EnginelessFrontEnd()
+        stream = front.open(stop=["END"])
+        assert front.receive({1: "abcENDxyz"}) == [1]
+        output = take_first(stream)
+        assert (output.text, output.finish_reason, output.stop_reason) == ("abc", "stop", "END")
+        assert output.token_ids == list(b"abcEND")
+        assert front.receive({1: "more"}, [end(1, FinishReason.ABORT)]) == []
+        assert stream.take() is None
+
+    def test_a_stop_string_across_frames(self):
+        front = EnginelessFrontEnd()
+        stream = front.open(stop="END", include_stop_str_in_output=True)
+        for piece, aborted in (("abE", []), ("N", []), ("Dz", [1])):
+            assert front.receive({1: piece}) == aborted
+        assert take_first(stream).text == "abEND"
+
+    def test_no_abort_for_what_the_engine_has_ended(self):
+        front = EnginelessFrontEnd()
+        stream = front.open(stop="END")
+        assert front.receive({1: "aEND"}, [end(1)]) == []
+        assert take_first(stream).stop_reason == "END"
+
+    @pytest.mark.parametrize(
+        ("stop_token_ids", "stop_reason"), [([65], 65), (None, None), ([66], None)]
+    )
+    def test_a_stop_id_is_a_reason_if_the_caller_named_it(self, stop_token_ids, stop_reason):
+        front = EnginelessFrontEnd()
+        stream = front.open(stop_token_ids=stop_token_ids)
+        front.receive({1: "A"}, [end(1, FinishReason.STOP, stop_token_id=65)])
+        output = take_first(stream)
+        assert (output.finish_reason, output.stop_reason) == ("stop", stop_reason)
+
+    def test_an_error_ends_the_one_request(self):
+        front = EnginelessFrontEnd()
+        bad, good = front.open("bad"), front.open("good")
+        front.receive({1: "a", 2: "b"}, [end(1, FinishReason.ERROR, error="NaN logits")])
+        assert take_first(bad).finish_reason == "error"
+        assert isinstance(bad.error, EngineGenerateError)
+        assert str(bad.error) == "request bad failed: NaN logits"
+        assert (good.error, take_first(good).text) == (None, "b")
+
+    def test_an_error_without_words_gets_some(self):
+        front = EnginelessFrontEnd()
+        stream = front.open()
+        front.receive({}, [end(1, FinishReason.ERROR)])
+        assert "the engine gave no reason" in str(take(stream).error)
+
+    def test_news_of_unknown_requests_is_ignored(self):
+        front = EnginelessFrontEnd()
+        assert (
+            front.receive({77: "x", 78: "yz"}, [end(79)], scheduled=[ScheduledOutput(80, 0.0, 0)])
+            == []
+        )
+
+    def test_an_id_in_use_is_refused_and_free_after_the_end(self):
+        """A live duplicate is an error."""
+        front = EnginelessFrontEnd()
+        front.open("same")
+        with pytest.raises(RequestError, match="request id 'same' is in use") as caught:
+            front.open("same")
+        assert caught.value.param == "request_id"
+        front.receive({}, [end(1)])
+        front.open("same")
+
+    def test_transfer_parameters_reach_the_caller(self):
+        front = EnginelessFrontEnd()
+        stream = front.open()
+        front.receive({}, [end(1, kv_transfer_params={"block": 3})])
+        assert take(stream).kv_transfer_params == {"block": 3}
+
+
+class TestAbort:
+    """AF-11."""
+
+    def test_what_was_generated_is_kept(self):
+        front = EnginelessFrontEnd()
+        stream = front.open()
+        front.receive({1: "ab"})
+        assert front.outputs.abort(["r", "unknown"]) == [1]
+        output = take(stream)
+        assert (output.finished, output.outputs[0].text, output.outputs[0].finish_reason) == (
+            True,
+            "ab",
+            "abort",
+        )
+        assert front.outputs.abort(["r"]) == []
+
+    def test_between_arrival_and_detokenisation(self):
+        front = EnginelessFrontEnd()
+        stream = front.open()
+        front.outputs.absorb(frame({1: "ab"}))
+        front.outputs.abort(["r"])
+        assert take_first(stream).text == "ab"
+        assert front.outputs.flush() == []
+
+    def test_a_stop_string_that_was_there_already_wins(self):
+        """Two endings would be one too many: the stream could never end."""
+        front = EnginelessFrontEnd()
+        stream = front.open(stop="END")
+        front.outputs.absorb(frame({1: "abEND"}))
+        assert front.outputs.abort(["r"]) == [1]
+        output = take(stream)
+        assert output.finished
+        assert (output.outputs[0].text, output.outputs[0].finish_reason) == ("ab", "stop")
+        assert len(front.outputs) == 0
+
+    def test_an_engine_that_dies_ends_every_stream(self):
+        front = EnginelessFrontEnd()
+        streams = [front.open(f"{i}") for i in range(3)]
+        front.receive({1: "a"})
+        error = EngineDeadError("gone")
+        front.outputs.fail_all(error)
+        assert take_first(streams[0]).text == "a"  # what came before is still there
+        for stream in streams:
+            with pytest.raises(EngineDeadError, match="gone"):
+                stream.take()
+        assert len(front.outputs) == front.outputs.num_completions == 0
+
+    def test_a_final_output_is_whole_or_not_at_all(self):
+        front = EnginelessFrontEnd()
+        stream = front.open(output_kind=OutputKind.FINAL)
+        front.receive({1: "a"})
+        front.outputs.fail_all(EngineDeadError("gone"))
+        with pytest.raises(EngineDeadError):
+            stream.take()
+
+    def test_live_handles_are_those_that_the_engine_still_runs(self):
+        front = EnginelessFrontEnd()
+        front.open("a", n=2, seed=1)
+        front.open("b", stop="END")
+        front.receive({3: "END"}, [end(1)])
+        assert front.outputs.live_handles() == [2]
+
+
+class BrokenIO(ByteIOProcessor):
+    """Fails where it is told to."""
+
+    fails = ""
+
+    def make_detokenizer(
+        self, prompt_token_ids: Sequence[int], params: SamplingParams
+    ) -> ByteDetokenizer | None:
+        if self.fails == "make_detokenizer":
+            raise ValueError("on purpose")
+        made = super().make_detokenizer(prompt_token_ids, params)
+        if (
+            made is not None
+            and self.fails in {"push", "finish"}
+            and "bad" in bytes(prompt_token_ids).decode()
+        ):
+            setattr(made, self.fails, self._raise)
+        return made
+
+    def token_texts(self, token_ids: Sequence[int]) -> list[str]:
+        if self.fails == "token_texts":
+            raise ValueError("on purpose")
+        return super().token_texts(token_ids)
+
+    def process_prompt(self, prompt: Any, params: SamplingParams, **options: Any) -> Any:
+        if self.fails == "process_prompt":
+            raise KeyError("on purpose")
+        return super().process_prompt(prompt, params, **options)
+
+    def _raise(self, *_: Any) -> str:
+        raise ValueError("on purpose")
+
+
+class TestFaultsOfTheIOProcessor:
+    """An IO processor that raises fails the one request; the plugin is named; the others go on."""
+
+    def front(self, fails: str) -> EnginelessFrontEnd:
+        io = BrokenIO(IO_CONTEXT)
+        io.fails = fails
+        return EnginelessFrontEnd(io)
+
+    @pytest.mark.parametrize("call", ["push", "finish", "token_texts"])
+    def test_while_a_request_runs(self, call):
+        front = self.front(call)
+        bad, good = front.open("b", "bad", logprobs=0), front.open("g", "good")
+        aborts = front.receive({1: "x", 2: "y"}, logprobs=logprobs([0], [[120]]))
+        assert aborts == ([] if call == "finish" else [1])
+        front.receive({2: "z"}, [end(1), end(2)])
+        assert take(good).outputs[0].text == "yz"
+        assert isinstance(bad.error, EngineGenerateError)
+        assert take(bad).outputs[0].finish_reason == "error"
+        fault = bad.error.__cause__
+        assert isinstance(fault, PluginFault)
+        assert fault.call == call
+        assert "BrokenIO" in fault.plugin
+        assert "request b failed: plugin" in str(bad.error)
+        assert len(front.outputs) == front.outputs.num_completions == 0
+
+    def test_when_a_request_is_aborted(self):
+        front = self.front("finish")
+        front.open("b", "bad")
+        assert front.outputs.abort(["b"]) == [1]
+        assert len(front.outputs) == 0
+
+    def test_before_a_request_is_accepted(self):
+        front = self.front("make_detokenizer")
+        with pytest.raises(
+            EngineGenerateError, match=r"request r failed: plugin .*BrokenIO.* in make_detokenizer"
+        ):
+            front.open(n=2, seed=1)
+        assert len(front.outputs) == front.outputs.num_completions == 0
+
+    def test_while_a_prompt_is_processed(self):
+        with pytest.raises(
+            EngineGenerateError, match=r"request r failed: plugin .* in process_prompt: KeyError"
+        ):
+            self.front("process_prompt").open()

@@ -1,0 +1,166 @@
+"""When a caller is woken, and the numbers of requests for stat loggers."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from tenonry.errors import EngineDeadError
+from tenonry.messages import ScheduledOutput
+from tenonry.outputs import FinishReason
+from tenonry.sampling_params import OutputKind, SamplingParams
+from tenonry_testkit.kernel.output_frames import (
+    EnginelessFrontEnd,
+    end,
+    frame,
+    take,
+)
+
+
+class TestWaiting:
+    """A caller is woken when there is something for it, and only then."""
+
+    def woken(self, act: Any, **params: Any) -> bool:
+        async def main() -> bool:
+            front = EnginelessFrontEnd()
+            stream = front.open(**params)
+            waiter = stream.wait()
+            act(front)
+            return waiter.done()
+
+        return asyncio.run(main())
+
+    def test_by_tokens(self):
+        assert self.woken(lambda front: front.receive({1: "a"}))
+
+    def test_not_by_tokens_if_only_the_end_matters(self):
+        assert not self.woken(lambda front: front.receive({1: "a"}), output_kind=OutputKind.FINAL)
+        assert self.woken(
+            lambda front: front.receive({1: "a"}, [end(1)]), output_kind=OutputKind.FINAL
+        )
+
+    @pytest.mark.parametrize("kind", OutputKind)
+    def test_by_an_end_an_abort_and_a_death(self, kind):
+        for act in (
+            lambda front: front.receive({}, [end(1)]),
+            lambda front: front.receive({}, [end(1, FinishReason.ERROR)]),
+            lambda front: front.outputs.abort(["r"]),
+            lambda front: front.outputs.fail_all(EngineDeadError("x")),
+        ):
+            assert self.woken(act, output_kind=kind)
+
+    def test_a_caller_that_was_cancelled_is_left_alone(self):
+        async def main() -> None:
+            front = EnginelessFrontEnd()
+            stream = front.open()
+            stream.wait().cancel()
+            front.receive({1: "a"}, [end(1)])
+
+        asyncio.run(main())
+
+
+class TestNumbers:
+    def test_times_of_a_request(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        stream = front.open("r", "hi", max_tokens=7)
+        front.clock.advance(1)
+        front.receive({}, scheduled=[ScheduledOutput(1, 0.5, 1)])
+        front.clock.advance(1)
+        front.receive({1: "a"})
+        front.clock.advance(2)
+        front.receive({1: "b"}, [end(1, num_preemptions=2)])
+        output = take(stream)
+        assert output.num_cached_tokens == 1
+        assert output.metrics is not None
+        assert (output.metrics.queued_s, output.metrics.num_preemptions) == (0.5, 2)
+        taken = front.outputs.take_iteration()
+        assert (taken.num_prompt_tokens, taken.num_cached_tokens, taken.num_generation_tokens) == (
+            2,
+            1,
+            2,
+        )
+        assert (taken.ttft_s, taken.inter_token_latency_s) == ([2.0], [2.0])
+        (ended,) = taken.finished
+        assert (ended.request_id, ended.finish_reason, ended.num_prompt_tokens, ended.num_generation_tokens) == (
+            "r", "length", 2, 2,
+        )  # fmt: skip
+        assert (
+            ended.e2e_latency_s,
+            ended.ttft_s,
+            ended.queued_s,
+            ended.prefill_s,
+            ended.decode_s,
+        ) == (
+            4,
+            2,
+            0.5,
+            1.5,
+            2,
+        )
+        assert (ended.max_tokens, ended.n, ended.num_preemptions) == (7, 1, 2)
+        assert front.outputs.take_iteration().finished == []
+
+    def test_a_request_that_never_got_a_token(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        front.open()
+        front.clock.advance(3)
+        front.outputs.abort(["r"])
+        (ended,) = front.outputs.take_iteration().finished
+        assert (ended.ttft_s, ended.prefill_s, ended.decode_s, ended.e2e_latency_s) == (
+            None,
+            0,
+            0,
+            3,
+        )
+        assert ended.finish_reason == "abort"
+
+    def test_several_completions_are_one_request(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        front.open(n=2, seed=1)
+        front.receive({1: "ab", 2: "c"}, [end(1), end(2)])
+        (ended,) = front.outputs.take_iteration().finished
+        assert (ended.num_generation_tokens, ended.n) == (3, 2)
+
+    def test_tags_reach_the_record(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        processed, requests = front.inputs.process(
+            "hi", SamplingParams(), "r", tags={"tenant": "acme"}
+        )
+        front.outputs.add(processed, requests)
+        front.outputs.abort(["r"])
+        assert front.outputs.take_iteration().finished[0].tags == {"tenant": "acme"}
+
+    def test_the_callers_trace_and_the_time_of_day_of_its_start_reach_the_record(self, monkeypatch):
+        """AF-22."""
+        front = EnginelessFrontEnd(log_stats=True)
+        headers = {"traceparent": "00-1-2-01"}
+        processed, requests = front.inputs.process(
+            "hi", SamplingParams(), "r", trace_headers=headers
+        )
+        front.outputs.add(processed, requests)
+        front.clock.advance(3)
+        monkeypatch.setattr("tenonry.client.request_ends.time.time", lambda: 1_000_000.0)
+        front.outputs.abort(["r"])
+        (ended,) = front.outputs.take_iteration().finished
+        assert ended.trace_headers == headers
+        assert (ended.start_time, ended.e2e_latency_s) == (1_000_000.0 - 3, 3)
+
+    def test_tokens_count_for_the_engine_that_made_them(self):
+        front = EnginelessFrontEnd(log_stats=True)
+        for number, name in enumerate(("a", "b"), 1):
+            front.open(name, "hi" * number)
+            front.receive({}, scheduled=[ScheduledOutput(number, 0.1, 0)], engine_index=number)
+        front.outputs.absorb(frame({1: "xyz"}, engine_index=1))
+        front.outputs.absorb(frame({2: "z"}, [end(2)], engine_index=2))
+        front.outputs.flush()
+        one, two = front.outputs.take_iteration(1), front.outputs.take_iterations()
+        assert (one.num_prompt_tokens, one.num_generation_tokens, one.finished) == (2, 3, [])
+        assert list(two) == [2]
+        assert (two[2].num_prompt_tokens, two[2].num_generation_tokens, len(two[2].finished)) == (
+            4,
+            1,
+            1,
+        )
+        assert front.outputs.take_iterations() == {}
