@@ -58,6 +58,7 @@ def plant(tree: Path, module: str, imported: str, *, for_types: bool = False) ->
 def test_every_package_is_looked_at():
     assert sorted(SETTINGS["root_packages"]) == PACKAGES
     assert sorted(NO_CIRCLES["ancestors"]) == PACKAGES
+    assert "ignore_imports" not in NO_CIRCLES
 
 
 def test_imports_for_type_checking_count():
@@ -72,10 +73,6 @@ def test_a_copy_of_the_tree_keeps_all_contracts(tree: Path):
 
 def test_no_import_leads_back_to_its_module():
     graph = grimp.build_graph(*PACKAGES, cache_dir=None)
-    for line in NO_CIRCLES.get("ignore_imports", []):
-        importer, _, imported = line.partition(" -> ")
-        if {importer, imported} <= graph.modules:
-            graph.remove_import(importer=importer, imported=imported)
     circles = [
         f"{module} -> {imported}"
         for module in sorted(graph.modules)
