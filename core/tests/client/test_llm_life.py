@@ -112,6 +112,7 @@ class TestTheRest:
     def test_calls_to_workers_and_caches(self, make_llm):
         llm = make_llm()
         assert llm.collective_rpc("echo", ["x"]) == [[0, "x"]]
+        assert llm.collective_rpc("echo", kwargs={"tag": 1}) == [[0, {"tag": 1}]]
         assert llm.reset_prefix_cache() is True
 
     def test_the_tokenizer(self, make_llm):

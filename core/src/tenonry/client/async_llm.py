@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Iterable, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
 from tenonry.client.admission import Admission
@@ -244,9 +244,10 @@ class AsyncLLM:
         method: str,
         args: Sequence[Any] = (),
         timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        return await self._calls.workers(method, args, timeout)
+        return await self._calls.workers(method, args, timeout, kwargs)
 
     async def add_lora(self, name: str, path: str) -> bool:
         return await self._calls.all("add_lora", name, path)

@@ -208,23 +208,24 @@ class CoreClient:
                 with contextlib.suppress(EngineDeadError):  # the other engines get theirs
                     self._send(link, RequestType.ABORT, *self._encoder.encode(sorted(theirs)))
 
-    async def call(self, method: str, *args: Any) -> list[Any]:
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of the allow-list on every engine; the results in the engines' order.
 
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         self.check_alive()
-        calls = [self.call_engine(index, method, *args) for index in sorted(self.engines)]
+        indexes = sorted(self.engines)
+        calls = [self.call_engine(index, method, *args, **kwargs) for index in indexes]
         return list(await asyncio.gather(*calls))
 
-    async def call_engine(self, index: int, method: str, *args: Any) -> Any:
+    async def call_engine(self, index: int, method: str, *args: Any, **kwargs: Any) -> Any:
         """The same on one engine, which is among `engines`."""
         link = self.engines[index]
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[index, call_id] = future
         try:
-            frames = self._encoder.encode(UtilityCall(call_id, method, list(args)))
+            frames = self._encoder.encode(UtilityCall(call_id, method, list(args), kwargs))
             self._send(link, RequestType.UTILITY, *frames)
             return await future
         finally:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
@@ -27,19 +27,31 @@ class EngineCalls:
         self._stats = stats
         self._health: asyncio.Future[list[None]] | None = None  # the question that is open
 
-    async def call(self, method: str, *args: Any) -> list[Any]:
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """One result per engine, in the engines' order."""
         self._client.check_alive()
         self._handler.listen()
-        return await self._client.call(method, *args)
+        return await self._client.call(method, *args, **kwargs)
 
     async def all(self, method: str, *args: Any) -> bool:
         """True if every engine answers with something true."""
         return all(await self.call(method, *args))
 
-    async def workers(self, method: str, args: Sequence[Any], timeout_s: float | None) -> list[Any]:
+    async def workers(
+        self,
+        method: str,
+        args: Sequence[Any],
+        timeout_s: float | None,
+        kwargs: Mapping[str, Any] | None,
+    ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        engines = await self.call("collective_rpc", method, list(args), timeout_s)
+        engines = await self.call(
+            "collective_rpc",
+            method,
+            list(args),
+            timeout_s,
+            dict(kwargs or {}),
+        )
         return [result for ranks in engines for result in ranks]
 
     async def check_health(self) -> None:

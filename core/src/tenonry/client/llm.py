@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Self
 
 import msgspec
@@ -188,10 +188,14 @@ class LLM:
         return self.engine_core.reset_prefix_cache()
 
     def collective_rpc(
-        self, method: str, args: Sequence[Any] = (), timeout: float | None = None
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a method of the workers' allow-list; one result per rank."""
-        return self.engine_core.call_workers(method, list(args), timeout)
+        return self.engine_core.call_workers(method, list(args), timeout, kwargs)
 
     def get_tokenizer(self) -> Any:
         """The tokenizer. Raises ValueError if none is loaded."""
