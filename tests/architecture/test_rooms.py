@@ -22,7 +22,6 @@ STILL_DENSE = {
     "core/src/tenonry/client",
     "core/src/tenonry/transport",
     "executors/ray/src/tenonry_executor_ray",
-    "plugins/front-ends/src/tenonry_front_ends",
     "tests/testkit/src/tenonry_testkit",
     "tests/testkit/src/tenonry_testkit/fakes",
 }

@@ -13,31 +13,19 @@ import msgspec
 import pytest
 
 from tenonry.client.async_llm import AsyncLLM
-from tenonry.config import EngineConfig
-from tenonry.errors import EngineDeadError, QueueFullError, TenonryError, Unsupported
-from tenonry.info import ModelInfo, PluginRecord
-from tenonry.messages import EngineCoreOutputs
-from tenonry.plugin.plan import PluginPlan
-from tenonry.stats import IterationStats, SchedulerStats, StatRecord
-from tenonry_front_ends import attached
-from tenonry_front_ends.attached import AttachedEngines, StatForwarder
-from tenonry_front_ends.channel import ControlLink, ControlRouter
+from tenonry.errors import EngineDeadError, QueueFullError, Unsupported
+from tenonry.stats import SchedulerStats
+from tenonry_front_ends.attached import AttachedEngines
+from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.hub import Hub
 from tenonry_front_ends.messages import (
-    AskMetrics,
     Attachment,
-    Heard,
-    LoggerCall,
-    Metrics,
-    Report,
-    Stop,
 )
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, served_config, tokens
 
 pytestmark = pytest.mark.timeout(60)
 RECORDING = "tenonry_testkit.fakes:RecordingStatLogger"
-MODEL = ModelInfo(name="m", path="", architecture="A", max_model_len=8, vocab_size=8)
 
 
 async def until(condition: Callable[[], Any]) -> None:
@@ -68,7 +56,7 @@ class Shared:
         self.hub.start()
 
     @property
-    def heard(self) -> Any:
+    def recorded(self) -> Any:
         (logger,) = self.hub._stats.loggers.values()
         return logger
 
@@ -131,15 +119,17 @@ class TestHub:
             ]
             assert (
                 await two.render_metrics() is None
-            )  # the recording logger renders none, but heard all there is
+            )  # the recording logger renders none, but got every record
             iterations = [
-                record.iteration for record in shared.heard.records if record.iteration is not None
+                record.iteration
+                for record in shared.recorded.records
+                if record.iteration is not None
             ]
             assert sum(iteration.num_prompt_tokens for iteration in iterations) == 64
             assert sum(iteration.num_generation_tokens for iteration in iterations) == 640
             assert sum(len(iteration.finished) for iteration in iterations) == 32
-            assert {record.engine_index for record in shared.heard.records} == {0, 1}
-            assert any(record.scheduler is not None for record in shared.heard.records)
+            assert {record.engine_index for record in shared.recorded.records} == {0, 1}
+            assert any(record.scheduler is not None for record in shared.recorded.records)
             assert one.info == two.info == shared.hub.info
             assert sorted(one.engine_pids) == ["engine 0", "engine 1"]
             assert one.stat_loggers == {}
@@ -150,7 +140,7 @@ class TestHub:
                 await one.scale(3)
 
         shared.run(main)
-        assert [info.engine_indexes for info in shared.heard.infos] == [(0, 1)]
+        assert [info.engine_indexes for info in shared.recorded.infos] == [(0, 1)]
 
     def test_other_calls_reach_the_loggers(self, share):
         shared = share(max_num_seqs=1, max_num_queued_reqs=3)  # room for two in each
@@ -165,8 +155,8 @@ class TestHub:
                 await collect(engine, [3], params(), "r")
             await engine.do_log_stats()
             await engine.render_metrics()
-            assert shared.heard.rejections == ["queue_full"]
-            assert "log" in shared.heard.calls
+            assert shared.recorded.rejections == ["queue_full"]
+            assert "log" in shared.recorded.calls
             assert await engine.is_tracing_enabled() is True
 
         shared.run(main)
@@ -179,7 +169,7 @@ class TestHub:
             lost = asyncio.ensure_future(collect(one, [3], params(max_tokens=400), "lost"))
             kept = asyncio.ensure_future(collect(two, [4], params(max_tokens=300), "kept"))
             await requests_are(two, 2)
-            assert shared.hub.gone(1) == ""
+            assert shared.hub.detach(1) == ""
             await requests_are(two, 1)
             shared.serving.clear()
             again = await shared.attach(1)
@@ -211,10 +201,10 @@ class TestHub:
                 assert [await collect(end, [5], params(), "r") for end in ends] == 2 * [
                     tokens([5], params())
                 ]
-                await ends[0].render_metrics()  # the supervisor has heard all there is, then
+                await ends[0].render_metrics()  # the supervisor has got every record, then
                 finished = [
                     one
-                    for record in shared.heard.records
+                    for record in shared.recorded.records
                     if record.iteration
                     for one in record.iteration.finished
                 ]
@@ -223,12 +213,12 @@ class TestHub:
                     "error",
                 ]
                 seen = [
-                    one.scheduler
-                    for one in shared.heard.records
-                    if one.engine_index == 1 and one.scheduler
+                    record.scheduler
+                    for record in shared.recorded.records
+                    if record.engine_index == 1 and record.scheduler
                 ]
-                assert any(one.num_running for one in seen)
-                assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
+                assert any(stats.num_running for stats in seen)
+                assert seen[-1] == SchedulerStats()  # a dead engine has nothing to do
                 assert shared.hub.dead is None
                 os.kill(ends[0].engine_pids["engine 0"], signal.SIGKILL)
             await until(lambda: all(end.errored for end in ends))
@@ -249,169 +239,3 @@ class TestHub:
             await until(lambda: told == [True])
 
         shared.run(main)
-
-
-class Link:
-    """A link whose other end is the test."""
-
-    def __init__(self, *loggers: str) -> None:
-        plan = PluginPlan(
-            tuple(PluginRecord(kind="stat_logger", name=name, target="m:C") for name in loggers)
-        )
-        self.attachment = Attachment(
-            index=1, count=2, identity="1.1", control_address="", input_address="", output_address="", plan=plan,
-            model=MODEL,
-        )  # fmt: skip
-        self.sent: list[Any] = []
-        self.send = self.sent.append
-
-
-def forwarder(link: Link, *iterations: IterationStats) -> StatForwarder:
-    made = StatForwarder(EngineConfig(model="m"), link)  # type: ignore[arg-type]
-    waiting = list(iterations)
-    made._take = lambda: {1: waiting.pop(0)} if waiting else {}
-    return made
-
-
-class TestForwarder:
-    def test_it_traces_if_a_logger_of_the_supervisor_does(self):
-        """AF-22."""
-        link = Link("x")
-        assert forwarder(link).traces is False
-        link.attachment = msgspec.structs.replace(link.attachment, traces=True)
-        assert forwarder(link).traces is True
-
-    def test_numbers_go_once_and_nothing_is_no_report(self):
-        link = Link("x")
-        stats = forwarder(link, IterationStats(num_prompt_tokens=3))
-        stats.flush()
-        stats.flush()
-        (report,) = link.sent
-        (record,) = report.records
-        assert isinstance(record, StatRecord)
-        assert (record.engine_index, record.iteration.num_prompt_tokens, record.scheduler) == (
-            1,
-            3,
-            None,
-        )
-        stats.flush(7)
-        assert link.sent[1] == Report([], flush=7)
-
-    def test_numbers_of_an_engine_that_died_go_with_the_others(self):
-        link = Link("x")
-        stats = forwarder(link, IterationStats(num_prompt_tokens=3))
-        stats.observe(EngineCoreOutputs(engine_index=0), IterationStats(num_prompt_tokens=4))
-        assert link.sent == []
-        stats.flush()
-        stats.flush()
-        (report,) = link.sent
-        assert [
-            (record.engine_index, record.iteration.num_prompt_tokens) for record in report.records
-        ] == [
-            (0, 4),
-            (1, 3),
-        ]
-
-    def test_rejections_are_counted_and_other_calls_go_at_once_in_order(self):
-        link = Link("x")
-        stats = forwarder(link)
-        for _ in range(1000):
-            stats.submit("record_rejection", "queue_full")
-        assert link.sent == []
-        stats.submit("record_sleep_state", True, 1)
-        assert link.sent == [
-            Report([], [(LoggerCall("record_rejection", ("queue_full",)), 1000),
-                        (LoggerCall("record_sleep_state", (True, 1)), 1)])
-        ]  # fmt: skip
-        assert (
-            msgspec.msgpack.decode(msgspec.msgpack.encode(link.sent[0]), type=Report)
-            == link.sent[0]
-        )
-
-    def test_without_loggers_nothing_is_told(self):
-        link = Link()
-        stats = forwarder(link)
-        stats.submit("record_rejection", "queue_full")
-        stats.observe(EngineCoreOutputs(), IterationStats())
-        stats.flush()
-        assert (link.sent, stats.enabled) == ([], False)
-
-    def test_what_a_silent_supervisor_does_not_take_in_is_dropped_counted_and_reported(
-        self, monkeypatch
-    ):
-        monkeypatch.setattr(attached, "MAX_UNHEARD", 2)
-        link = Link("x")
-        stats = forwarder(
-            link, *(IterationStats(num_prompt_tokens=number) for number in range(1, 7))
-        )
-        for _ in range(5):
-            stats.flush()
-        assert [report.records[0].iteration.num_prompt_tokens for report in link.sent] == [1, 2]
-        assert stats.dropped == 3
-        stats.heard()
-        stats.flush()
-        assert (link.sent[-1].records[0].iteration.num_prompt_tokens, link.sent[-1].dropped) == (
-            6,
-            3,
-        )
-
-    @pytest.mark.parametrize(
-        ("answer", "expected"),
-        [
-            ({"content": b"x", "content_type": "t"}, (b"x", "t")),
-            ({}, None),
-            ({"error": "no"}, TenonryError),
-        ],
-    )
-    def test_metrics_are_asked_for(self, answer, expected):
-        link = Link("x")
-        stats = forwarder(link)
-
-        async def main() -> None:
-            asked = asyncio.ensure_future(stats.render())
-            await asyncio.sleep(0)
-            stats.rendered(Metrics(99))  # to a question that nobody asked
-            (question,) = link.sent
-            assert isinstance(question, AskMetrics)
-            stats.rendered(Metrics(question.call_id, **answer))
-            if expected is TenonryError:
-                with pytest.raises(TenonryError, match="could not render metrics: no"):
-                    await asked
-            else:
-                assert await asked == expected
-
-        asyncio.run(main())
-
-    def test_metrics_of_a_silent_supervisor_are_an_error(self, monkeypatch):
-        monkeypatch.setattr(attached, "METRICS_TIMEOUT_S", 0.01)
-        with pytest.raises(TenonryError, match="gave no metrics within"):
-            asyncio.run(forwarder(Link("x")).render())
-
-
-class TestEnds:
-    """The control channel itself."""
-
-    def test_messages_go_both_ways_and_bad_ones_are_dropped(self, tmp_path, caplog):
-        address = f"ipc://{tmp_path}/c"
-        got: list[Any] = []
-        router = ControlRouter(lambda *message: got.append(message))
-        router.bind(address)
-        attachment = msgspec.structs.replace(
-            Link().attachment, identity="1.5", control_address=address
-        )
-        link = ControlLink(attachment)
-        try:
-            for frames in ([b"\xc1"], [b"\x91\xa2\xdbx"], [b"a", b"b"], [b""]):
-                link._socket.send_multipart(frames)
-            link.send(AskMetrics(3))
-            eventually(lambda: router.read(20) or got)
-            assert got == [(b"1.5", AskMetrics(3))]
-            assert caplog.text.count("dropped a message of API server 1.5") == 4
-            router.send(b"1.5", Stop(False))
-            router.send(b"9.9", Heard())  # is not there
-            assert link.receive(5000) == Stop(False)
-            assert link.receive() is None
-        finally:
-            link.close()
-            link.send(AskMetrics(4))  # too late, and no error
-            router.close()

@@ -1,4 +1,4 @@
-"""A front end that does not own its engines: it meets them through its supervisor, and hands its numbers over.
+"""A front end that does not own its engines: it connects to them through its supervisor, and reports its numbers to it.
 Front end, of which several share the engines.
 """
 
@@ -23,14 +23,14 @@ from tenonry.stats import IterationStats, StatRecord
 from tenonry.transport.keys import CurveKeys
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.messages import (
-    AskMetrics,
     EngineDied,
     EnginesReady,
     Flush,
-    Heard,
     LoggerCall,
     Metrics,
+    MetricsRequest,
     Report,
+    ReportReceived,
     ServerConnected,
     ServerHello,
     Stop,
@@ -42,37 +42,38 @@ CONNECT_TIMEOUT_S = 10.0
 POLL_MS = 5
 READY_POLL_MS = 100  # signals are handled in between
 REPORT_EVERY_S = 0.25
-MAX_UNHEARD = 64  # reports that the supervisor has not taken in yet; above it, numbers are dropped and counted
+# Reports on their way to the supervisor; above it, numbers are dropped and counted.
+MAX_UNACKNOWLEDGED = 64
 METRICS_TIMEOUT_S = 10.0
 TakeIterations = Callable[[], dict[int, IterationStats]]
 
 
 class StatForwarder(StatManager):
-    """In the attachment of the StatManager: the supervisor's stat loggers get what this server's would. Event loop."""
+    """Replaces the StatManager: the supervisor's stat loggers get what this server's would. Event loop."""
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         super().__init__(config, PluginPlan())
-        self.enabled, self.traces = (
-            bool(link.attachment.plan.all("stat_logger")),
-            link.attachment.traces,
-        )
-        self._link, self._unheard, self._unreported = link, 0, 0
-        self._take: TakeIterations = dict
+        self.enabled = bool(link.attachment.plan.all("stat_logger"))
+        self.traces = link.attachment.traces
+        self._link = link
+        self._unacknowledged = 0
+        self._unreported = 0
+        self._take_iterations: TakeIterations = dict
         self._records: list[StatRecord] = []
         self._calls: dict[LoggerCall, int] = {}
         self._asked: dict[int, asyncio.Future[Metrics]] = {}
         self._call_ids = itertools.count(1)
 
     def initialized(self, info: EngineInfo) -> None:
-        """The supervisor has told them."""
+        """Nothing to do: the supervisor's stat loggers got it from the supervisor."""
 
     def record(self, record: StatRecord) -> None:
-        """Goes with the next report."""
+        """Add the record to the next report."""
         if self.enabled:
             self._records.append(record)
 
     def submit(self, method: str, *args: Any) -> None:
-        """Rejections may come by the thousand, and are counted; anything else is told at once."""
+        """Rejections may come by the thousand and are counted; any other call is reported at once."""
         if self.enabled:
             call = LoggerCall(method, args)  # type: ignore[arg-type]  # checked where it is decoded
             self._calls[call] = self._calls.get(call, 0) + 1
@@ -81,49 +82,58 @@ class StatForwarder(StatManager):
 
     def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
         """Report several times a second from now on."""
-        self._take = take
+        self._take_iterations = take
         if self.enabled:
-            self._tick(loop)
+            self._report_regularly(loop)
 
-    def _tick(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _report_regularly(self, loop: asyncio.AbstractEventLoop) -> None:
         self.flush()
-        loop.call_later(REPORT_EVERY_S, self._tick, loop)
+        loop.call_later(REPORT_EVERY_S, self._report_regularly, loop)
 
     def flush(self, number: int = 0) -> None:
-        """Report what there is; nothing, too, in answer to a Flush."""
+        """Report what has collected. In answer to the Flush of that `number`, report even if it is nothing."""
         now = time.monotonic()
-        records, self._records = self._records, []
+        records = self._records
+        calls = self._calls
+        self._records = []
+        self._calls = {}
         records += (
             StatRecord(engine_index=index, time=now, iteration=iteration)
-            for index, iteration in self._take().items()
+            for index, iteration in self._take_iterations().items()
         )
-        calls, self._calls = self._calls, {}
         if not (records or calls or number):
             return
-        if self._unheard >= MAX_UNHEARD and not number:
-            self.dropped += len(records) + len(calls)
-            self._unreported += len(records) + len(calls)
+        if self._unacknowledged >= MAX_UNACKNOWLEDGED and not number:
+            num_dropped = len(records) + len(calls)
+            self.dropped += num_dropped
+            self._unreported += num_dropped
             return
-        self._unheard += 1
-        self._link.send(Report(records, list(calls.items()), self._unreported, number))
+        self._unacknowledged += 1
+        report = Report(
+            records=records,
+            calls=list(calls.items()),
+            dropped=self._unreported,
+            flush=number,
+        )
+        self._link.send(report)
         self._unreported = 0
 
-    def heard(self) -> None:
-        """The supervisor took a report in."""
-        self._unheard -= 1
+    def acknowledge(self) -> None:
+        """The supervisor received a report."""
+        self._unacknowledged -= 1
 
     async def render(self) -> tuple[bytes, str] | None:
-        """The supervisor's metrics, complete. Raises TenonryError if there are none to have."""
+        """The supervisor's metrics, complete. Raises TenonryError if it gives none."""
         call_id = next(self._call_ids)
         future: asyncio.Future[Metrics] = asyncio.get_running_loop().create_future()
         self._asked[call_id] = future
-        self._link.send(AskMetrics(call_id))
+        self._link.send(MetricsRequest(call_id))
         try:
             async with asyncio.timeout(METRICS_TIMEOUT_S):
                 metrics = await future
         except TimeoutError:
             raise TenonryError(
-                f"the supervisor gave no metrics within {METRICS_TIMEOUT_S:g} s"
+                f"the supervisor rendered no metrics within {METRICS_TIMEOUT_S:g} s"
             ) from None
         finally:
             del self._asked[call_id]
@@ -140,7 +150,7 @@ class StatForwarder(StatManager):
     def shutdown(self, timeout: float = 2.0) -> None:
         """Report the last numbers. Idempotent."""
         self.flush()
-        self._take = dict
+        self._take_iterations = dict
 
 
 class AttachedEngines(Engines):
@@ -150,18 +160,17 @@ class AttachedEngines(Engines):
 
     def __init__(self, config: EngineConfig, link: ControlLink) -> None:
         attachment = link.attachment
-        self.plan, self.model, self.index, self.count = (
-            attachment.plan,
-            attachment.model,
-            attachment.index,
-            attachment.count,
-        )
-        self.stats, self._link = StatForwarder(config, link), link
+        self.plan = attachment.plan
+        self.model = attachment.model
+        self.index = attachment.index
+        self.count = attachment.count
+        self.stats = StatForwarder(config, link)
+        self._link = link
         curve = CurveKeys.decode(attachment.curve_keys) if attachment.curve_keys else None
         chooser = EngineChooser(config, self.plan, attachment.index)
-        self.client = CoreClient(chooser, self._lost, curve)
+        self.client = CoreClient(chooser, self._on_engine_dead, curve)
         self.client.num_clients = attachment.count
-        self._gone: set[int] = set()
+        self._dead_engines: set[int] = set()
         self._pids: dict[str, int] = {}
 
     def start(self) -> None:
@@ -170,16 +179,16 @@ class AttachedEngines(Engines):
         self._link.send(
             ServerHello(*self.client.bind(attachment.input_address, attachment.output_address))
         )
-        while not isinstance(ready := self._link.receive(READY_POLL_MS), EnginesReady):
-            pass  # however long it takes: without the supervisor this process ends
-        self.info, self._pids = ready.info, ready.pids
+        ready = self._wait_until_ready()
+        self.info = ready.info
+        self._pids = ready.pids
         self.client.add_engines(ready.engines, ready.coordinator)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
         while missing := self.client.unheard():
-            self.client.receive()  # nothing but the engines' first words can come yet
+            self.client.receive()  # only the engines' first frames can come yet
             message = self._link.receive(POLL_MS)
             if isinstance(message, EngineDied):
-                self._lost(message.index, message.reason)
+                self._on_engine_dead(message.index, message.reason)
                 self.client.remove_engine(message.index, message.reason)
             if self.client.dead is not None or not self.client.engines:
                 raise EngineDeadError(f"the engine is gone: {self.client.dead}")
@@ -188,8 +197,15 @@ class AttachedEngines(Engines):
                     f"engines {sorted(missing)} are ready but did not connect their sockets"
                 )
 
+    def _wait_until_ready(self) -> EnginesReady:
+        """Without a time limit: if the supervisor ends, this process ends with it."""
+        while True:
+            message = self._link.receive(READY_POLL_MS)
+            if isinstance(message, EnginesReady):
+                return message
+
     def listen(self, loop: asyncio.AbstractEventLoop, take: TakeIterations) -> None:
-        """Hear the supervisor on the event loop, and say that requests are taken."""
+        """Receive the supervisor's messages on the event loop, and report that requests are accepted."""
         self.stats.listen(loop, take)
         self._link.listen(loop, self._on_message)
         self._link.send(ServerConnected())
@@ -197,22 +213,22 @@ class AttachedEngines(Engines):
     def _on_message(self, message: SupervisorMessage) -> None:
         match message:
             case EngineDied(index, reason):
-                self._lost(index, reason)
+                self._on_engine_dead(index, reason)
             case Flush(number):
                 self.stats.flush(number)
-            case Heard():
-                self.stats.heard()
+            case ReportReceived():
+                self.stats.acknowledge()
             case Metrics():
                 self.stats.rendered(message)
             case Stop(abort):
                 self._link.on_stop(abort)
             case EnginesReady():
-                logger.warning("engines became ready twice")
+                logger.warning("the supervisor reported twice that the engines are ready")
 
-    def _lost(self, index: int, reason: str) -> None:
-        """The first one to say it counts: the supervisor, or the engine itself."""
-        if index not in self._gone:
-            self._gone.add(index)
+    def _on_engine_dead(self, index: int, reason: str) -> None:
+        """The supervisor reports a death, or the engine itself; the first report counts."""
+        if index not in self._dead_engines:
+            self._dead_engines.add(index)
             self.on_death(index, reason)
 
     def pids(self) -> dict[str, int]:
@@ -220,7 +236,7 @@ class AttachedEngines(Engines):
         return {
             name: pid
             for name, pid in self._pids.items()
-            if name not in {f"engine {i}" for i in self._gone}
+            if name not in {f"engine {i}" for i in self._dead_engines}
         }
 
     async def scale(self, size: int, drain_timeout: float) -> None:
@@ -230,6 +246,6 @@ class AttachedEngines(Engines):
         )
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Report the last numbers and leave the engines, and the link, to those who own them. Idempotent."""
+        """Report the last numbers. The engines and the link belong to others and stay open. Idempotent."""
         self.stats.shutdown()
         self.client.close()

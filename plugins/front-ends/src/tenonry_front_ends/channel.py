@@ -1,5 +1,5 @@
-"""The two ends of the control channel: a DEALER per API server, one ROUTER in the supervisor. They meet at a file that
-is removed once both are connected. Used before there is an event loop, and on it.
+"""The two ends of the control channel: a DEALER per API server, one ROUTER in the supervisor. They connect through a
+socket file that is removed once both are connected. Used before there is an event loop, and on it.
 """
 
 from __future__ import annotations
@@ -20,29 +20,33 @@ LINGER_MS = 1000
 Work = Callable[[], None]
 
 
-def watch(loop: asyncio.AbstractEventLoop, socket: zmq.Socket[bytes], read: Work) -> None:
-    """Call `read` when the socket may have something, and now: its descriptor is edge-triggered."""
+def read_on_loop(loop: asyncio.AbstractEventLoop, socket: zmq.Socket[bytes], read: Work) -> None:
+    """Call `read` now and whenever the socket may have a message: its descriptor is edge-triggered."""
     loop.add_reader(socket.fileno(), read)
     loop.call_soon(read)
 
 
-def _look_again(loop: asyncio.AbstractEventLoop | None, read: Work) -> None:
-    """After sending, which may swallow the edge of the descriptor."""
+def _read_again(loop: asyncio.AbstractEventLoop | None, read: Work) -> None:
+    """Read after a send, which may consume the edge of the descriptor."""
     if loop is not None and not loop.is_closed():
         loop.call_soon(read)
 
 
 class ControlLink:
-    """A server's end. `on_stop(abort)` is called on the event loop when the supervisor wants this server to end."""
+    """A server's end. `on_stop(abort)` is called on the event loop when the supervisor asks this server to end."""
 
     def __init__(self, attachment: Attachment) -> None:
         self.attachment = attachment
         self.on_stop: Callable[[bool], None] = lambda _: None
         self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
         self._socket = make_socket(
-            self._context, zmq.DEALER, attachment.control_address,
-            bind=False, identity=attachment.identity.encode(), linger_ms=LINGER_MS,
-        )  # fmt: skip
+            self._context,
+            zmq.DEALER,
+            attachment.control_address,
+            bind=False,
+            identity=attachment.identity.encode(),
+            linger_ms=LINGER_MS,
+        )
         self._decoder = msgspec.msgpack.Decoder(SupervisorMessage)
         self._loop: asyncio.AbstractEventLoop | None = None
         self._on_message: Callable[[SupervisorMessage], None] = lambda _: None
@@ -50,28 +54,33 @@ class ControlLink:
     def send(self, message: ServerMessage) -> None:
         if not self._socket.closed:
             self._socket.send(msgspec.msgpack.encode(message))
-            _look_again(self._loop, self._on_readable)
+            _read_again(self._loop, self._on_readable)
 
     def receive(self, timeout_ms: int = 0) -> SupervisorMessage | None:
         """The next message, or None."""
-        return self._decoder.decode(self._socket.recv()) if self._socket.poll(timeout_ms) else None
+        if not self._socket.poll(timeout_ms):
+            return None
+        message: SupervisorMessage = self._decoder.decode(self._socket.recv())
+        return message
 
     def listen(
         self, loop: asyncio.AbstractEventLoop, on_message: Callable[[SupervisorMessage], None]
     ) -> None:
-        """Hand every message over, on the event loop, from now on."""
-        self._loop, self._on_message = loop, on_message
-        watch(loop, self._socket, self._on_readable)
+        """Pass every message to `on_message` on the event loop from now on."""
+        self._loop = loop
+        self._on_message = on_message
+        read_on_loop(loop, self._socket, self._on_readable)
 
     def _on_readable(self) -> None:
         while not self._socket.closed and (message := self.receive()) is not None:
             self._on_message(message)
 
     def close(self) -> None:
-        """Once everything is sent. Idempotent."""
-        if self._loop is not None and not self._loop.is_closed() and not self._socket.closed:
-            with contextlib.suppress(RuntimeError):  # it was closed meanwhile
-                self._loop.remove_reader(self._socket.fileno())
+        """Close once everything is sent. Idempotent."""
+        loop = self._loop
+        if loop is not None and not loop.is_closed() and not self._socket.closed:
+            with contextlib.suppress(RuntimeError):  # the loop was closed meanwhile
+                loop.remove_reader(self._socket.fileno())
         self._socket.close()
         self._context.term()
 
@@ -90,33 +99,37 @@ class ControlRouter:
         self._loop: asyncio.AbstractEventLoop | None = None
 
     def bind(self, address: str) -> None:
-        """Be found at this address, too."""
+        """Accept connections at this address, too."""
         self._socket.bind(address)
 
     def unbind(self, address: str) -> None:
-        """The server that came here is gone. Unbinding would cut its connection."""
+        """Accept none at this address any more, whose server has ended. A connection there is cut."""
         self._socket.unbind(address)
 
     def send(self, identity: bytes, message: SupervisorMessage) -> None:
-        """A server that is gone hears nothing; whoever started it knows."""
+        """Send to one server; a message to one that has ended is dropped."""
         with contextlib.suppress(zmq.ZMQError):
-            self._socket.send_multipart([identity, msgspec.msgpack.encode(message)], zmq.NOBLOCK)
-        _look_again(self._loop, self.read)
+            frame = msgspec.msgpack.encode(message)
+            self._socket.send_multipart([identity, frame], zmq.NOBLOCK)
+        _read_again(self._loop, self.read)
 
     def listen(self, loop: asyncio.AbstractEventLoop) -> None:
         """Read on the event loop from now on."""
         self._loop = loop
-        watch(loop, self._socket, self.read)
+        read_on_loop(loop, self._socket, self.read)
 
     def read(self, timeout_ms: int = 0) -> None:
-        """Hand over all messages that are there, the first of which may take its time; bad ones are dropped."""
+        """Pass on all waiting messages; wait up to `timeout_ms` for the first. Undecodable ones are dropped."""
         while not self._socket.closed and self._socket.poll(timeout_ms):
             timeout_ms = 0
             identity, *body = self._socket.recv_multipart()
             try:
                 (frame,) = body
                 message: ServerMessage = self._decoder.decode(frame)
-            except (ValueError, RecursionError) as error:  # no text in UTF-8 is no DecodeError
+            except (
+                ValueError,
+                RecursionError,
+            ) as error:  # invalid UTF-8 is a ValueError, no DecodeError
                 logger.warning(
                     "dropped a message of API server %s: %s",
                     identity.decode(errors="replace"),

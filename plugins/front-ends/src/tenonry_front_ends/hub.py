@@ -24,14 +24,14 @@ from tenonry.stats import SchedulerStats
 from tenonry.transport.folder import RunDirectory
 from tenonry_front_ends.channel import ControlRouter
 from tenonry_front_ends.messages import (
-    AskMetrics,
     Attachment,
     EngineDied,
     EnginesReady,
     Flush,
-    Heard,
     Metrics,
+    MetricsRequest,
     Report,
+    ReportReceived,
     ServerConnected,
     ServerFailed,
     ServerHello,
@@ -41,17 +41,18 @@ from tenonry_front_ends.messages import (
 )
 
 logger = logging.getLogger("tenonry.front_ends")
-FLUSH_TIMEOUT_S = 2.0  # a server that hangs keeps nobody from the metrics for longer
-LAST_WORDS_MS = 50
+FLUSH_TIMEOUT_S = 2.0  # a server that hangs delays the metrics by no more than this
+DRAIN_GRACE_MS = 50
 
 
 class _Server:
-    """One API server as the hub sees it. `meeting` is gone once it is connected."""
+    """One API server as the hub sees it. `run_directory` is removed once it is connected."""
 
-    __slots__ = ("connected", "hello", "index", "meeting")
+    __slots__ = ("connected", "hello", "index", "run_directory")
 
-    def __init__(self, index: int, meeting: RunDirectory) -> None:
-        self.index, self.meeting = index, meeting
+    def __init__(self, index: int, run_directory: RunDirectory) -> None:
+        self.index = index
+        self.run_directory = run_directory
         self.hello: ServerHello | None = None
         self.connected = False
 
@@ -70,18 +71,19 @@ class Hub:
         on_engine_died: Callable[[str], None],
         context: str = "server",
     ) -> None:
-        self._on_connected, self._on_engine_died, self._num_servers = (
-            on_connected,
-            on_engine_died,
-            num_servers,
-        )
-        self._engines = engines = OwnedEngines(config, context=context, coordinated=True)
-        engines.on_death = self._engine_lost
-        self._client, self._fleet, self._stats = engines.client, engines.fleet, engines.stats
-        self._control = ControlRouter(self._take)
+        self._on_connected = on_connected
+        self._on_engine_died = on_engine_died
+        self._num_servers = num_servers
+        self._engines = OwnedEngines(config, context=context, coordinated=True)
+        self._engines.on_death = self._on_engine_dead
+        self._client = self._engines.client
+        self._fleet = self._engines.fleet
+        self._stats = self._engines.stats
+        self._control = ControlRouter(self._on_message)
         self._servers: dict[bytes, _Server] = {}
         self._failures: dict[int, str] = {}
-        self._starts, self._flush_numbers = itertools.count(1), itertools.count(1)
+        self._starts = itertools.count(1)
+        self._flush_numbers = itertools.count(1)
         self._flushes: dict[int, tuple[set[bytes], asyncio.Future[None]]] = {}
         self._deaths: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -89,18 +91,19 @@ class Hub:
 
     # ------------------------------------------------------------------ start
     def attachment(self, index: int) -> Attachment:
-        """A attachment for a server that is about to start."""
-        meeting = self._fleet.run_directory()
-        address, identity = meeting.address("control"), f"{index}.{next(self._starts)}"
+        """The attachment of a server that is about to start."""
+        run_directory = self._fleet.run_directory()
+        address = run_directory.address("control")
+        identity = f"{index}.{next(self._starts)}"
         self._control.bind(address)
-        self._servers[identity.encode()] = _Server(index, meeting)
+        self._servers[identity.encode()] = _Server(index, run_directory)
         return Attachment(
             index=index,
             count=self._num_servers,
             identity=identity,
             control_address=address,
-            input_address=self._fleet.address(meeting),
-            output_address=self._fleet.address(meeting),
+            input_address=self._fleet.address(run_directory),
+            output_address=self._fleet.address(run_directory),
             plan=self._engines.plan,
             model=self._engines.model,
             curve_keys="" if self._fleet.curve is None else self._fleet.curve.encode(),
@@ -123,7 +126,7 @@ class Hub:
         loop.call_soon(self._on_deaths)
 
     # ------------------------------------------------------------------ engines
-    def _engine_lost(self, index: int, reason: str) -> None:
+    def _on_engine_dead(self, index: int, reason: str) -> None:
         """Any thread."""
         self._deaths.put((index, reason))
         loop = self._loop
@@ -140,7 +143,7 @@ class Hub:
             self._stats.observe(
                 EngineCoreOutputs(engine_index=index, scheduler_stats=SchedulerStats())
             )  # no work left
-            self._tell(EngineDied(index, reason))
+            self._broadcast(EngineDied(index, reason))
             self._on_engine_died(reason)
 
     @property
@@ -158,76 +161,79 @@ class Hub:
                 self._stats.observe(outputs)
 
     # ------------------------------------------------------------------ servers
-    def _take(self, identity: bytes, message: ServerMessage) -> None:
+    def _on_message(self, identity: bytes, message: ServerMessage) -> None:
         server = self._servers.get(identity)
         if isinstance(message, Report):  # of one that is gone, too
             self._take_report(identity, message)
         elif isinstance(message, ServerFailed):
             self._failures[int(identity.partition(b".")[0])] = message.error
         elif server is None or self._loop is None or self._loop.is_closed():
-            return  # it is too late for those that wait for an answer
+            return  # too late for messages that need an answer
         elif isinstance(message, ServerHello):
             server.hello = message
-            self._do(self._attach(identity, server))
+            self._spawn(self._attach(identity, server))
         elif isinstance(message, ServerConnected):
             server.connected = True
-            server.meeting.close()
+            server.run_directory.close()
             self._on_connected(server.index)
-        elif isinstance(message, AskMetrics):
-            self._do(self._answer_metrics(identity, message.call_id))
+        elif isinstance(message, MetricsRequest):
+            self._spawn(self._answer_metrics(identity, message.call_id))
 
     async def _attach(self, identity: bytes, server: _Server) -> None:
-        """Let every engine connect to the server; the server waits for those that it is told of."""
+        """Let every engine connect to the server, and name them to the server, which waits for them."""
         hello = server.hello
         if hello is not None:
             await self._call(
                 "attach_client", server.index, hello.input_address, hello.output_address
             )
-        facts = list(self._fleet.engines.values())
-        self._control.send(
-            identity, EnginesReady(facts, self._fleet.coordinator, self.info, self.pids())
+        ready = EnginesReady(
+            engines=list(self._fleet.engines.values()),
+            coordinator=self._fleet.coordinator,
+            info=self.info,
+            pids=self.pids(),
         )
+        self._control.send(identity, ready)
 
-    def gone(self, index: int) -> str:
-        """A server ended: its requests are aborted. Returns what it said last, or nothing."""
-        self._control.read(LAST_WORDS_MS)
+    def detach(self, index: int) -> str:
+        """A server ended: abort its requests. Returns its last error, or an empty string."""
+        self._control.read(DRAIN_GRACE_MS)
         for identity in [
             identity for identity, server in self._servers.items() if server.index == index
         ]:
-            meeting = self._servers.pop(identity).meeting
-            self._control.unbind(meeting.address("control"))
-            meeting.close()
+            run_directory = self._servers.pop(identity).run_directory
+            self._control.unbind(run_directory.address("control"))
+            run_directory.close()
             for number in list(self._flushes):
                 self._flushed(number, identity)
         if self.dead is None:
-            self._do(self._call("detach_client", index))
+            self._spawn(self._call("detach_client", index))
         return self._failures.pop(index, "")
 
-    def last_words(self, index: int) -> str:
-        """What a server that ended while nobody listened said last, or nothing."""
-        self._control.read(LAST_WORDS_MS)
+    def last_error(self, index: int) -> str:
+        """The last error of a server that ended before `listen`, or an empty string."""
+        self._control.read(DRAIN_GRACE_MS)
         return self._failures.pop(index, "")
 
     async def _call(self, method: str, *args: Any) -> None:
-        """Of every engine; what one that dies meanwhile has to say is known from elsewhere."""
+        """Call a method of every engine; the death of one is reported by `on_engine_died`."""
         try:
             await self._client.call(method, *args)
         except EngineDeadError:
             return
         except EngineGenerateError as error:
-            logger.error("%s of client %s failed: %s", method, args[0], error)  # noqa: TRY400 - it says all
+            logger.error("%s of client %s failed: %s", method, args[0], error)  # noqa: TRY400 - the message names the cause
 
     def stop_servers(self, *, abort: bool) -> set[int]:
-        """Tell servers to finish, or abort, what runs, and to end; returns those that hear it."""
-        self._tell(Stop(abort))
+        """Ask servers to finish, or abort, what runs, and to end; returns the indexes of those that are connected."""
+        self._broadcast(Stop(abort))
         return {server.index for server in self._servers.values() if server.connected}
 
-    def _tell(self, message: SupervisorMessage) -> None:
+    def _broadcast(self, message: SupervisorMessage) -> None:
         for identity, server in self._servers.items():
             if server.hello is not None:
                 self._control.send(identity, message)
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.ensure_future(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -247,7 +253,7 @@ class Hub:
             )
         if report.flush:
             self._flushed(report.flush, identity)
-        self._control.send(identity, Heard())
+        self._control.send(identity, ReportReceived())
 
     def _flushed(self, number: int, identity: bytes) -> None:
         waiting, future = self._flushes.get(number, (set(), None))
@@ -255,26 +261,33 @@ class Hub:
         if future is not None and not waiting and not future.done():
             future.set_result(None)
 
+    async def _flush_all(self) -> None:
+        """Wait until every connected server has reported, and the stat loggers have seen it all."""
+        loop = asyncio.get_running_loop()
+        number = next(self._flush_numbers)
+        waiting = {identity for identity, server in self._servers.items() if server.connected}
+        flushed = loop.create_future()
+        self._flushes[number] = (waiting, flushed)
+        try:
+            for identity in list(waiting):
+                self._control.send(identity, Flush(number))
+            await flushed
+            self._on_outputs()
+            observed = asyncio.Event()
+            self._stats.after(lambda: loop.call_soon_threadsafe(observed.set))
+            await observed.wait()
+        finally:
+            del self._flushes[number]
+
     async def _answer_metrics(self, identity: bytes, call_id: int) -> None:
-        """Complete: what any server has told a client by now is counted."""
-        number, loop = next(self._flush_numbers), asyncio.get_running_loop()
-        waiting = {one for one, server in self._servers.items() if server.connected}
-        flushed, heard = loop.create_future(), asyncio.Event()
-        self._flushes[number] = waiting, flushed
+        """Render the metrics, complete: they count what any server has sent to a client by now."""
         try:
             async with asyncio.timeout(FLUSH_TIMEOUT_S):
-                for one in list(waiting):
-                    self._control.send(one, Flush(number))
-                await flushed
-                self._on_outputs()
-                self._stats.after(lambda: loop.call_soon_threadsafe(heard.set))
-                await heard.wait()
+                await self._flush_all()
         except TimeoutError:
             logger.warning(
                 "the metrics may be incomplete: not every API server and stat logger answered in time"
             )
-        finally:
-            del self._flushes[number]
         try:
             content, content_type = await self._stats.render() or (None, "")
             self._control.send(identity, Metrics(call_id, content, content_type))
@@ -283,9 +296,9 @@ class Hub:
             self._control.send(identity, Metrics(call_id, error=f"{type(error).__name__}: {error}"))
 
     def shutdown(self, timeout: float = 5.0) -> None:
-        """Stop the engines; the servers have ended before. Idempotent."""
-        self._control.read(LAST_WORDS_MS)
+        """Stop the engines, after the servers have ended. Idempotent."""
+        self._control.read(DRAIN_GRACE_MS)
         self._engines.shutdown(timeout)
         for server in self._servers.values():
-            server.meeting.close()
+            server.run_directory.close()
         self._control.close()

@@ -1,4 +1,4 @@
-"""What a supervisor and its API servers say to each other: typed messages, each way. Both processes."""
+"""The messages between a supervisor and its API servers, typed, each way. Both processes."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tenonry.stats import StatRecord
 
 
 class Attachment(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an API server stands, as text for its process. `index` counts from 1 to `count`; `identity` is of this
-    process alone, so that one that follows in its attachment is not taken for it. `curve_keys` is a secret.
+    """How an API server attaches to its supervisor, as text for its process. `index` counts from 1 to `count`;
+    `identity` belongs to one process, so that its successor is not taken for it. `curve_keys` is a secret.
     """
 
     index: int
@@ -30,18 +30,18 @@ class Attachment(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ServerHello(msgspec.Struct, array_like=True, tag=True):
-    """Server: my sockets are bound here."""
+    """Server: the addresses where its sockets are bound."""
 
     input_address: str
     output_address: str
 
 
 class ServerConnected(msgspec.Struct, array_like=True, tag=True):
-    """Server: all engines are connected, and requests are taken."""
+    """Server: all engines are connected, and requests are accepted."""
 
 
 class ServerFailed(msgspec.Struct, array_like=True, tag=True):
-    """Server: I could not start."""
+    """Server: the start failed."""
 
     error: str
 
@@ -64,14 +64,14 @@ class Report(msgspec.Struct, array_like=True, tag=True):
     flush: int = 0
 
 
-class AskMetrics(msgspec.Struct, array_like=True, tag=True):
-    """Server: somebody wants to see the metrics."""
+class MetricsRequest(msgspec.Struct, array_like=True, tag=True):
+    """Server: a client asks for the metrics."""
 
     call_id: int
 
 
 class EnginesReady(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: these engines connect to you now."""
+    """Supervisor: these engines connect to the server now."""
 
     engines: list[EngineFacts]
     coordinator: EngineZmqAddresses | None
@@ -80,24 +80,24 @@ class EnginesReady(msgspec.Struct, array_like=True, tag=True):
 
 
 class EngineDied(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: an engine is gone."""
+    """Supervisor: an engine has died."""
 
     index: int
     reason: str
 
 
 class Flush(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: report what you have, even if it is nothing."""
+    """Supervisor: asks for a report now, even an empty one."""
 
     number: int
 
 
-class Heard(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: one of your reports was taken in."""
+class ReportReceived(msgspec.Struct, array_like=True, tag=True):
+    """Supervisor: a report was received."""
 
 
 class Metrics(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: the answer to AskMetrics; no content if no stat logger renders any, or with an error."""
+    """Supervisor: the answer to MetricsRequest; no content if no stat logger renders any, or with an error."""
 
     call_id: int
     content: bytes | None = None
@@ -106,10 +106,10 @@ class Metrics(msgspec.Struct, array_like=True, tag=True):
 
 
 class Stop(msgspec.Struct, array_like=True, tag=True):
-    """Supervisor: take no more requests, finish those that run, or abort them, and end."""
+    """Supervisor: accept no more requests, finish or abort those that run, and end."""
 
     abort: bool
 
 
-ServerMessage = ServerHello | ServerConnected | ServerFailed | Report | AskMetrics
-SupervisorMessage = EnginesReady | EngineDied | Flush | Heard | Metrics | Stop
+ServerMessage = ServerHello | ServerConnected | ServerFailed | Report | MetricsRequest
+SupervisorMessage = EnginesReady | EngineDied | Flush | ReportReceived | Metrics | Stop

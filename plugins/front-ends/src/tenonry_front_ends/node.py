@@ -1,4 +1,4 @@
-"""The top process of a node that has engines and no front end (`--headless`): starts them, reports, ends with them."""
+"""The top process of a node that has engines and no front end (`--headless`): starts, reports and stops them."""
 
 from __future__ import annotations
 
@@ -42,9 +42,8 @@ def run_headless(config: EngineConfig) -> int:
     setproctitle("tenonry: node")
     configure_logging("node")
     for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        if (
-            number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
-        ):  # who said `nohup` has decided
+        # `nohup` ignores SIGHUP, and that stays
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, lambda number, _: node.stop(may_abort=number != signal.SIGHUP))
     return node.run()
 
@@ -53,7 +52,8 @@ class HeadlessNode:
     """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says."""
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, model: ModelInfo) -> None:
-        first, count = config.data_parallel_start_rank, config.data_parallel_size_local
+        first = config.data_parallel_start_rank
+        count = config.data_parallel_size_local
         if not count or not config.data_parallel_rpc_port or config.auth_key_file is None:
             raise ConfigError(
                 "--headless needs --data-parallel-size-local (how many engines run here), --data-parallel-address and "
@@ -81,31 +81,35 @@ class HeadlessNode:
             for rank, index in enumerate(self._engines)
         ]
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
-        self._timeout, self._stopping, self._aborting = config.start_timeout, False, False
-        self._bell: queue.SimpleQueue[None] = (
-            queue.SimpleQueue()
-        )  # a handler may ring it, whatever it interrupts
-        self._patience = (
-            config.shutdown_timeout + STOP_TIMEOUT_S
-        )  # its engines finish what runs, as anywhere
+        self._start_timeout = config.start_timeout
+        self._stop_timeout = config.shutdown_timeout + STOP_TIMEOUT_S
+        self._stopping = False
+        self._aborting = False
+        # a signal handler may put into a SimpleQueue, whatever it interrupts
+        self._wakeups: queue.SimpleQueue[None] = queue.SimpleQueue()
 
     def stop(self, *, may_abort: bool = True) -> None:
         """First call: finish what runs; second, if it may: abort it. Safe in a signal handler."""
         self._aborting |= may_abort and self._stopping
         self._stopping = True
-        self._bell.put(None)
+        self._wakeups.put(None)
 
     def run(self) -> int:
         context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        identity = NODE_IDENTITY + sockets.gethostname().encode() + str(self._engines[0]).encode()
+        identity = f"{sockets.gethostname()}{self._engines[0]}".encode()
         socket = make_socket(
-            context, zmq.DEALER, self._address, bind=False, identity=identity, curve=self._curve
+            context,
+            zmq.DEALER,
+            self._address,
+            bind=False,
+            identity=NODE_IDENTITY + identity,
+            curve=self._curve,
         )
         try:
             self._launcher.start(self._specs)
             self._report_until_the_end(socket)
         except LaunchError as error:
-            logger.error("%s", error)  # noqa: TRY400 - the text says it all
+            logger.error("%s", error)  # noqa: TRY400 - the message names the cause
             return 1
         finally:
             self._stop_engines(socket)
@@ -114,8 +118,8 @@ class HeadlessNode:
         return 0
 
     def _stop_engines(self, socket: zmq.Socket[bytes]) -> None:
-        """They may finish what runs; the front end hears meanwhile that we are there. A second signal aborts it."""
-        timeout = self._patience if self._stopping else STOP_TIMEOUT_S
+        """Let them finish what runs, and report meanwhile that this node lives. A second signal aborts what runs."""
+        timeout = self._stop_timeout if self._stopping else STOP_TIMEOUT_S
         ender = threading.Thread(target=self._launcher.shutdown, args=(timeout,))
         ender.start()
         while ender.is_alive():
@@ -128,11 +132,13 @@ class HeadlessNode:
                         os.kill(pid, STOP_SIGNAL)
 
     def _report(self, socket: zmq.Socket[bytes], ended: dict[int, str]) -> None:
-        socket.send(msgspec.msgpack.encode(NodeReport(sockets.gethostname(), self._engines, ended)))
+        report = NodeReport(sockets.gethostname(), self._engines, ended)
+        socket.send(msgspec.msgpack.encode(report))
 
     def _report_until_the_end(self, socket: zmq.Socket[bytes]) -> None:
-        """Raises LaunchError when an engine ended, or the front end is gone."""
-        heard, patience = time.monotonic(), self._timeout
+        """Raises LaunchError when an engine has ended, or the front end is silent."""
+        last_received = time.monotonic()
+        max_silence_s = self._start_timeout
         while not self._stopping:
             ended = {
                 int(name.removeprefix("engine ")): f"{name} ended with {describe_exit(code)}"
@@ -144,10 +150,11 @@ class HeadlessNode:
             if socket.poll(round(REPORT_EVERY_S * 1000)):
                 while socket.poll(0):
                     socket.recv()
-                heard, patience = time.monotonic(), SILENCE_S
+                last_received = time.monotonic()
+                max_silence_s = SILENCE_S
                 with contextlib.suppress(queue.Empty):
-                    self._bell.get(timeout=REPORT_EVERY_S)
-            elif time.monotonic() > heard + patience:
+                    self._wakeups.get(timeout=REPORT_EVERY_S)
+            elif time.monotonic() > last_received + max_silence_s:
                 raise LaunchError(
-                    f"the front end at {self._address} has said nothing for {patience:.0f} s"
+                    f"the front end at {self._address} has been silent for {max_silence_s:.0f} s"
                 )

@@ -81,8 +81,10 @@ class ChatRenderer:
         max_chars: int,
         max_messages: int,
     ) -> None:
-        self._sources, self._special_tokens = sources, special_tokens
-        self._max_chars, self._max_messages = max_chars, max_messages
+        self._sources = sources
+        self._special_tokens = special_tokens
+        self._max_chars = max_chars
+        self._max_messages = max_messages
         self._compiled: dict[str, tuple[ChatTemplate, ContentForm]] = {}
 
     def render(
@@ -179,7 +181,7 @@ def _objects(values: Any, param: str) -> Any:
 
 
 def _mark_end(chat: list[dict[str, Any]]) -> str:
-    """Put a mark that nobody can guess, and a space, at the end of the last message; returns the mark."""
+    """Put a random mark and a space at the end of the last message; returns the mark."""
     message, mark = chat[-1], f"end{secrets.token_hex(8)}"
     content = message.get("content")
     if isinstance(content, list):

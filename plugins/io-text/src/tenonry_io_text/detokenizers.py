@@ -92,7 +92,7 @@ class TableStream:
         if isinstance(piece, bytes):
             if self._borrowed and not 0x80 <= piece[0] < 0xC0:
                 pending = (
-                    b""  # not the rest of the prompt's last character, which is the prompt's affair
+                    b""  # the prompt's last character stays incomplete; it is no part of the output
                 )
             self._borrowed = False
             text, self._pending = decode_prefix(pending + piece, each_byte=each_byte)
@@ -104,12 +104,12 @@ class TableStream:
         return piece
 
     def flush(self) -> str:
-        pending, self._pending, self._clean = self._pending, b"", not self._first
-        return (
-            replaced(pending, each_byte=self._table.rule.each_byte)
-            if pending and not self._borrowed
-            else ""
-        )
+        pending = self._pending
+        self._pending = b""
+        self._clean = not self._first
+        if not pending or self._borrowed:
+            return ""
+        return replaced(pending, each_byte=self._table.rule.each_byte)
 
 
 class TableDetokenizer(TableStream):
@@ -136,7 +136,8 @@ class StreamDetokenizer:
     __slots__ = ("_feed", "_stream", "consumed", "stop_reason")
 
     def __init__(self, stream: TextStream) -> None:
-        self._stream, self._feed = stream, stream.feed
+        self._stream = stream
+        self._feed = stream.feed
         self.consumed = 0
         self.stop_reason: str | None = None
 

@@ -27,9 +27,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.io")
 
-CHARS_PER_TOKEN = (
-    256  # twice the longest run of spaces that any published tokenizer makes one token of
-)
+# Twice the longest run of spaces that any published tokenizer has as one token.
+CHARS_PER_TOKEN = 256
 MIN_CHARS = 4096
 
 
@@ -222,7 +221,9 @@ class TextIOProcessor(IOProcessor):
         return self._transformers_tokenizer
 
     def shutdown(self) -> None:
-        self._codec = self._chat = self._transformers_tokenizer = None
+        self._codec = None
+        self._chat = None
+        self._transformers_tokenizer = None
 
 
 _CHAT_ARGUMENTS = frozenset(

@@ -26,7 +26,9 @@ class StopString:
 
     def advance(self, char: str) -> bool:
         """Whether the stop string is complete with this character; if so, what may still overlap stays matched."""
-        text, borders, matched = self.text, self._borders, self.matched
+        text = self.text
+        borders = self._borders
+        matched = self.matched
         while matched and text[matched] != char:
             matched = borders[matched - 1]
         if text[matched] == char:

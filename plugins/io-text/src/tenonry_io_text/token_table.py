@@ -19,7 +19,9 @@ class TokenTable:
     __slots__ = ("_raw", "_skipped", "_tokenizer", "rule", "texts")
 
     def __init__(self, tokenizer: Any, rule: Rule, skipped: Iterable[str] = ()) -> None:
-        self._tokenizer, self.rule, self._skipped = tokenizer, rule, frozenset(skipped)
+        self._tokenizer = tokenizer
+        self.rule = rule
+        self._skipped = frozenset(skipped)
         self.texts: dict[int, str] = {}
         self._raw: dict[int, bytes] = {}
 

@@ -23,10 +23,11 @@ class WindowStream:
     __slots__ = ("_context", "_context_text", "_decode", "_ids", "_silent")
 
     def __init__(self, decode: Callable[[list[int]], str], prompt_token_ids: Sequence[int]) -> None:
-        self._decode, self._ids, self._context_text = decode, [], ""
-        while (
-            len(self._ids) < len(prompt_token_ids) and not self._context_text
-        ):  # the last tokens may have no text
+        self._decode = decode
+        self._ids: list[int] = []
+        self._context_text = ""
+        # the last tokens of the prompt may have no text
+        while len(self._ids) < len(prompt_token_ids) and not self._context_text:
             length = 2 * len(self._ids) or SEED_TOKENS
             self._ids = [int(token_id) for token_id in prompt_token_ids[-length:]]
             self._context_text = decode(self._ids)
@@ -54,7 +55,8 @@ class WindowStream:
 
     def _advance(self) -> None:
         self._ids = self._ids[self._context :]
-        self._context, self._silent = len(self._ids), 0
+        self._context = len(self._ids)
+        self._silent = 0
         self._context_text = self._decode(self._ids)
 
     def flush(self) -> str:

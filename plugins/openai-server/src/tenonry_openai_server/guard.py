@@ -31,7 +31,8 @@ class Guard:
     """Wraps the whole application; nothing gets past it as anything but OpenAI's error shape."""
 
     def __init__(self, app: ASGIApp, state: ServerState) -> None:
-        self.app, self.state = app, state
+        self.app = app
+        self.state = state
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -46,7 +47,8 @@ class Guard:
         )
         scope[REQUEST_ID] = label.decode()
         scope[RAW_SEND] = send
-        started = complete = False
+        started = False
+        complete = False
 
         async def send_marked(message: MutableMapping[str, Any]) -> None:
             nonlocal started, complete

@@ -19,7 +19,9 @@ class BodyLimit:
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int, timeout_s: float) -> None:
-        self.app, self.max_bytes, self.timeout_s = app, max_bytes, timeout_s
+        self.app = app
+        self.max_bytes = max_bytes
+        self.timeout_s = timeout_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         declared = header(scope, b"content-length")
@@ -27,7 +29,8 @@ class BodyLimit:
             not declared.isdigit() or len(declared) > 15 or int(declared) > self.max_bytes
         ):
             raise self._too_large()
-        received, complete = 0, False
+        received = 0
+        complete = False
 
         async def receive_bounded() -> MutableMapping[str, Any]:
             nonlocal received, complete

@@ -55,7 +55,7 @@ UNSUPPORTED = {
     "web_search_options": "this server does not search the web",
     "chat_template": "a request cannot bring a chat template; the operator sets it with --chat-template",
 }
-NOTHING = (None, False, "", [], {})
+NOTHING: tuple[Any, ...] = (None, False, "", [], {})
 # Values with which a field above asks for nothing; by default these are the values in `NOTHING`.
 HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
     "tool_choice": (*NOTHING, "none"),

@@ -62,13 +62,13 @@ def _token_logprob(
     own = position.get(token_id)
     best = sorted(position.items(), key=lambda entry: -entry[1].logprob)[:top]
     alternatives = [
-        TopLogprob(texts(other_id, logprob), _value(logprob), list(texts.bytes(other_id)))
+        TopLogprob(texts(other_id, logprob), _value(logprob), list(texts.token_bytes(other_id)))
         for other_id, logprob in best
     ]
     return TokenLogprob(
         texts(token_id, own),
         _value(own) if own else LOWEST,
-        list(texts.bytes(token_id)),
+        list(texts.token_bytes(token_id)),
         alternatives,
     )
 

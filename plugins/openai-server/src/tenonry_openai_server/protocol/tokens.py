@@ -38,7 +38,7 @@ class TokenTexts:
             return logprob.decoded_token
         return self._io_processor.decode([token_id])
 
-    def bytes(self, token_id: int) -> bytes:
+    def token_bytes(self, token_id: int) -> bytes:
         """What the token adds to the text, in UTF-8; perhaps a part of a character, perhaps nothing."""
         if self._io_processor is None:
             return b""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import signal
 import socket
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -20,6 +21,9 @@ from tenonry_openai_server.serving.lifecycle import serve_until_stopped, signals
 from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.state import ServerState
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
 
 ROLE = f"{__name__}:run_api_server"
 
@@ -59,7 +63,7 @@ def _hear_sigterm(http: HTTPThread) -> None:
     signal.signal(signal.SIGTERM, lambda *_: http.request_stop())
 
 
-def _attach(config: EngineConfig, link: ControlLink) -> object:
+def _attach(config: EngineConfig, link: ControlLink) -> AsyncLLM:
     from tenonry.client.async_llm import AsyncLLM
     from tenonry_front_ends.attached import AttachedEngines
 

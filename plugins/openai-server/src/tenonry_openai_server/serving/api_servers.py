@@ -81,8 +81,11 @@ class TopProcess:
     """Starts, watches and stops the API servers; `hub` holds what they share. Main thread, but for `_on_exit`."""
 
     def __init__(self, config: EngineConfig, settings: ServerConfig, sock: socket.socket) -> None:
-        self._config, self._settings, self._sock = config, settings, sock
-        self.is_stopping = self.is_interrupted = False
+        self._config = config
+        self._settings = settings
+        self._sock = sock
+        self.is_stopping = False
+        self.is_interrupted = False
         self.failure: tuple[str, int, int] | None = None  # the server that ended during the start
         self._hub: Hub | None = None
         self._folder = RunDirectory()
@@ -96,7 +99,8 @@ class TopProcess:
             range(1, settings.api_server_count + 1)
         )  # servers that never served yet
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._status, self._stops = 0, 0
+        self._status = 0
+        self._stops = 0
         self._start_error: LaunchError | None = None
         self._deadline: float | None = None
         self._changed: asyncio.Event
@@ -142,7 +146,8 @@ class TopProcess:
     def interrupt_start(self, start: Start) -> None:
         """A server ended while the engines load: they need not."""
         if start.is_underway and not self.is_stopping:
-            self.is_stopping = self.is_interrupted = True
+            self.is_stopping = True
+            self.is_interrupted = True
             raise StopStart
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
@@ -158,7 +163,9 @@ class TopProcess:
     def explain(self, name: str, pid: int, code: int) -> str:
         """An end in words: who, how, and what it said last."""
         words = (
-            self.hub.last_words(_index(name)) if self._loop is None else self.hub.gone(_index(name))
+            self.hub.last_error(_index(name))
+            if self._loop is None
+            else self.hub.detach(_index(name))
         )
         return f"{name} (pid {pid}) ended with {describe_exit(code)}" + f": {words}" * bool(words)
 
