@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tokenizers import (
     processors,
     trainers,
 )
+
+sys.path.insert(0, str(Path(__file__).parent))
 
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
@@ -200,5 +203,15 @@ def make_processor():
         return TextIOProcessor(
             IOProcessorContext(made, model, options=TextOptions(**(options or {})))
         )
+
+    return make
+
+
+@pytest.fixture
+def chat(tokenizer_folders, make_processor):
+    """A processor with one operator's template."""
+
+    def make(template, **options):
+        return make_processor(tokenizer_folders["llama"], chat_template=template, **options)
 
     return make

@@ -1,90 +1,29 @@
-"""Chats rendered as transformers renders them, and everything a request must not be able to do."""
+"""Chats rendered as transformers renders them."""
 
 from __future__ import annotations
 
 import copy
-import datetime as dt
 import json
-from types import SimpleNamespace
 
 import pytest
+from chat_templates import (
+    CALL,
+    CHAT,
+    CHATML,
+    EITHER,
+    PARTS,
+    STATE,
+    THINKING,
+    TOOL,
+    TOOL_CHAT,
+    TOOLS,
+    text_of,
+)
 
-from tenonry.errors import ConfigError, ModelError, RequestError
+from tenonry.errors import RequestError
 from tenonry.sampling_params import SamplingParams
-from tenonry_io_text import sandbox
-from tenonry_io_text.chat import find_templates
 from tenonry_io_text.content import ContentForm, content_form, plain
 from tenonry_io_text.sandbox import ChatTemplate
-
-CHATML = """{%- for message in messages %}
-    {{- '<|' + message['role'] + '|>\\n' + message['content'] | default('', true) | trim + '<|end|>\\n' }}
-{%- endfor %}
-{%- if add_generation_prompt %}
-    {{- '<|assistant|>\\n' }}
-{%- endif %}"""
-TOOLS = """{{ bos_token }}{% if tools %}Tools: {{ tools | tojson(indent=2) }}
-{% endif %}{% if documents %}{% for d in documents %}[{{ d.title }}] {{ d.text }}
-{% endfor %}{% endif %}
-{% for message in messages %}
-{% if message.role == 'system' and not loop.first %}{{ raise_exception('system must be first') }}{% endif %}
-{% if message.tool_calls is defined %}
-{% for call in message.tool_calls %}call {{ call.function.name }}({{ call.function.arguments | tojson }})
-{% endfor %}
-{% else %}
-{{ message.role }}: {{ message.content }}{{ eos_token }}
-{% endif %}
-{% endfor %}"""
-STATE = """{% set ns = namespace(last='', count=0) %}
-{% for m in messages %}{% if m.role == 'skip' %}{% continue %}{% endif %}{% if m.role == 'stop' %}{% break %}{% endif %}
-{% set ns.last = m.content %}{% set ns.count = ns.count + 1 %}
-{% generation %}{{ m.content }}{% endgeneration %};{% endfor %}
-{{ ns.last }} {{ ns.count }} {{ dict(a=1, b='é') | tojson }} {{ strftime_now('%Y') }}
-{{ thinking | default('unset') }}"""
-PARTS = """{% for m in messages %}{{ m.role }}:{% for part in m.content %}
-{% if part.type == 'text' %}<{{ part.text }}>{% endif %}
-{% endfor %}
-{% endfor %}"""
-EITHER = """{% for m in messages %}{% set content = m['content'] %}{{ m.role }}:
-{% if content is string %}{{ content }}{% else %}{% for part in content %}<{{ part['text'] }}>{% endfor %}{% endif %}
-{% endfor %}"""
-THINKING = """{% for m in messages %}{{ m.role }}
-{%- if m.reasoning_content %}({{ m.reasoning_content }}){% endif %}: {{ m.content }}
-{% endfor %}{% if enable_thinking is defined and not enable_thinking %}[off]{% endif %}"""
-
-CHAT = [
-    {"role": "system", "content": "Be brief. "},
-    {"role": "user", "content": "Hello <b>& you</b> 你好"},
-    {"role": "assistant", "content": "Hi!", "name": None},
-    {"role": "user", "content": " What is\n2+2? "},
-]
-CALL = {
-    "type": "function",
-    "id": "1",
-    "function": {"name": "add", "arguments": {"a": 1, "b": [2, "é"]}},
-}
-TOOL_CHAT = [
-    {"role": "user", "content": "add"},
-    {"role": "assistant", "content": None, "tool_calls": [CALL]},
-    {"role": "tool", "content": "3", "tool_call_id": "1"},
-]
-TOOL = {
-    "type": "function",
-    "function": {
-        "name": "add",
-        "description": 'Adds "numbers" <b>',
-        "parameters": {"type": "object"},
-    },
-}
-
-
-@pytest.fixture
-def chat(tokenizer_folders, make_processor):
-    """A processor with one operator's template."""
-
-    def make(template, **options):
-        return make_processor(tokenizer_folders["llama"], chat_template=template, **options)
-
-    return make
 
 
 @pytest.fixture(scope="session")
@@ -92,10 +31,6 @@ def oracle(tokenizer_folders):
     from transformers import AutoTokenizer
 
     return AutoTokenizer.from_pretrained(str(tokenizer_folders["llama"]), local_files_only=True)
-
-
-def text_of(processor, messages, **kwargs):
-    return processor.render_chat(messages, **kwargs)["prompt"]
 
 
 @pytest.mark.parametrize("template", [CHATML, TOOLS, STATE, EITHER, THINKING])
@@ -333,151 +268,3 @@ class TestArguments:
         with pytest.raises(RequestError, match=f"{param} must be a list of objects") as caught:
             text_of(chat(TOOLS), CHAT, **{param: value})
         assert caught.value.param == param
-
-
-class TestSandbox:
-    """Class J of the reliability rules."""
-
-    def test_refusal_of_the_template_is_quoted(self, chat):
-        with pytest.raises(
-            RequestError, match="refuses these messages: system must be first"
-        ) as caught:
-            text_of(chat(TOOLS), [CHAT[1], CHAT[0]])
-        assert caught.value.param == "messages"
-
-    @pytest.mark.parametrize(
-        "template",
-        [
-            "{{ messages.append(1) }}",
-            "{{ messages[0].update({'a': 1}) }}",
-            "{{ messages.__class__ }}",
-            "{{ ''.__class__.__mro__ }}",
-            "{{ messages[0].content.format.__globals__ }}",
-            "{{ dict.__class__ }}",
-            "{{ dict.fromkeys }}",
-            "{{ raise_exception.__globals__ }}",
-            "{{ range(10000000) | list }}",
-            "{% set ns = namespace(__class__=1) %}{{ ns }}",
-            "{{ messages[0].missing.attribute }}",
-            "{{ messages[0].content + 3 }}",
-            "{{ 1 / 0 }}",
-            "{{ '%d' % 'x' }}",
-            "{% include 'x' %}",
-        ],
-    )
-    def test_what_a_template_cannot_do(self, chat, template):
-        messages = [{"role": "user", "content": "x"}]
-        try:
-            text = text_of(chat(template), messages)
-        except RequestError as error:
-            text = str(error)
-        assert text == "" or "template failed" in text
-        assert " at 0x" not in text
-        assert messages == [{"role": "user", "content": "x"}]
-
-    def test_values_are_text_and_never_templates(self, chat):
-        assert (
-            text_of(chat("{{ messages[0].content }}"), [{"role": "user", "content": "{{ 7*7 }}"}])
-            == "{{ 7*7 }}"
-        )
-
-    def test_output_is_bounded(self, chat):
-        processor = chat(
-            "{% for i in range(1000) %}{{ messages[0].content }}{% endfor %}",
-            options={"max_prompt_chars": 5000},
-        )
-        with pytest.raises(RequestError, match="more than 5000 characters"):
-            text_of(processor, [{"role": "user", "content": "x" * 100}])
-
-    def test_time_is_bounded(self, chat, monkeypatch):
-        ticks = iter(range(0, 1000, 3))
-        monkeypatch.setattr(sandbox, "time", SimpleNamespace(monotonic=lambda: next(ticks)))
-        with pytest.raises(RequestError, match="more than 10 s"):
-            text_of(chat("{% for i in range(1000) %}{{ i }}{% endfor %}"), CHAT)
-
-    def test_date(self, chat):
-        assert text_of(chat("{{ strftime_now('%Y') }}"), CHAT) == str(
-            dt.datetime.now().astimezone().year
-        )
-
-
-class TestWhereTemplatesComeFrom:
-    def test_none(self, tokenizer_folders, make_processor):
-        with pytest.raises(
-            RequestError, match=r"no chat template; use a plain prompt .*--chat-template"
-        ) as caught:
-            make_processor(tokenizer_folders["llama"]).render_chat(CHAT)
-        assert caught.value.param == "messages"
-
-    def test_operators_file_and_text(self, chat, tmp_path):
-        (tmp_path / "t.jinja").write_text(CHATML)
-        assert text_of(chat(str(tmp_path / "t.jinja")), CHAT) == text_of(chat(CHATML), CHAT)
-
-    def test_operators_mistakes_stop_the_start(self, chat, tmp_path):
-        with pytest.raises(ConfigError, match=r"nowhere\.jinja does not exist"):
-            chat(str(tmp_path / "nowhere.jinja"))
-        with pytest.raises(ConfigError, match=r"not valid Jinja: .* \(line 2\)"):
-            chat("{{ 1 }}\n{% for %}")
-
-    def test_the_models_own_are_searched_in_order(self, tmp_path):
-        config = tmp_path / "tokenizer_config.json"
-        assert find_templates([tmp_path]) == {}
-        (tmp_path / "chat_template.json").write_text(json.dumps({"chat_template": "legacy"}))
-        assert find_templates([tmp_path]) == {"default": "legacy"}
-        config.write_text(json.dumps({"chat_template": "entry"}))
-        assert find_templates([tmp_path]) == {"default": "entry"}
-        config.write_text(
-            json.dumps(
-                {
-                    "chat_template": [
-                        {"name": "default", "template": "a"},
-                        {"name": "rag", "template": "b"},
-                    ]
-                }
-            )
-        )
-        assert find_templates([tmp_path]) == {"default": "a", "rag": "b"}
-        (tmp_path / "chat_template.jinja").write_text("file")
-        (tmp_path / "additional_chat_templates").mkdir()
-        (tmp_path / "additional_chat_templates" / "tool_use.jinja").write_text("tools")
-        assert find_templates([tmp_path / "other", tmp_path]) == {
-            "default": "file",
-            "tool_use": "tools",
-        }
-
-    def test_malformed_entry(self, tmp_path):
-        (tmp_path / "tokenizer_config.json").write_text(
-            json.dumps({"chat_template": [{"template": "a"}]})
-        )
-        with pytest.raises(ModelError, match="name and template"):
-            find_templates([tmp_path])
-
-    @pytest.fixture
-    def named(self, tokenizer_folders, make_processor, tmp_path):
-        def make(**templates):
-            entries = [{"name": name, "template": text} for name, text in templates.items()]
-            folder = tmp_path / "named"
-            folder.mkdir()
-            for path in tokenizer_folders["llama"].iterdir():
-                (folder / path.name).write_bytes(path.read_bytes())
-            config = json.loads((folder / "tokenizer_config.json").read_text())
-            (folder / "tokenizer_config.json").write_text(
-                json.dumps(config | {"chat_template": entries})
-            )
-            return make_processor(folder)
-
-        return make
-
-    def test_named_templates(self, named):
-        processor = named(default="plain {{ eos_token }}", tool_use="with tools")
-        assert text_of(processor, CHAT) == "plain </s>"
-        assert text_of(processor, CHAT, tools=[TOOL]) == "with tools"
-        assert text_of(processor, CHAT, tools=[]) == "plain </s>"
-
-    def test_no_default_among_the_named(self, named):
-        with pytest.raises(RequestError, match="templates named rag, but no default"):
-            named(rag="x").render_chat(CHAT)
-
-    def test_broken_template_of_the_model(self, named):
-        with pytest.raises(RequestError, match="not valid Jinja"):
-            named(default="{% for %}").render_chat(CHAT)
