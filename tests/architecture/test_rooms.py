@@ -15,11 +15,10 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 # To be reached: 14_700, 18_100, 15_400.
-MAX_TOKENS = {"contract": 16_970, "engine": 18_470, "client": 16_950}
+MAX_TOKENS = {"contract": 16_970, "engine": 18_470, "client": 16_800}
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 33
 STILL_DENSE = {
-    "core/src/tenonry/client",
     "core/src/tenonry/transport",
     "executors/ray/src/tenonry_executor_ray",
     "tests/testkit/src/tenonry_testkit",

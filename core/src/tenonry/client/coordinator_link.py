@@ -19,7 +19,11 @@ STALE_S = 15.0  # three times the longest pause between two tables
 class CoordinatorLink:
     """What the coordinator published last, and the way to wake engines that pause. Idle without a coordinator."""
 
-    def __init__(self, context: zmq.Context[zmq.Socket[bytes]], curve: CurveKeys | None) -> None:
+    def __init__(
+        self,
+        context: zmq.Context[zmq.Socket[bytes]],
+        curve: CurveKeys | None,
+    ) -> None:
         self._context = context
         self._curve = curve
         self._table: zmq.Socket[bytes] | None = None
@@ -40,7 +44,14 @@ class CoordinatorLink:
             self._reports = self._connect(zmq.PUSH, reports, "connected")
 
     def _connect(self, kind: int, address: str, keep: Any) -> zmq.Socket[bytes]:
-        return make_socket(self._context, kind, address, bind=False, curve=self._curve, keep=keep)
+        return make_socket(
+            self._context,
+            kind,
+            address,
+            bind=False,
+            curve=self._curve,
+            keep=keep,
+        )
 
     def refresh(self) -> None:
         """Read what was published since the last call; called per request, so that no timer is needed."""
@@ -49,7 +60,8 @@ class CoordinatorLink:
         while self._table.poll(0):
             table = self._decoder.decode(self._table.recv())
             self.loads = {index: running + waiting for index, running, waiting in table.loads}
-            self.wave, self._is_running = max(self.wave, table.wave), table.is_running
+            self.wave = max(self.wave, table.wave)
+            self._is_running = table.is_running
             self._read_at = time.monotonic()
         if self.loads and time.monotonic() > self._read_at + STALE_S:
             self.loads = {}  # the coordinator is gone: no figures are better than old ones

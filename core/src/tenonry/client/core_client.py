@@ -176,28 +176,32 @@ class CoreClient:
                     f"request {request.request_id} cannot be sent: {error}"
                 ) from error
             link.requests.add(request.handle)
-            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+            handle = request.handle.to_bytes(8, "little")
+            self._send(link, RequestType.ADD, handle, *frames)
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
-        able = sorted(
+        able = [
             index
-            for index, link in self.engines.items()
-            if not (link.dead or index in self.leaving)
-        )
+            for index, link in sorted(self.engines.items())
+            if not link.dead and index not in self.leaving
+        ]
         rank = request.data_parallel_rank
         if rank in self.engines and self.engines[rank].dead:
             raise EngineDeadError(
                 f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
             )
         if rank is not None and rank not in able:
-            what = f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}"
-            raise RequestError(what, "data_parallel_rank")
+            ranks = ", ".join(map(str, able))
+            raise RequestError(
+                f"data_parallel_rank={rank}: there is no such engine; the ranks here are {ranks}",
+                "data_parallel_rank",
+            )
         if not able:
             raise EngineDeadError("no engine takes requests: those that ran died, or leave")
-        return self.engines[
-            self._chooser.pick(request, able if rank is None else [rank], self.load)
-        ]
+        if rank is not None:
+            able = [rank]
+        return self.engines[self._chooser.pick(request, able, self.load)]
 
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; a dead engine has ended them already."""
@@ -206,7 +210,8 @@ class CoreClient:
             if theirs:
                 link.requests -= theirs
                 with contextlib.suppress(EngineDeadError):  # the other engines get theirs
-                    self._send(link, RequestType.ABORT, *self._encoder.encode(sorted(theirs)))
+                    frames = self._encoder.encode(sorted(theirs))
+                    self._send(link, RequestType.ABORT, *frames)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
         """Call a method of the allow-list on every engine; the results in the engines' order.

@@ -21,7 +21,12 @@ class EngineCalls:
     EngineDeadError.
     """
 
-    def __init__(self, client: CoreClient, handler: OutputHandler, stats: StatManager) -> None:
+    def __init__(
+        self,
+        client: CoreClient,
+        handler: OutputHandler,
+        stats: StatManager,
+    ) -> None:
         self._client = client
         self._handler = handler
         self._stats = stats
@@ -62,8 +67,12 @@ class EngineCalls:
         self._client.check_alive()
         self._handler.listen()
         if self._health is None or self._health.done():
-            engines = [link.index for link in self._client.engines.values() if not link.dead]
-            self._health = asyncio.gather(*(self._check_engine(index) for index in engines))
+            checks = [
+                self._check_engine(link.index)
+                for link in self._client.engines.values()
+                if not link.dead
+            ]
+            self._health = asyncio.gather(*checks)
         await asyncio.shield(self._health)
         self._client.check_alive()
 

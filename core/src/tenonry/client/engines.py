@@ -105,7 +105,9 @@ class OwnedEngines(Engines):
 
     def start(self) -> None:
         rank = self._config.data_parallel_rank
-        ranks = range(self._config.data_parallel_size) if rank is None else range(rank, rank + 1)
+        ranks = range(self._config.data_parallel_size)
+        if rank is not None:
+            ranks = range(rank, rank + 1)
         with contextlib.closing(self.fleet.run_directory()) as meeting:
             self._join(self.fleet.start(ranks, self._bind(meeting)))
             while self._is_connecting():
@@ -194,7 +196,10 @@ class OwnedEngines(Engines):
         return self.fleet.pids()
 
     def _bind(self, meeting: RunDirectory) -> EngineZmqAddresses:
-        source, sink = self.client.bind(self.fleet.address(meeting), self.fleet.address(meeting))
+        source, sink = self.client.bind(
+            self.fleet.address(meeting),
+            self.fleet.address(meeting),
+        )
         return EngineZmqAddresses(inputs=[source], outputs=[sink])
 
     def _join(self, facts: Sequence[EngineFacts]) -> None:
@@ -220,7 +225,13 @@ class OwnedEngines(Engines):
         ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
-        self.info = engine_info(self._config, self.model, self.plan, facts, self._context)
+        self.info = engine_info(
+            self._config,
+            self.model,
+            self.plan,
+            facts,
+            self._context,
+        )
         self.stats.initialized(self.info)
 
     def shutdown(self, timeout: float = 5.0) -> None:

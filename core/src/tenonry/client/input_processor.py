@@ -133,14 +133,24 @@ class InputProcessor:
 
     def _stop_token_ids(self, params: SamplingParams) -> tuple[int, ...]:
         own = tuple(params.stop_token_ids or ())
-        return own if params.ignore_eos else tuple(dict.fromkeys(self._model.eos_token_ids + own))
+        if params.ignore_eos:
+            return own
+        return tuple(dict.fromkeys(self._model.eos_token_ids + own))
 
     def _seeded(self, params: SamplingParams, index: int) -> SamplingParams:
         """A request without a seed gets one here, so that sampling never depends on where it runs."""
         if params.is_greedy:
             return params
-        seed = self._seeds.getrandbits(63) if params.seed is None else params.seed + index
-        return msgspec.structs.replace(params, seed=((seed + 2**63) % 2**64) - 2**63)
+        if params.seed is None:
+            seed = self._seeds.getrandbits(63)
+        else:
+            seed = wrap_seed(params.seed + index)
+        return msgspec.structs.replace(params, seed=seed)
+
+
+def wrap_seed(seed: int) -> int:
+    """The seed as a signed 64-bit integer; above the largest it goes on with the smallest."""
+    return (seed + 2**63) % 2**64 - 2**63
 
 
 def check_call(params: object, request_id: object) -> None:
@@ -184,8 +194,9 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
 
 def is_long_text(prompt: Any, params: SamplingParams) -> bool:
     """True where prompt and bad words take long enough to tokenise to be worth a thread."""
-    text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-    return (
-        sum(map(len, (text if isinstance(text, str) else "", *(params.bad_words or ()))))
-        > LONG_TEXT_CHARS
-    )
+    texts = list(params.bad_words or ())
+    if isinstance(prompt, Mapping):
+        prompt = prompt.get("prompt")
+    if isinstance(prompt, str):
+        texts.append(prompt)
+    return sum(map(len, texts)) > LONG_TEXT_CHARS

@@ -35,7 +35,11 @@ class LLM:
     """
 
     def __init__(
-        self, model: str | None = None, *, config: EngineConfig | None = None, **settings: Any
+        self,
+        model: str | None = None,
+        *,
+        config: EngineConfig | None = None,
+        **settings: Any,
     ) -> None:
         if config is None:
             config = make_config({"model": model, **settings})
@@ -112,7 +116,9 @@ class LLM:
             prepared.append(
                 self._inputs.process(prompt, final, request_id, priority=rank, tags=tags)
             )
-        return self._run(prepared, sys.stderr.isatty() if use_tqdm is None else use_tqdm)
+        if use_tqdm is None:
+            use_tqdm = sys.stderr.isatty()
+        return self._run(prepared, use_tqdm)
 
     def chat(
         self,
@@ -152,7 +158,8 @@ class LLM:
                 sys.stderr.write("\n")
         while self.engine_core.has_work():  # workers free the rows that left before the next call
             self._step()
-        return [self._finished(output) for stream in streams if (output := stream.take())]
+        outputs = [stream.take() for stream in streams]
+        return [self._finished(output) for output in outputs if output is not None]
 
     def _finished(self, output: RequestOutput) -> RequestOutput:
         """The output after the IO processor's last look; without its content where that failed."""
@@ -161,7 +168,10 @@ class LLM:
         try:
             return self._post_process(output)
         except (EngineGenerateError, RequestError) as error:
-            failed = [CompletionOutput(each.index, "", [], "error") for each in output.outputs]
+            failed = [
+                CompletionOutput(each.index, text="", token_ids=[], finish_reason="error")
+                for each in output.outputs
+            ]
             return msgspec.structs.replace(output, outputs=failed, error=str(error))
 
     def _step(self) -> None:

@@ -137,15 +137,19 @@ class StatManager:
 
     async def render(self) -> tuple[bytes, str] | None:
         """What the first logger that can render shows, and its content type; None if there is none."""
-        renders = (getattr(stat_logger, "render", None) for stat_logger in self.loggers.values())
-        render = next((render for render in renders if render is not None), None)
-        return None if render is None else render()
+        for stat_logger in self.loggers.values():
+            render = getattr(stat_logger, "render", None)
+            if render is not None:
+                rendered: tuple[bytes, str] | None = render()
+                return rendered
+        return None
 
     def _run(self) -> None:
         for observer in self._observers:
             observer.log_later()
         while True:
-            timeout = max(0.0, min(observer.due for observer in self._observers) - time.monotonic())
+            due = min(observer.due for observer in self._observers)
+            timeout = max(0.0, due - time.monotonic())
             with contextlib.suppress(queue.Empty):
                 work = self._queue.get(timeout=timeout)
                 if work is None:
