@@ -12,7 +12,9 @@ from tenonry import LLM, SamplingParams
 from tenonry_testkit.fakes.connector import memory_store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-FAMILIES = Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests" / "worker_families.py"
+ROOT = Path(__file__).parents[2]
+FAMILIES = ROOT / "plugins" / "worker-torch" / "tests" / "worker_families.py"
+RANKS = ROOT / "executors" / "multiproc" / "tests" / "rank_connector.py"
 SETTINGS = {
     "executor": "uni", "scheduler": "batching", "dtype": "float32", "device": "cpu", "max_num_seqs": 4,
     "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True, "num_gpu_blocks_override": 40,
@@ -63,3 +65,20 @@ def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_
     assert store.num_saved == 5 + 2 + 0 + 8
     assert store.num_loaded > 0
     assert store.num_failed == 2 * fail_loads
+
+
+@pytest.mark.parametrize("parallel", ["tensor_parallel_size", "pipeline_parallel_size"])
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_every_rank_saves_and_loads_its_part(folder, parallel, asynchronous):
+    settings = {**SETTINGS, "executor": "mp", parallel: 2}
+    with LLM(model=folder, **settings) as plain:
+        wanted = tokens(plain)
+    options = {"store": f"{parallel} {asynchronous}", "asynchronous": asynchronous}
+    connector = {"name": f"{RANKS}:RankConnector", "options": options}
+    with LLM(model=folder, **settings, kv_connector=connector) as llm:
+        assert tokens(llm) == wanted
+        assert tokens(llm) == wanted
+        blocks = llm.engine_core.scheduler.blocks
+        assert blocks.num_free == blocks.num_total
+    saved = memory_store(options["store"]).blocks
+    assert len(saved) == 5 + 2 + 0 + 8

@@ -28,9 +28,15 @@ def fleet() -> Iterator[FleetOf]:
     """Owners of engines of fakes; nothing is started yet."""
     with contextlib.ExitStack() as ends:
 
-        def make(on_death: Any = print, *, coordinated: bool = False, **values: Any) -> EngineFleet:
+        def make(
+            on_death: Any = print,
+            *,
+            coordinated: bool = False,
+            facts: Any = None,
+            **values: Any,
+        ) -> EngineFleet:
             config, manager = fake_config(**values), PluginManager(discover=False)
-            manager.register(FakeModelHooks())
+            manager.register(FakeModelHooks(**(facts or {})))
             plan = manager.plan(config, launcher=True)
             made = EngineFleet(
                 config, manager.resolve_model(config), plan, on_death, coordinated=coordinated
@@ -50,6 +56,16 @@ def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     specs = [made._spec(index, "ipc:///nowhere") for index in (0, 1)]
     assert [spec.engine_index for spec in specs] == [0, 1]
     assert [spec.local_rank for spec in specs] == ranks
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_an_engine_of_a_rank_alone_is_refused_where_engines_step_together(fleet, size):
+    with pytest.raises(
+        ConfigError,
+        match="step together, and data_parallel_rank=0 starts one of them alone; give --data-parallel-size",
+    ):
+        fleet(facts={"needs_lockstep": True}, data_parallel_size=size, data_parallel_rank=0)
+    assert fleet(facts={"needs_lockstep": True}, data_parallel_size=size).engines == {}
 
 
 def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):

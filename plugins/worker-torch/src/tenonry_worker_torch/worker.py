@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_worker_torch.options import TorchOptions
@@ -43,11 +42,6 @@ class TorchWorker(Worker):
         self._opened: tuple[Any, str] | None = None
         self._rendezvous: Rendezvous | None = None
         self._connector: ConnectorHalf | None = None
-        if context.kv_connector is not None and context.config.world_size > 1:
-            raise ConfigError(
-                f"worker 'torch' moves KV blocks (kv_connector) only where an engine has one rank, and this one has "
-                f"{context.config.world_size}; use tensor_parallel_size=1 and pipeline_parallel_size=1"
-            )
 
     @property
     def model(self) -> LoadedModel:
