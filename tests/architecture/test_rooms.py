@@ -19,8 +19,6 @@ MAX_TOKENS = {"contract": 16_970, "engine": 18_470, "client": 16_800}
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 33
 STILL_DENSE = {
-    "core/src/tenonry/transport",
-    "executors/ray/src/tenonry_executor_ray",
     "tests/testkit/src/tenonry_testkit",
     "tests/testkit/src/tenonry_testkit/fakes",
 }

@@ -67,18 +67,21 @@ def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_
     assert store.num_failed == 2 * fail_loads
 
 
-@pytest.mark.parametrize("parallel", ["tensor_parallel_size", "pipeline_parallel_size"])
-@pytest.mark.parametrize("asynchronous", [False, True])
+@pytest.mark.slow
+@pytest.mark.timeout(120)
+@pytest.mark.parametrize(
+    ("parallel", "asynchronous"),
+    [("tensor_parallel_size", True), ("pipeline_parallel_size", False)],
+)
 def test_every_rank_saves_and_loads_its_part(folder, parallel, asynchronous):
-    settings = {**SETTINGS, "executor": "mp", parallel: 2}
-    with LLM(model=folder, **settings) as plain:
+    with LLM(model=folder, **SETTINGS) as plain:
         wanted = tokens(plain)
     options = {"store": f"{parallel} {asynchronous}", "asynchronous": asynchronous}
     connector = {"name": f"{RANKS}:RankConnector", "options": options}
-    with LLM(model=folder, **settings, kv_connector=connector) as llm:
+    settings = {**SETTINGS, "executor": "mp", parallel: 2, "kv_connector": connector}
+    with LLM(model=folder, **settings) as llm:
         assert tokens(llm) == wanted
         assert tokens(llm) == wanted
         blocks = llm.engine_core.scheduler.blocks
         assert blocks.num_free == blocks.num_total
-    saved = memory_store(options["store"]).blocks
-    assert len(saved) == 5 + 2 + 0 + 8
+    assert len(memory_store(options["store"]).blocks) == 5 + 2 + 0 + 8

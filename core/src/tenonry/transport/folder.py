@@ -15,21 +15,20 @@ MAX_SOCKET_PATH = 103  # what macOS can name; Linux has room for four more
 
 
 class RunDirectory:
-    """A private folder (0700) for the sockets of one run, named after our pid; gone by `close`, at exit at last."""
+    """A private folder (0700) for the sockets of one run, named after this process; removed by `close` or at exit."""
 
     def __init__(self) -> None:
         self.path = os.path.join(  # noqa: PTH118
             tempfile.gettempdir(), f"tenonry-{os.getpid()}-{secrets.token_urlsafe(4)}"
         )
         self._maker = os.getpid()
-        self._finalizer = weakref.finalize(
-            self, _remove, self.path, self._maker
-        )  # first: a signal may interrupt us
+        # Before the folder exists: a signal may interrupt this constructor.
+        self._finalizer = weakref.finalize(self, _remove, self.path, self._maker)
         os.mkdir(self.path, 0o700)  # noqa: PTH102
         self._numbers = itertools.count()
 
     def address(self, name: str = "") -> str:
-        """An ipc address in the folder; without a name, one that nobody else gets."""
+        """An ipc address in the folder; without a name, one that is not given twice."""
         path = os.path.join(self.path, name or str(next(self._numbers)))  # noqa: PTH118
         if len(path) > MAX_SOCKET_PATH:
             raise ConfigError(
@@ -39,10 +38,10 @@ class RunDirectory:
 
     def close(self) -> None:
         _remove(self.path, self._maker)
-        self._finalizer.detach()  # last, for the same reason
+        self._finalizer.detach()  # after the folder is gone, for the same reason
 
 
 def _remove(path: str, maker: int) -> None:
-    """Remove a folder, but not in a process that its maker forked: the run goes on without that one."""
+    """Remove a folder, unless this process is a fork of its maker: the maker still uses it."""
     if os.getpid() == maker:
         shutil.rmtree(path, ignore_errors=True)

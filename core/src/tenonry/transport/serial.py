@@ -44,7 +44,9 @@ class Encoder:
             if text is not None:
                 is_inline = value.nbytes <= INLINE_BYTES or len(self._frames) == MAX_FRAMES
                 data = value.tobytes() if is_inline else self._refer_to(value)
-                return (text, data) if value.ndim == 1 else (text, value.shape, data)
+                if value.ndim == 1:
+                    return text, data
+                return text, value.shape, data
             native = value.dtype.newbyteorder("=")
             if native in _TEXTS and native != value.dtype:
                 return self._hook(value.astype(native))
@@ -93,7 +95,9 @@ class Decoder(Generic[T]):
         wanted = _declared_type(kind)
         if wanted is not dtype and wanted is not None:
             array = _convert(array, wanted)
-        return array if len(value) == 2 else array.reshape(value[1])
+        if len(value) == 3:
+            return array.reshape(value[1])
+        return array
 
 
 @functools.cache
@@ -104,11 +108,12 @@ def _declared_type(kind: Any) -> np.dtype[Any] | None:
 
 
 def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
-    """The same numbers as `wanted`; numpy would cut what does not fit in silence."""
-    converted = array.astype(wanted) if np.can_cast(array.dtype, wanted, "same_kind") else None
-    if converted is None or (wanted.kind != "f" and not np.array_equal(converted, array)):
-        raise TypeError(f"an array of {array.dtype} does not fit into {wanted}")
-    return converted
+    """The same numbers as `wanted`. numpy would cut those that do not fit without an error."""
+    if np.can_cast(array.dtype, wanted, "same_kind"):
+        converted = array.astype(wanted)
+        if wanted.kind == "f" or np.array_equal(converted, array):
+            return converted
+    raise TypeError(f"an array of {array.dtype} does not fit into {wanted}")
 
 
 def to_plain(value: Any) -> Any:
@@ -125,4 +130,6 @@ def _plain_array(value: Any) -> Any:
 
 
 def _type_name(value: Any) -> str:
-    return f"an array of {value.dtype}" if isinstance(value, np.ndarray) else type(value).__name__
+    if isinstance(value, np.ndarray):
+        return f"an array of {value.dtype}"
+    return type(value).__name__

@@ -106,10 +106,12 @@ def make_socket(
 def _secure(socket: Socket, curve: CurveKeys, *, server: bool) -> None:
     if server:
         socket.curve_server = True
-        socket.curve_publickey, socket.curve_secretkey = curve.server_public, curve.server_secret
+        socket.curve_publickey = curve.server_public
+        socket.curve_secretkey = curve.server_secret
     else:
         socket.curve_serverkey = curve.server_public
-        socket.curve_publickey, socket.curve_secretkey = curve.client_public, curve.client_secret
+        socket.curve_publickey = curve.client_public
+        socket.curve_secretkey = curve.client_secret
 
 
 def send_frames(socket: Socket, frames: Sequence[Any], *, copy: bool) -> None:

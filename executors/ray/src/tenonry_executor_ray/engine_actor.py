@@ -23,7 +23,8 @@ class EngineActor:
     """Methods take and return texts, bytes and numbers; several may run at once, `wait` for as long as the engine."""
 
     def __init__(self, name: str, role: str = ENGINE_ROLE) -> None:
-        self._name, self._role = name, role
+        self._name = name
+        self._role = role
         self._supervisor = Supervisor()
         self._child: Child | None = None
         configure_logging(f"{name} actor")

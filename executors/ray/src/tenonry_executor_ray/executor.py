@@ -62,8 +62,9 @@ class RayExecutor(Executor):
     def start(self) -> None:
         from tenonry_executor_ray.ranks import Ranks
 
-        given = self.context.options
-        options = given if isinstance(given, RayExecutorOptions) else RayExecutorOptions()
+        options = self.context.options
+        if not isinstance(options, RayExecutorOptions):
+            options = RayExecutorOptions()
         self._ranks = Ranks(self.context, options, self._failed)
         try:
             self._steps_in_flight = self._ranks.start()
@@ -105,8 +106,8 @@ class RayExecutor(Executor):
         self.ranks.ask_all("check_health", timeout=HEALTH_TIMEOUT_S)
 
     def resolved_plugins(self) -> dict[str, str]:
-        found: dict[str, str] = self.ranks.ask_all("resolved_plugins", kind=dict[str, str])[0]
-        return found
+        found: list[dict[str, str]] = self.ranks.ask_all("resolved_plugins", kind=dict[str, str])
+        return found[0]
 
     def shutdown(self) -> None:
         ranks = self._ranks

@@ -50,7 +50,8 @@ class Engine:
     __slots__ = ("actor", "exit_code", "facts", "group", "life", "name", "pid")
 
     def __init__(self, name: str, group: EngineGroup) -> None:
-        self.name, self.group = name, group
+        self.name = name
+        self.group = group
         self.actor: Any = None
         self.facts = NodeFacts(node="an unknown node")
         self.life: Any = None  # resolves when the engine ends, or its actor does
@@ -104,7 +105,8 @@ class Fleet:
 
     def _create_actor(self, engine: Engine) -> None:
         """On the last bundle of its group (RA-3)."""
-        index, group = self._config.world_size, engine.group.group
+        index = self._config.world_size
+        group = engine.group.group
         options = {
             "num_cpus": group.bundle_specs[index].get("CPU", 0),
             "max_concurrency": CALLS_AT_ONCE,
@@ -119,9 +121,12 @@ class Fleet:
         calls = []
         for engine, spec in zip(engines, specs, strict=True):
             text = msgspec.json.encode(spec).decode()
-            calls.append(engine.actor.start.remote(text, json.dumps(self._environment(engine))))
-        for engine, pid in zip(engines, self._gather(engines, "started", calls), strict=True):
-            engine.pid, engine.life = pid, engine.actor.wait.remote()
+            environment = json.dumps(self._environment(engine))
+            calls.append(engine.actor.start.remote(text, environment))
+        pids = self._gather(engines, "started", calls)
+        for engine, pid in zip(engines, pids, strict=True):
+            engine.pid = pid
+            engine.life = engine.actor.wait.remote()
             logger.info("%s runs on node %s, pid %d", engine.name, engine.facts.label(), pid)
         with self._lock:
             self._engines.update((engine.name, engine) for engine in engines)
@@ -131,8 +136,11 @@ class Fleet:
 
     def _environment(self, engine: Engine) -> dict[str, str]:
         """What the engine's process must know of Ray: the cluster, its group, and the GPUs of the group."""
-        group, found = engine.group.group, {"RAY_ADDRESS": self._session.head}
-        found[GROUP_VARIABLE] = group.id.hex()
+        group = engine.group.group
+        found = {
+            "RAY_ADDRESS": self._session.head,
+            GROUP_VARIABLE: group.id.hex(),
+        }
         if self._groups.gpu and not self._groups.ranks_are_actors:
             strategies = (
                 PlacementGroupSchedulingStrategy(group, placement_group_bundle_index=index)

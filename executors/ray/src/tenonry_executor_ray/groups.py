@@ -33,7 +33,9 @@ class EngineGroups:
     """Finds or makes the group of each engine."""
 
     def __init__(self, config: EngineConfig, options: RayLauncherOptions, own_address: str) -> None:
-        self._config, self._options, self._own_address = config, options, own_address
+        self._config = config
+        self._options = options
+        self._own_address = own_address
         self.ranks_are_actors = config.executor.name.rpartition(":")[2] in {"ray", "RayExecutor"}
 
     @cached_property
@@ -43,10 +45,13 @@ class EngineGroups:
 
     def provide(self, specs: Sequence[EngineSpec]) -> list[EngineGroup]:
         """One group per engine, all reserved. Raises ConfigError, and leaves nothing behind."""
-        return self._given(specs) if self._options.placement_group else self._create(specs)
+        if self._options.placement_group:
+            return self._given(specs)
+        return self._create(specs)
 
     def _given(self, specs: Sequence[EngineSpec]) -> list[EngineGroup]:
-        names, wanted = self._options.placement_group, self._config.data_parallel_size
+        names = self._options.placement_group
+        wanted = self._config.data_parallel_size
         last = max(spec.engine_index for spec in specs)
         if len(names) != wanted or last >= len(names):
             raise ConfigError(
@@ -86,9 +91,10 @@ class EngineGroups:
         return made
 
     def _bundles(self) -> list[placement.Bundle]:
-        config, options = self._config, self._options
-        ranks = placement.rank_bundles(config.world_size, options.num_cpus_per_rank, gpu=self.gpu)
-        return [*ranks, {"CPU": options.num_cpus}]
+        ranks = placement.rank_bundles(
+            self._config.world_size, self._options.num_cpus_per_rank, gpu=self.gpu
+        )
+        return [*ranks, {"CPU": self._options.num_cpus}]
 
     def _fits_one_node(self, bundles: Sequence[placement.Bundle]) -> bool:
         """Only the executor `ray` can spread the ranks of an engine, and only when no node can hold them all."""

@@ -26,8 +26,9 @@ class RayLauncher(Launcher):
         if self._fleet is None:
             from tenonry_executor_ray.fleet import Fleet
 
-            given = self.context.options
-            options = given if isinstance(given, RayLauncherOptions) else RayLauncherOptions()
+            options = self.context.options
+            if not isinstance(options, RayLauncherOptions):
+                options = RayLauncherOptions()
             self._fleet = Fleet(self.context.config, options)
         return self._fleet
 
@@ -45,16 +46,21 @@ class RayLauncher(Launcher):
             self._fleet.stop(names, timeout)
 
     def finished(self) -> dict[str, int]:
-        return self._fleet.finished() if self._fleet is not None else {}
+        if self._fleet is None:
+            return {}
+        return self._fleet.finished()
 
     def on_exit(self, callback: Callable[[str, int, int], None]) -> None:
         self._connected().on_exit(callback)
 
     def pids(self) -> dict[str, int]:
         """Process ids on the engines' own nodes."""
-        return self._fleet.pids() if self._fleet is not None else {}
+        if self._fleet is None:
+            return {}
+        return self._fleet.pids()
 
     def shutdown(self, timeout: float = STOP_TIMEOUT_S) -> None:
-        fleet, self._fleet = self._fleet, None
+        fleet = self._fleet
+        self._fleet = None
         if fleet is not None:
             fleet.close(timeout)

@@ -62,9 +62,9 @@ def uses_gpu(config: EngineConfig, room: Sequence[NodeRoom]) -> bool:
         raise ConfigError(
             f"device={config.device}: Ray gives each rank a GPU of its own; use device=cuda"
         )
-    return config.device == "cuda" or (
-        config.device == "auto" and any(node.total.get("GPU") for node in room)
-    )
+    if config.device == "auto":
+        return any(node.total.get("GPU") for node in room)
+    return config.device == "cuda"
 
 
 def rank_bundles(world_size: int, num_cpus: float, *, gpu: bool) -> list[Bundle]:
@@ -85,7 +85,8 @@ def choose_nodes(
 
     Raises ConfigError that says how much there is and how much is needed. Waits a moment for what is being released.
     """
-    need, deadline = total(bundles), time.monotonic() + ROOM_TIMEOUT_S
+    need = total(bundles)
+    deadline = time.monotonic() + ROOM_TIMEOUT_S
     while True:
         room = nodes(own_address)
         chosen = _fill(room, need, count, local)
@@ -146,7 +147,8 @@ def create_group(name: str, bundles: list[Bundle], strategy: str) -> PlacementGr
 
 def check_cluster_holds(bundles: Sequence[Bundle], what: str) -> None:
     """Raise ConfigError if not even an idle cluster could hold the bundles, wherever they went."""
-    room, need = nodes(""), total(bundles)
+    room = nodes("")
+    need = total(bundles)
     for name, amount in need.items():
         there = sum(node.total.get(name, 0.0) for node in room)
         if there + EPSILON < amount:

@@ -36,7 +36,8 @@ from tenonry_executor_ray.wire import (
 )
 
 logger = logging.getLogger("tenonry.ray")
-RESULTS, LIFE = "results", "life"  # concurrency groups
+RESULTS = "results"  # concurrency groups
+LIFE = "life"
 Result = ModelRunnerOutput | StepFuture | Failure
 
 
@@ -145,7 +146,8 @@ class RankActor:
         return self.worker.resolved_plugins()
 
     def _shutdown(self, _: None) -> None:
-        worker, self._worker = self._worker, None
+        worker = self._worker
+        self._worker = None
         if worker is not None:
             worker.shutdown()
 

@@ -154,7 +154,8 @@ class Ranks:
         self._ask("build", everyone[1:], [self._spec(rank, url) for rank in everyone[1:]])
 
     def _spec(self, rank: int, rendezvous: str) -> RankSpec:
-        context, facts = self._context, self._facts
+        context = self._context
+        facts = self._facts
         neighbours = sum(other.node_id == facts[rank].node_id for other in facts[:rank])
         assert self._group is not None  # noqa: S101 - found at the start
         return RankSpec(
@@ -331,9 +332,9 @@ class Ranks:
     def close(self) -> None:
         """Stop every rank, give the group back if it is ours, disconnect if we connected. Idempotent."""
         with self._lock:
-            closing, self._closing = self._closing, True
-        if closing:
-            return
+            if self._closing:
+                return
+            self._closing = True
         if self._session.alive:
             self._stop_actors()
             if self._created and self._group is not None:
