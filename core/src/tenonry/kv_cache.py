@@ -32,7 +32,7 @@ class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemoryReport(msgspec.Struct, frozen=True):
-    """Bytes a rank can give to its KV cache; `is_host` marks CPU memory, which is shared with everything else."""
+    """Bytes a rank can give to its KV cache; `is_host`: CPU memory, which other processes use too."""
 
     free_bytes: int
     is_host: bool = False
@@ -92,11 +92,11 @@ def plan_kv_cache(
         raise ConfigError(
             f"{len(groups)} ranks reported KV groups, {len(memory)} reported memory; both must agree"
         )
-    first, *others = ([(group.kind, group.window) for group in rank] for rank in groups)
-    for number, shape in enumerate(others, 1):  # layers may differ: a pipeline stage has its own
-        if shape != first:
+    shapes = [[(group.kind, group.window) for group in rank] for rank in groups]
+    for number, shape in enumerate(shapes):  # layers may differ: a pipeline stage has its own
+        if shape != shapes[0]:
             raise ConfigError(
-                f"rank {number} reports KV groups (kind, window) {shape}, rank 0 reports {first}; all must agree"
+                f"rank {number} reports KV groups (kind, window) {shape}, rank 0 reports {shapes[0]}; all must agree"
             )
     block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
     block_bytes = [block_size * sum(group.bytes_per_token for group in rank) for rank in groups]
@@ -138,9 +138,7 @@ def _blocks_of_rank(
     per_block: int, report: MemoryReport, config: EngineConfig, most_useful: int
 ) -> int:
     """`per_block`: its bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
-    if (
-        per_block == 0
-    ):  # a worker without a cache (the null worker): as many blocks as could ever be used
+    if per_block == 0:  # a worker without a cache, such as the null worker
         return most_useful
     if config.kv_cache_memory_bytes is not None:
         return config.kv_cache_memory_bytes // per_block

@@ -1,8 +1,8 @@
 """Everything that crosses between a front end and an engine. Typed msgspec structs; both processes.
 
-A message to the engine is `[type, body, buffer …]`, with the handle in front of the body of ADD, and `[body, buffer …]`
-comes back. `PROTOCOL_VERSION` is
-checked in the handshake; `epoch` counts restarts of an engine, so that late frames of a dead one are recognised.
+A message to the engine is `[type, body, buffer …]`, with the handle in front of the body of ADD; a message from the
+engine is `[body, buffer …]`. `PROTOCOL_VERSION` is checked in the handshake; `epoch` counts restarts of an engine, so
+that late frames of a dead one are recognised.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ class ScheduledOutput(msgspec.Struct, array_like=True):
 
 
 class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
-    """All that one step tells one client: N requests got tokens.
+    """The outputs of one step for one client: N requests got tokens.
 
     `handles` u64[N]; `token_ids` i32[T]; `offsets` i32[N+1], or empty when each request got exactly one token.
     `finished` requests may or may not be among `handles`; their tokens come first.
@@ -120,7 +120,7 @@ class UtilityResult(msgspec.Struct, array_like=True):
 
 
 class EngineZmqAddresses(msgspec.Struct, kw_only=True):
-    """Where an engine connects: one input and one output per front-end client. And where the coordinator is found, by
+    """Where an engine connects: one input and one output per front-end client. And the coordinator's sockets, for
     engines and front ends, if there is one.
     """
 
@@ -132,7 +132,7 @@ class EngineZmqAddresses(msgspec.Struct, kw_only=True):
 
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
-    """What only a built engine knows of itself. `epoch` is the one its messages carry; `resolved` what its own
+    """What is known only once an engine is built. `epoch` is the one its messages carry; `resolved` what its own
     extension points resolved to.
     """
 
@@ -145,7 +145,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineLoad(msgspec.Struct, array_like=True, tag=True):
-    """Engine to coordinator: its queues, when they changed, and as the first word of all."""
+    """Engine to coordinator: the lengths of its queues, first when it connects and then when they changed."""
 
     engine_index: int
     num_running: int = 0
@@ -153,14 +153,14 @@ class EngineLoad(msgspec.Struct, array_like=True, tag=True):
 
 
 class WaveStart(msgspec.Struct, array_like=True, tag=True):
-    """Whoever has work for engines that pause: step, all of you but `exclude_index`, in `wave`."""
+    """From a process with work for engines that pause: all engines but `exclude_index` step, in `wave`."""
 
     wave: int
     exclude_index: int = -1
 
 
 class WaveSync(msgspec.Struct, array_like=True, tag=True):
-    """Engine to coordinator: have I unfinished requests at this step of this wave?"""
+    """Engine to coordinator: whether it has unfinished requests at this step of this wave."""
 
     engine_index: int
     wave: int
@@ -169,7 +169,7 @@ class WaveSync(msgspec.Struct, array_like=True, tag=True):
 
 
 class WaveVerdict(msgspec.Struct, array_like=True, tag=True):
-    """Coordinator to engines, once all have said WaveSync: has anybody?"""
+    """Coordinator to engines, once all have sent WaveSync: whether any of them has unfinished requests."""
 
     wave: int
     step: int
@@ -191,8 +191,8 @@ CoordinatorOrder = WaveStart | WaveVerdict
 
 
 class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
-    """Engine to front end: I exist. `versions` are the distributions of the plan as this process finds them; `plugins`
-    what the plan of this process chose, kind → name and class, of the kinds that run in engines.
+    """Engine to front end: the process has started. `versions`: the distributions of the plan as this process finds
+    them. `plugins`: what the plan of this process chose, kind → name and class, of the kinds that run in engines.
     """
 
     local: bool
@@ -211,14 +211,14 @@ class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
 
 
 class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
-    """Engine to front end: built, and this is what I am."""
+    """Engine to front end: the engine is built; its facts."""
 
     local: bool
     facts: EngineFacts
 
 
 class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):
-    """Engine to front end: could not be built, and why."""
+    """Engine to front end: the engine could not be built, and why."""
 
     local: bool
     error: str

@@ -55,7 +55,7 @@ def _check_prompt(request: EngineCoreRequest, max_model_len: int) -> None:
 
 
 def _check_ids(request: EngineCoreRequest, largest: int) -> None:
-    """Every token id is one: numpy columns and embeddings would take anything else for something else."""
+    """Every token id is in range: numpy columns and embeddings would take another number for another token."""
     params, words = request.sampling_params, request.bad_words
     prompt = request.prompt_token_ids
     check_count("stop_token_ids", request.stop_token_ids, MAX_STOP_IDS)
@@ -67,9 +67,8 @@ def _check_ids(request: EngineCoreRequest, largest: int) -> None:
         )
     check_token_ids("prompt", (int(prompt.min()), int(prompt.max())), largest)
     check_token_ids("output_token_ids", request.output_token_ids, largest)
-    check_token_ids(
-        "stop_token_ids", request.stop_token_ids
-    )  # a model's own may lie outside its vocabulary
+    # A model's own end ids may lie outside its vocabulary.
+    check_token_ids("stop_token_ids", request.stop_token_ids)
     check_token_ids("bad_words", [token_id for word in words for token_id in word], largest)
     for field in ("stop_token_ids", "allowed_token_ids", "logit_bias"):
         check_token_ids(field, getattr(params, field) or (), largest)

@@ -1,6 +1,6 @@
 """One step on the wire, and the columns it changes. Engine and worker processes.
 
-A *row* is the index of a running request, stable while it runs. A `SchedulerOutput` says what changed and what to
+A *row* is the index of a running request, stable while it runs. A `SchedulerOutput` holds what changed and what to
 compute; `BatchState.apply` is the only code that turns it into columns, for the validator, the fake worker and every
 real one alike.
 """
@@ -18,13 +18,11 @@ from tenonry.sampling_params import SamplingParams
 I32 = NDArray[np.int32]
 NO_ROWS: I32 = np.empty(0, np.int32)
 NO_ROWS.setflags(write=False)
-KNOWN_TO_WORKER = (
-    -1
-)  # in `next_token`: the ids were sent with the row, or sampled by the worker itself
+KNOWN_TO_WORKER = -1  # in `next_token`: the id was sent with the row, or the worker sampled it
 
 
 class Adapter(msgspec.Struct, array_like=True, frozen=True):
-    """An adapter of the model. `name` is for people; `digest` of its content decides who may share K/V."""
+    """An adapter of the model. `name` is for people; `digest` of its content decides which requests may share K/V."""
 
     name: str
     digest: str
@@ -177,7 +175,9 @@ class StepInputs:
     )  # fmt: skip
 
     def __init__(self, state: BatchState, output: SchedulerOutput, spans: Spans) -> None:
-        self.row, self.num_tokens, self.samples = output.row, output.num_tokens, output.samples
+        self.row = output.row
+        self.num_tokens = output.num_tokens
+        self.samples = output.samples
         row, self.start, self.seq_lens = spans
         if output.total_tokens == len(row):  # every row computes exactly one token
             self.query_start_loc = np.arange(len(row) + 1, dtype=np.int32)
@@ -220,7 +220,7 @@ class BatchState:
         return StepInputs(self, output, self.advance(output))
 
     def advance(self, output: SchedulerOutput) -> Spans:
-        """The same for who computes nothing: which positions of which rows the step covers."""
+        """As `apply`, without inputs: which positions of which rows the step covers."""
         if len(output.gone):
             self.handle[output.gone] = 0
             self.num_blocks[:, output.gone] = 0
@@ -236,14 +236,13 @@ class BatchState:
         start = self.num_computed[row]
         seq_lens = self.num_computed[row] = start + output.num_tokens
         sampling = row[output.samples]
-        self.token_ids[sampling, seq_lens[output.samples]] = (
-            KNOWN_TO_WORKER  # behind what this step computes
-        )
+        behind = seq_lens[output.samples]  # the position after those that this step computes
+        self.token_ids[sampling, behind] = KNOWN_TO_WORKER
         self.num_output[sampling] += 1
         return Spans(row, start, seq_lens)
 
     def record_sampled(self, rows: I32, token_ids: I32) -> None:
-        """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may say −1."""
+        """Keep the tokens that `rows` sampled in the step just applied, so that `next_token` may be −1."""
         self.token_ids[rows, self.num_computed[rows]] = token_ids
 
     def _enter(self, new: NewRow) -> None:
@@ -260,8 +259,8 @@ class BatchState:
 
     def _extend(self, rows: I32, groups: I32, ids: I32) -> None:
         for group, table in enumerate(self.block_table):
-            mine = slice(None) if len(self.block_table) == 1 else groups == group
-            self._extend_group(group, table, rows[mine], ids[mine])
+            of_group = slice(None) if len(self.block_table) == 1 else groups == group
+            self._extend_group(group, table, rows[of_group], ids[of_group])
 
     def _extend_group(self, group: int, table: I32, rows: I32, ids: I32) -> None:
         """Append block `ids[i]` to `rows[i]`; the blocks of one row are neighbours, in order."""

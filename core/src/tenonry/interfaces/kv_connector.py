@@ -1,7 +1,7 @@
 """KV connector: moves KV blocks in or out of the engine. One class, two instances: role SCHEDULER in the engine core,
 role WORKER in each worker. Block-granular: loads happen before a step, saves after it.
 
-Only `tenonry-kvcache` calls the scheduler half, so every scheduler that uses it has connectors for nothing.
+Only `tenonry-kvcache` calls the scheduler half, so every scheduler that uses it gets KV connectors for free.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class BlockStore(Protocol):
 
 @dataclass(slots=True)
 class KVConnectorContext(PluginContext):
-    """All that a connector may know.
+    """Everything that a connector may read.
 
     `engine_id` names one engine in one run: a random part, made when the engine is built, and the engine's index
     ("1f0c…_dp0"). No two engines share it, whatever instance or node they belong to, and one that restarts gets
@@ -131,8 +131,8 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
     ) -> tuple[bool, dict[str, Any] | None]:
         """The request ended: (keep its blocks until its transfer is done, parameters for the client).
 
-        `block_ids` are the blocks, in order from its first token on, that are full of K/V: the last token has none,
-        nor has what an aborted request did not come to; a request that failed has no block to be trusted.
+        `block_ids` are its full blocks of K/V, in order from the first token on. The last token has no K/V, nor have
+        tokens that an aborted request did not compute; of a request that failed no block can be trusted.
         """
         return False, None
 
@@ -154,8 +154,8 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
         """Handles whose transfer ended since the last call: (done, failed). Asked in each step.
 
         A request whose `match` said "more than one step", or whose `finished` said True, waits until it is named here;
-        one that waits for a load does so only as long as the scheduler likes (300 s by default). Blocks of a transfer
-        that never ends are never used again. With several ranks every rank names the transfer once (`RankTransfers`).
+        the wait for a load is bounded by the scheduler (300 s by default). Blocks of a transfer that never ends are
+        never used again. With several ranks every rank names the transfer once (`RankTransfers`).
         """
         return (), ()
 

@@ -30,7 +30,7 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 @dataclass(slots=True)
 class SchedulerContext(PluginContext):
-    """All that a scheduler may know. `clock` is the only clock it may read (seconds, monotonic).
+    """Everything that a scheduler may read. `clock` is the only clock it may read (seconds, monotonic).
 
     `max_concurrent_steps`: steps that may be in flight. `feeds_back_tokens`: whether a row with a pending token may be
     scheduled. `resolve` finds plugins of points that the scheduler itself opens; None: `resolve_point` of
@@ -86,12 +86,12 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     def finish_requests(self, handles: Iterable[int] | None, reason: FinishReason) -> list[Request]:
         """End requests from outside (abort), None for all; unknown handles are ignored. Returns those that ended.
 
-        No terminal output is emitted for them by `update_from_output`; the caller tells the clients.
+        No terminal output is emitted for them by `update_from_output`; the caller informs the clients.
         """
 
     @abstractmethod
     def schedule(self) -> SchedulerOutput:
-        """Decide the next step; an output without rows and without `gone` means there is nothing to do now."""
+        """Decide the next step; one without rows and without `gone` means that there is nothing to do now."""
 
     @abstractmethod
     def update_from_output(

@@ -7,11 +7,11 @@ from tenonry_scheduler_batching.policy import SchedulingPolicy
 
 
 class FcfsPolicy(SchedulingPolicy):
-    """First come, first served; the youngest gives way."""
+    """First come, first served; the youngest is preempted."""
 
 
 class PriorityPolicy(SchedulingPolicy):
-    """Lower `priority` first, then first come, first served; of the worst priority, the youngest gives way."""
+    """Lower `priority` first, then first come, first served; of the worst priority, the youngest is preempted."""
 
     starvation_free = False
 

@@ -1,4 +1,4 @@
-"""What a scheduling policy may decide; the batching scheduler asks. Engine process.
+"""What a scheduling policy may decide, and how the batching scheduler binds one. Engine process.
 
 class ShortPromptsFirst(SchedulingPolicy):
     starvation_free = False
@@ -49,8 +49,8 @@ class AdmissionState(NamedTuple):
 class SchedulingPolicy:
     """Base of policies, for convenience: any object with one of the three methods will do. First come, first served.
 
-    `starvation_free` says that a request waits at most for those ahead of it when it came, plus `max_num_seqs`; an
-    order that lets later requests pass for ever must say False. `options` is what the user gave, after validation by
+    `starvation_free`: a request waits at most for those ahead of it when it arrived, plus `max_num_seqs`; an order that
+    lets later requests pass without bound must set False. `options` is what the user gave, after validation by
     `Options`.
     """
 
@@ -63,7 +63,7 @@ class SchedulingPolicy:
     def order(self, request: Request) -> Any:
         """The request's place in the queue: smallest first, ties by arrival. Asked once, when it enters the queue.
 
-        Ageing is a matter of the key: arrival time minus a weight never lets a request be passed for ever.
+        For ageing, use arrival time minus a weight as the key: then no request is passed for ever.
         """
         return request.arrival
 
@@ -72,7 +72,7 @@ class SchedulingPolicy:
         return True
 
     def victim(self, running: list[Request]) -> Request:
-        """Who loses its row when blocks run out. `running`: two or more requests, in the order they started."""
+        """The request to preempt when blocks run out. `running`: two or more requests, in the order they started."""
         return running[-1]
 
 

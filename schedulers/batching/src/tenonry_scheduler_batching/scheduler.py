@@ -1,4 +1,4 @@
-"""Continuous batching: every step runs what runs already, then lets in what still fits. Engine process.
+"""Continuous batching: every step runs the running requests, then starts waiting ones that fit. Engine process.
 
 Running requests come first, decodes before prefills; prompts are split over steps as the token budget demands; when
 blocks run out a victim loses its row and is computed again later. The order of the queue, admission and the choice of
@@ -25,7 +25,7 @@ from tenonry_scheduler_batching.policy import (
 )
 from tenonry_scheduling import BaseScheduler, StepBuilder
 
-MAX_PASSED = 64  # waiting requests whose KV is on its way that a step looks past
+MAX_PASSED = 64  # waiting requests that cannot start yet which a step looks past
 
 
 class BatchingOptions(PluginOptions):
@@ -34,13 +34,13 @@ class BatchingOptions(PluginOptions):
     long_prefill_token_threshold: int | None = Field(
         None,
         ge=1,
-        description="Most prompt tokens of one request in a step, so that long prompts let others pass.",
+        description="Most prompt tokens of one request in a step, so that shorter prompts can pass long ones.",
     )
     watermark: float = Field(
         0.01,
         ge=0,
         lt=1,
-        description="Share of the KV blocks that must be free for a request to be let in.",
+        description="Share of the KV blocks that must be free for a request to start.",
     )
     prefix_cache_seed: str | None = Field(
         None,
@@ -93,7 +93,7 @@ class BatchingScheduler(BaseScheduler):
             self._admit(step)
 
     def _admit(self, step: StepBuilder) -> None:
-        """Let in who waits, in order, until something runs out."""
+        """Start waiting requests, in order, until budget, rows or blocks run out."""
         if not step.free_rows or not step.tokens_left:
             return
         passed = 0
