@@ -19,15 +19,16 @@ def test_the_policy_orders_admits_and_chooses_victims(tmp_path):
     spec = HarnessSpec(
         num_blocks=10, max_num_batched_tokens=32, config=(("scheduling_policy", policy),)
     )
-    rig = SchedulerHarness(BatchingScheduler, spec)
-    assert not rig.scheduler.starvation_free
+    harness = SchedulerHarness(BatchingScheduler, spec)
+    assert not harness.scheduler.starvation_free
     entries = [
-        rig.add(range(20 * i, 20 * i + length), max_tokens=8) for i, length in enumerate((12, 4, 8))
+        harness.add(range(20 * i, 20 * i + length), max_tokens=8)
+        for i, length in enumerate((12, 4, 8))
     ]
-    rig.turn()
+    harness.turn()
     started = [entry.handle for entry in entries if entry.num_cached is not None]
     assert started == [2, 3]  # the shortest, the next; then eight blocks are no longer free
-    rig.drain()
+    harness.drain()
 
 
 def test_every_option_is_in_the_table():

@@ -10,6 +10,7 @@ from tenonry.errors import PluginNotFound
 from tenonry.info import PluginRecord
 from tenonry_scheduler_batching import SchedulingPolicy
 from tenonry_scheduler_batching.scheduler import BatchingOptions, BatchingScheduler
+from tenonry_scheduling import MAX_PROMPT_LOGPROB_TOKENS
 from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 PRIORITY = "tenonry_scheduler_batching.policies:PriorityPolicy"
@@ -35,7 +36,7 @@ class OldestGivesWay(SchedulingPolicy):
         return running[0]
 
 
-def make_rig(
+def make_harness(
     policy: object = "tenonry_scheduler_batching.policies:FcfsPolicy", options=None, **spec
 ) -> SchedulerHarness:
     """`policy`: what `--scheduling-policy` says, or a class that its resolution shall lead to."""
@@ -53,195 +54,221 @@ def make_rig(
     return SchedulerHarness(build, HarnessSpec(**fields), options=BatchingOptions(**options or {}))
 
 
-def sizes(rig: SchedulerHarness) -> dict[int, int]:
+def sizes(harness: SchedulerHarness) -> dict[int, int]:
     """Handle → tokens of the next step."""
-    rig.launch()
-    output = rig.outputs[-1]
-    handles = rig.scheduler.rows.handle[output.row].tolist()
-    rig.deliver()
+    harness.launch()
+    output = harness.outputs[-1]
+    handles = harness.scheduler.rows.handle[output.row].tolist()
+    harness.deliver()
     return dict(zip(handles, output.num_tokens.tolist(), strict=True))
 
 
 class TestChunks:
     def test_decodes_come_first_then_the_prompt_gets_the_rest(self):
-        rig = make_rig(max_num_batched_tokens=8, max_model_len=64)
-        rig.add([1, 2], max_tokens=20)
-        assert sizes(rig) == {1: 2}
-        rig.add(range(20))
-        assert [sizes(rig) for _ in range(4)] == [
+        harness = make_harness(max_num_batched_tokens=8, max_model_len=64)
+        harness.add([1, 2], max_tokens=20)
+        assert sizes(harness) == {1: 2}
+        harness.add(range(20))
+        assert [sizes(harness) for _ in range(4)] == [
             {1: 1, 2: 7},
             {1: 1, 2: 7},
             {1: 1, 2: 6},
             {1: 1, 2: 1},
         ]
-        rig.drain()
+        harness.drain()
 
     def test_a_bound_on_long_prompts_lets_others_pass(self):
-        rig = make_rig(options={"long_prefill_token_threshold": 5}, max_num_batched_tokens=8)
-        rig.add(range(20))
-        rig.add([1, 2])
-        assert [sizes(rig) for _ in range(2)] == [{1: 5, 2: 2}, {1: 5, 2: 1}]
-        rig.drain()
+        harness = make_harness(
+            options={"long_prefill_token_threshold": 5}, max_num_batched_tokens=8
+        )
+        harness.add(range(20))
+        harness.add([1, 2])
+        assert [sizes(harness) for _ in range(2)] == [{1: 5, 2: 2}, {1: 5, 2: 1}]
+        harness.drain()
 
     def test_without_the_bound_they_wait(self):
-        rig = make_rig(max_num_batched_tokens=8)
-        rig.add(range(20))
-        rig.add([1, 2])
-        assert [sizes(rig) for _ in range(3)] == [{1: 8}, {1: 8}, {1: 4, 2: 2}]
-        rig.drain()
+        harness = make_harness(max_num_batched_tokens=8)
+        harness.add(range(20))
+        harness.add([1, 2])
+        assert [sizes(harness) for _ in range(3)] == [{1: 8}, {1: 8}, {1: 4, 2: 2}]
+        harness.drain()
 
 
 class TestAdmission:
     def test_equal_prompts_of_one_step_share_what_the_first_computes(self):
-        rig = make_rig(max_num_batched_tokens=16)
-        entries = [rig.add(range(9)) for _ in range(3)]
-        assert sizes(rig) == {1: 9, 2: 1, 3: 1}
+        harness = make_harness(max_num_batched_tokens=16)
+        entries = [harness.add(range(9)) for _ in range(3)]
+        assert sizes(harness) == {1: 9, 2: 1, 3: 1}
         assert [entry.num_cached for entry in entries] == [0, 8, 8]
-        rig.drain()
+        harness.drain()
 
     def test_the_watermark_keeps_blocks_for_those_who_run(self):
         """Ten blocks; the first request takes seven and leaves three, fewer than four tenths."""
         counts = {}
         for watermark in (0.0, 0.4):
-            rig = make_rig(
+            harness = make_harness(
                 options={"watermark": watermark}, num_blocks=10, max_num_batched_tokens=32
             )
-            rig.add(range(25), max_tokens=3)
-            sizes(rig)
-            rig.add(range(50, 54), max_tokens=3)
-            counts[watermark] = len(sizes(rig))
-            rig.drain()
+            harness.add(range(25), max_tokens=3)
+            sizes(harness)
+            harness.add(range(50, 54), max_tokens=3)
+            counts[watermark] = len(sizes(harness))
+            harness.drain()
         assert counts == {0.0: 2, 0.4: 1}
 
     def test_an_empty_engine_admits_below_the_watermark(self):
         """Its blocks may be on their way to somewhere, with no row that holds them."""
-        rig = make_rig(options={"watermark": 0.9}, num_blocks=8)
-        pool = rig.scheduler.blocks._pool
+        harness = make_harness(options={"watermark": 0.9}, num_blocks=8)
+        pool = harness.scheduler.blocks._pool
         away = pool.take(3)
-        rig.add([1, 2, 3])
-        assert sizes(rig) == {1: 3}
+        harness.add([1, 2, 3])
+        assert sizes(harness) == {1: 3}
         pool.release(away)
-        rig.drain()
+        harness.drain()
 
     def test_who_waits_is_not_admitted_in_a_step_that_preempts(self):
-        rig = make_rig(LastComeFirstServed, num_blocks=8, max_num_batched_tokens=32)
-        entries = [rig.add(range(20 * i, 20 * i + 14), max_tokens=12) for i in range(2)]
-        while len(rig.scheduler.rows.running()) < 2 or rig.scheduler.blocks.num_free:
-            rig.turn()
-        rig.add([19] * 2, max_tokens=1)
+        harness = make_harness(LastComeFirstServed, num_blocks=8, max_num_batched_tokens=32)
+        entries = [harness.add(range(20 * i, 20 * i + 14), max_tokens=12) for i in range(2)]
+        while len(harness.scheduler.rows.running()) < 2 or harness.scheduler.blocks.num_free:
+            harness.turn()
+        harness.add([19] * 2, max_tokens=1)
         while not any(entry.request.num_preemptions for entry in entries):
-            rig.turn()
-        assert not rig.outputs[-1].new  # though there is room, and it comes first in this order
-        rig.turn()
-        assert [new.handle for new in rig.outputs[-1].new] == [3]
-        rig.drain()
+            harness.turn()
+        assert not harness.outputs[-1].new  # though there is room, and it comes first in this order
+        harness.turn()
+        assert [new.handle for new in harness.outputs[-1].new] == [3]
+        harness.drain()
 
 
 class TestPolicies:
     def test_the_order_of_the_queue(self):
-        rig = make_rig(LastComeFirstServed, max_num_seqs=1)
+        harness = make_harness(LastComeFirstServed, max_num_seqs=1)
         for _ in range(3):
-            rig.add([1, 2], max_tokens=1)
-        assert [list(sizes(rig)) for _ in range(3)] == [[3], [2], [1]]
-        rig.drain()
+            harness.add([1, 2], max_tokens=1)
+        assert [list(sizes(harness)) for _ in range(3)] == [[3], [2], [1]]
+        harness.drain()
 
     def test_priorities(self):
-        rig = make_rig(PRIORITY, max_num_seqs=1)
+        harness = make_harness(PRIORITY, max_num_seqs=1)
         for priority in (3, 1, 2, 1):
-            rig.add([1, 2], max_tokens=1, priority=priority)
-        assert [list(sizes(rig)) for _ in range(4)] == [[2], [4], [3], [1]]
-        rig.drain()
+            harness.add([1, 2], max_tokens=1, priority=priority)
+        assert [list(sizes(harness)) for _ in range(4)] == [[2], [4], [3], [1]]
+        harness.drain()
 
     def test_admission_is_the_policys_too(self):
         OneAtATime.seen.clear()
-        rig = make_rig(OneAtATime)
-        rig.clock.advance(3.0)
+        harness = make_harness(OneAtATime)
+        harness.clock.advance(3.0)
         for _ in range(2):
-            rig.add([1, 2, 3], max_tokens=1)
-        assert [list(sizes(rig)) for _ in range(2)] == [[1], [2]]
+            harness.add([1, 2, 3], max_tokens=1)
+        assert [list(sizes(harness)) for _ in range(2)] == [[1], [2]]
         first, second, third = OneAtATime.seen
         assert (first.num_running, first.tokens_left, first.free_blocks, first.now) == (
             0,
             16,
             40,
-            rig.clock(),
+            harness.clock(),
         )
         assert (second.num_running, second.tokens_left, second.free_blocks) == (1, 13, 39)
         assert third.num_running == 0
-        rig.drain()
+        harness.drain()
 
     @pytest.mark.parametrize(
         ("policy", "victim"), [(SchedulingPolicy, 1), (OldestGivesWay, 0), (PRIORITY, 0)]
     )
     def test_the_victim(self, policy, victim):
-        rig = make_rig(policy, num_blocks=8, max_num_batched_tokens=32)
+        harness = make_harness(policy, num_blocks=8, max_num_batched_tokens=32)
         entries = [
-            rig.add(range(20 * i, 20 * i + 14), max_tokens=12, priority=1 - i) for i in range(2)
+            harness.add(range(20 * i, 20 * i + 14), max_tokens=12, priority=1 - i) for i in range(2)
         ]
         while not any(entry.request.num_preemptions for entry in entries):
-            rig.turn()
+            harness.turn()
         assert [entry.request.num_preemptions for entry in entries] == [
             int(i == victim) for i in range(2)
         ]
-        rig.drain()
+        harness.drain()
 
-    def test_whether_anybody_may_starve(self):
-        assert make_rig().scheduler.starvation_free
-        assert not make_rig(PRIORITY).scheduler.starvation_free
+    def test_whether_a_request_may_starve(self):
+        assert make_harness().scheduler.starvation_free
+        assert not make_harness(PRIORITY).scheduler.starvation_free
         assert BatchingScheduler.starvation_free
 
     def test_an_unknown_policy_is_not_found(self):
         with pytest.raises(PluginNotFound, match="fcfs"):
-            make_rig("fcsf")
+            make_harness("fcsf")
 
 
 def test_a_step_does_not_notice_who_waits(monkeypatch):
-    """Design §5. With all rows taken nobody in the queue is looked at, however many there are."""
-    rig = make_rig(max_num_seqs=2, max_model_len=64)
+    """Design §5. With all rows taken no waiting request is visited, however many there are."""
+    harness = make_harness(max_num_seqs=2, max_model_len=64)
     for _ in range(2):
-        rig.add([1, 2, 3], max_tokens=30)
-    rig.turn()
+        harness.add([1, 2, 3], max_tokens=30)
+    harness.turn()
     for _ in range(30):
-        rig.add([4, 5], max_tokens=1)
+        harness.add([4, 5], max_tokens=1)
     monkeypatch.setattr(
-        type(rig.scheduler.waiting), "__iter__", lambda queue: pytest.fail("somebody looked")
+        type(harness.scheduler.waiting),
+        "__iter__",
+        lambda queue: pytest.fail("the queue was visited"),
     )
     for _ in range(20):
-        rig.turn()
+        harness.turn()
     monkeypatch.undo()
-    rig.drain()
+    harness.drain()
 
 
 def test_preemptions_of_one_request_are_bounded():
-    """A pool that overflows all the time: everybody finishes, and nobody is thrown out again and again."""
-    rig = make_rig(num_blocks=10, max_model_len=40, max_num_batched_tokens=40, max_num_seqs=4)
-    entries = [rig.add(range(50 * i, 50 * i + 6), max_tokens=30) for i in range(12)]
-    rig.drain()
+    """A pool that overflows all the time: every request finishes, after few preemptions."""
+    harness = make_harness(
+        num_blocks=10, max_model_len=40, max_num_batched_tokens=40, max_num_seqs=4
+    )
+    entries = [harness.add(range(50 * i, 50 * i + 6), max_tokens=30) for i in range(12)]
+    harness.drain()
     assert max(entry.request.num_preemptions for entry in entries) <= 8
     assert sum(entry.request.num_preemptions for entry in entries) > 0
 
 
 class TestFailedRows:
     def test_what_an_aborted_row_computed_is_not_used_when_its_failure_comes_late(self):
-        rig = make_rig(depth=2, max_num_batched_tokens=32)
-        bad = rig.add(range(20))
-        rig.fail(bad)
-        rig.launch()
-        rig.abort([bad.handle])
-        rig.deliver()
-        same = rig.add(range(20))
-        assert sizes(rig) == {same.handle: 20}
+        harness = make_harness(depth=2, max_num_batched_tokens=32)
+        bad = harness.add(range(20))
+        harness.fail(bad)
+        harness.launch()
+        harness.abort([bad.handle])
+        harness.deliver()
+        same = harness.add(range(20))
+        assert sizes(harness) == {same.handle: 20}
         assert same.num_cached == 0
-        rig.drain()
+        harness.drain()
 
     def test_a_row_that_fails_on_blocks_of_the_cache_takes_them_along(self):
-        """Whoever wrote them may have left before anybody saw what they hold."""
-        rig = make_rig(max_num_batched_tokens=32)
-        rig.add(range(20), max_tokens=1)
-        sizes(rig)
-        bad = rig.add(range(20))
-        rig.fail(bad)
-        assert sizes(rig) == {bad.handle: 4}
-        same = rig.add(range(20))
-        assert sizes(rig) == {same.handle: 20}
-        rig.drain()
+        """The request that wrote them may have left before its failure was noticed."""
+        harness = make_harness(max_num_batched_tokens=32)
+        harness.add(range(20), max_tokens=1)
+        sizes(harness)
+        bad = harness.add(range(20))
+        harness.fail(bad)
+        assert sizes(harness) == {bad.handle: 4}
+        same = harness.add(range(20))
+        assert sizes(harness) == {same.handle: 20}
+        harness.drain()
+
+
+def test_a_running_request_decodes_every_step_beside_prompts_with_logprobs():
+    """Twenty such prompts arrive at once; a neighbour's stream must not stop for them."""
+    harness = make_harness(
+        max_num_seqs=24, num_blocks=2000, max_model_len=256, max_num_batched_tokens=1024
+    )
+    neighbour = harness.add([1, 2, 3], max_tokens=60)
+    harness.turn()
+    prompts = [[(i + j) % 40 for j in range(180)] for i in range(20)]
+    asking = [harness.add(prompt, max_tokens=1, prompt_logprobs=20) for prompt in prompts]
+    handles = {entry.handle for entry in asking}
+    while any(entry.is_live for entry in asking):
+        tokens = sizes(harness)
+        assert tokens[neighbour.handle] == 1
+        assert (
+            sum(tokens[handle] for handle in handles & tokens.keys()) <= MAX_PROMPT_LOGPROB_TOKENS
+        )
+    assert neighbour.is_live
+    harness.drain()

@@ -23,7 +23,7 @@ class StuckConnector(MemoryConnector):
         return ((), ()) if self.is_stuck else super().poll()
 
 
-class StuckRig(SchedulerHarness):
+class StuckHarness(SchedulerHarness):
     """The first request's prompt is in the store, and in no block; from then on transfers are stuck."""
 
     def __init__(self) -> None:
@@ -67,47 +67,47 @@ class StuckRig(SchedulerHarness):
 
 
 @pytest.fixture
-def rig() -> StuckRig:
-    return StuckRig()
+def harness() -> StuckHarness:
+    return StuckHarness()
 
 
-def test_a_load_that_does_not_end_is_not_waited_for_for_ever(rig, caplog):
-    entry = rig.add(PROMPT)
-    rig.wait(TIMEOUT_S - 1)
-    assert rig.scheduler.get_request_counts() == (0, 1)
-    rig.wait(2)
-    rig.run(entry)
+def test_a_load_that_does_not_end_is_not_waited_for_for_ever(harness, caplog):
+    entry = harness.add(PROMPT)
+    harness.wait(TIMEOUT_S - 1)
+    assert harness.scheduler.get_request_counts() == (0, 1)
+    harness.wait(2)
+    harness.run(entry)
     assert "1 loads of KV have not ended within 50 s" in caplog.text
-    assert rig.scheduler.blocks.num_free == rig.scheduler.blocks.num_total - 3, (
-        "somebody may still write to them"
+    assert harness.scheduler.blocks.num_free == harness.scheduler.blocks.num_total - 3, (
+        "the load may still write to them"
     )
-    assert not rig.scheduler.has_requests(), "an engine without requests rests"
-    rig.halves[1].is_stuck = False
-    rig.add([50, 51], 2)
-    rig.drain()  # and finds every block free
+    assert not harness.scheduler.has_requests(), "an engine without requests rests"
+    harness.halves[1].is_stuck = False
+    harness.add([50, 51], 2)
+    harness.drain()  # and finds every block free
 
 
-def test_a_save_that_does_not_end_keeps_its_blocks_and_no_engine_awake(rig):
-    entry = rig.add([60 - i for i in range(13)])
-    rig.run(entry)
-    free = rig.scheduler.blocks.num_free
-    assert free < rig.scheduler.blocks.num_total
-    assert rig.scheduler.has_requests()
-    rig.wait(TIMEOUT_S + 1)
-    assert not rig.scheduler.has_requests()
-    assert rig.scheduler.blocks.num_free == free
-    rig.halves[1].is_stuck = False
-    rig.add([50, 51], 2)
-    rig.drain()
+def test_a_save_that_does_not_end_keeps_its_blocks_and_no_engine_awake(harness):
+    entry = harness.add([60 - i for i in range(13)])
+    harness.run(entry)
+    free = harness.scheduler.blocks.num_free
+    assert free < harness.scheduler.blocks.num_total
+    assert harness.scheduler.has_requests()
+    harness.wait(TIMEOUT_S + 1)
+    assert not harness.scheduler.has_requests()
+    assert harness.scheduler.blocks.num_free == free
+    harness.halves[1].is_stuck = False
+    harness.add([50, 51], 2)
+    harness.drain()
 
 
-def test_an_aborted_load_keeps_its_blocks(rig):
-    entry = rig.add(PROMPT)
-    rig.wait(1)
-    rig.abort([entry.handle])
-    rig.wait(TIMEOUT_S)
-    assert not rig.scheduler.has_requests()
-    assert rig.scheduler.blocks.num_free == rig.scheduler.blocks.num_total - 3
-    rig.halves[1].is_stuck = False
-    rig.add([50, 51], 2)
-    rig.drain()
+def test_an_aborted_load_keeps_its_blocks(harness):
+    entry = harness.add(PROMPT)
+    harness.wait(1)
+    harness.abort([entry.handle])
+    harness.wait(TIMEOUT_S)
+    assert not harness.scheduler.has_requests()
+    assert harness.scheduler.blocks.num_free == harness.scheduler.blocks.num_total - 3
+    harness.halves[1].is_stuck = False
+    harness.add([50, 51], 2)
+    harness.drain()

@@ -21,8 +21,8 @@ from tenonry_scheduling import Match, Rows
 SIZE = 4
 
 
-class House:
-    """Plays the scheduler: requests enter rows, compute tokens, and leave."""
+class ManagerDriver:
+    """Does what a scheduler does with blocks: requests enter rows, compute tokens, and leave."""
 
     def __init__(
         self,
@@ -120,5 +120,5 @@ class House:
 
 
 @pytest.fixture
-def house() -> type[House]:
-    return House
+def make_driver() -> type[ManagerDriver]:
+    return ManagerDriver

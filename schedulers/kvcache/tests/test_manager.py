@@ -40,18 +40,18 @@ class CacheMachine(RuleBasedStateMachine):
 
     @initialize(num_blocks=st.sampled_from((16, 20, 200)))
     def start(self, num_blocks):
-        self.house = self.make(num_blocks, rows=4)
+        self.driver = self.make(num_blocks, rows=4)
 
     @property
     def active(self) -> list[int]:
-        return [row for row in range(4) if self.house.rows.requests[row] is not None]
+        return [row for row in range(4) if self.driver.rows.requests[row] is not None]
 
     def tokens(self, row: int, end: int) -> tuple:
-        return (self.salts[row], *self.house.rows.token_ids[row, :end].tolist())
+        return (self.salts[row], *self.driver.rows.token_ids[row, :end].tolist())
 
     def write(self, row: int, start: int) -> None:
         """The row computed from `start` on: its blocks now hold its tokens."""
-        end, table = int(self.house.rows.num_computed[row]), self.house.table(row)
+        end, table = int(self.driver.rows.num_computed[row]), self.driver.table(row)
         for number in range(start // SIZE, -(-end // SIZE)):
             stop = min((number + 1) * SIZE, end)
             self.contents[table[number]] = self.tokens(row, stop)
@@ -68,13 +68,13 @@ class CacheMachine(RuleBasedStateMachine):
     def enters(self, family, length, tail, salt):
         tokens = [family * 100 + i for i in range(length)]
         tokens[-1] += tail
-        request = self.house.request(tokens, cache_salt=salt)
-        row, match = self.house.enter(request)
+        request = self.driver.request(tokens, cache_salt=salt)
+        row, match = self.driver.enter(request)
         self.salts[row] = salt
         hit = match.num_computed
         assert hit % SIZE == 0
         assert hit < length
-        for number, block in enumerate(self.house.table(row)[: hit // SIZE]):
+        for number, block in enumerate(self.driver.table(row)[: hit // SIZE]):
             assert self.contents[block] == (salt, *tokens[: (number + 1) * SIZE])
         longest = 0
         while longest + SIZE < length and (salt, *tokens[: longest + SIZE]) in self.computed:
@@ -85,56 +85,56 @@ class CacheMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.active)
     def computes(self, which, count):
         row = self.active[which % len(self.active)]
-        rows = self.house.rows
+        rows = self.driver.rows
         start = int(rows.num_computed[row])
         count = min(count, int(rows.num_tokens[row]) - start)
         if count == 0:
-            self.house.append(row, 7)
+            self.driver.append(row, 7)
             count = 1
-        free, cached = self.house.blocks.num_free, self.house.blocks._pool.num_cached
-        used = -(-(start + count) // SIZE) - len(self.house.table(row))
+        free, cached = self.driver.blocks.num_free, self.driver.blocks._pool.num_cached
+        used = -(-(start + count) // SIZE) - len(self.driver.table(row))
         if start + count >= 60:
             return
-        grew = self.house.compute(row, count)
+        grew = self.driver.compute(row, count)
         assert grew == (used <= free)
         if grew:
             self.complete &= (
-                self.house.blocks._pool.num_cached >= cached
-                and self.house.blocks._pool._num_spare > 0
+                self.driver.blocks._pool.num_cached >= cached
+                and self.driver.blocks._pool._num_spare > 0
             )
             self.write(row, start)
 
     @rule(which=st.integers(0, 3), drop=st.booleans(), finished=st.booleans())
     @precondition(lambda self: self.active)
     def leaves(self, which, drop, finished):
-        self.house.leave(self.active[which % len(self.active)], finished=finished, drop=drop)
+        self.driver.leave(self.active[which % len(self.active)], finished=finished, drop=drop)
         self.complete &= not drop
 
     @rule()
     def is_reset(self):
-        assert self.house.blocks.reset() == (
-            not self.active or all(not self.house.table(row) for row in self.active)
+        assert self.driver.blocks.reset() == (
+            not self.active or all(not self.driver.table(row) for row in self.active)
         )
         self.computed, self.complete = set(), False
 
     @invariant()
-    def nobody_writes_where_another_reads(self):
-        if not hasattr(self, "house"):
+    def no_row_writes_where_another_reads(self):
+        if not hasattr(self, "driver"):
             return
-        held = [(block, row) for row in self.active for block in self.house.table(row)]
+        held = [(block, row) for row in self.active for block in self.driver.table(row)]
         used = {block for block, _ in held}
-        assert self.house.blocks.num_free == self.house.blocks.num_total - len(used)
+        assert self.driver.blocks.num_free == self.driver.blocks.num_total - len(used)
         for row in self.active:
-            table = self.house.table(row)
-            writes = table[int(self.house.rows.num_computed[row]) // SIZE :]
+            table = self.driver.table(row)
+            writes = table[int(self.driver.rows.num_computed[row]) // SIZE :]
             others = {block for block, other in held if other != row}
             assert not set(writes) & others
             assert len(set(table)) == len(table)
 
 
-def test_hits_are_those_of_a_naive_oracle(house):
+def test_hits_are_those_of_a_naive_oracle(make_driver):
     class Machine(CacheMachine):
-        make = house
+        make = make_driver
 
     run_state_machine_as_test(
         Machine,
@@ -143,34 +143,34 @@ def test_hits_are_those_of_a_naive_oracle(house):
 
 
 class TestMatching:
-    def test_never_the_last_token(self, house):
-        home = house()
-        assert [home.run(LONG[:8]) for _ in range(2)] == [0, 4]
-        assert home.run(LONG[:9]) == 8
-        assert home.run(LONG) == 8
+    def test_never_the_last_token(self, make_driver):
+        driver = make_driver()
+        assert [driver.run(LONG[:8]) for _ in range(2)] == [0, 4]
+        assert driver.run(LONG[:9]) == 8
+        assert driver.run(LONG) == 8
 
-    def test_rows_of_one_step_share(self, house):
-        home = house()
-        first, _ = home.enter(home.request(LONG))
-        home.compute(first, 20)
-        second, match = home.enter(home.request(LONG))
+    def test_rows_of_one_step_share(self, make_driver):
+        driver = make_driver()
+        first, _ = driver.enter(driver.request(LONG))
+        driver.compute(first, 20)
+        second, match = driver.enter(driver.request(LONG))
         assert match == (16, True)
-        assert home.table(second) == home.table(first)[:4]
+        assert driver.table(second) == driver.table(first)[:4]
 
-    def test_in_parts_as_far_as_they_are_computed(self, house):
-        home = house()
-        first, _ = home.enter(home.request(LONG))
+    def test_in_parts_as_far_as_they_are_computed(self, make_driver):
+        driver = make_driver()
+        first, _ = driver.enter(driver.request(LONG))
         found = []
         for _ in range(5):
-            home.compute(first, 4)
-            second, match = home.enter(home.request(LONG))
+            driver.compute(first, 4)
+            second, match = driver.enter(driver.request(LONG))
             found.append(match.num_computed)
-            home.leave(second)
+            driver.leave(second)
         assert found == [4, 8, 12, 16, 16]
 
-    def test_another_salt_adapter_or_feature_finds_nothing(self, house):
-        home = house()
-        home.run(LONG)
+    def test_another_salt_adapter_or_feature_finds_nothing(self, make_driver):
+        driver = make_driver()
+        driver.run(LONG)
         for fields in (
             {"cache_salt": "a"},
             {"cache_salt": "b"},
@@ -178,102 +178,105 @@ class TestMatching:
             {"adapter": Adapter("a", "2")},
             {"features": {"x": np.ones(1)}},
         ):
-            assert home.run(LONG, **fields) == 0
-            assert home.run(LONG, **fields) == 16
+            assert driver.run(LONG, **fields) == 0
+            assert driver.run(LONG, **fields) == 16
 
-    def test_prompt_logprobs_find_nothing_but_leave_something(self, house):
-        home = house()
-        assert [home.run(LONG, prompt_logprobs=1) for _ in range(2)] == [0, 0]
-        assert home.run(LONG) == 16
+    def test_prompt_logprobs_find_nothing_but_leave_something(self, make_driver):
+        driver = make_driver()
+        assert [driver.run(LONG, prompt_logprobs=1) for _ in range(2)] == [0, 0]
+        assert driver.run(LONG) == 16
 
-    def test_off(self, house):
-        for home in (house(enable_prefix_caching=False), house(groups=("full", "recurrent"))):
-            assert [home.run(LONG) for _ in range(2)] == [0, 0]
-            assert home.blocks.take_counts() == (0, 0)
+    def test_off(self, make_driver):
+        for driver in (
+            make_driver(enable_prefix_caching=False),
+            make_driver(groups=("full", "recurrent")),
+        ):
+            assert [driver.run(LONG) for _ in range(2)] == [0, 0]
+            assert driver.blocks.take_counts() == (0, 0)
 
-    def test_output_tokens_are_found_too(self, house):
-        home = house()
-        row, _ = home.enter(home.request(LONG[:6]))
-        home.compute(row, 6)
+    def test_output_tokens_are_found_too(self, make_driver):
+        driver = make_driver()
+        row, _ = driver.enter(driver.request(LONG[:6]))
+        driver.compute(row, 6)
         for token in (50, 51, 52):
-            home.append(row, token)
-            home.compute(row, 1)
-        home.leave(row)
-        assert home.run([*LONG[:6], 50, 51, 99]) == 8
+            driver.append(row, token)
+            driver.compute(row, 1)
+        driver.leave(row)
+        assert driver.run([*LONG[:6], 50, 51, 99]) == 8
 
-    def test_a_request_that_comes_back_finds_itself(self, house):
-        home = house()
-        request = home.request(LONG[:6])
-        row, _ = home.enter(request)
-        home.compute(row, 6)
+    def test_a_request_that_comes_back_finds_itself(self, make_driver):
+        driver = make_driver()
+        request = driver.request(LONG[:6])
+        row, _ = driver.enter(request)
+        driver.compute(row, 6)
         for token in (50, 51, 52):
-            home.append(row, token)
-            home.compute(row, 1)
-        home.append(row, 53)
-        home.leave(row, finished=False)
-        _, match = home.enter(request)
+            driver.append(row, token)
+            driver.compute(row, 1)
+        driver.append(row, 53)
+        driver.leave(row, finished=False)
+        _, match = driver.enter(request)
         assert match.num_computed == 8
 
-    def test_digests_are_made_once_per_request(self, house, monkeypatch):
-        home = house()
+    def test_digests_are_made_once_per_request(self, make_driver, monkeypatch):
+        driver = make_driver()
         made = []
-        extend = home.blocks._prefix._hasher.extend
+        extend = driver.blocks._prefix._hasher.extend
         monkeypatch.setattr(
-            home.blocks._prefix._hasher,
+            driver.blocks._prefix._hasher,
             "extend",
             lambda chain, data, first, stop: made.append(stop) or extend(chain, data, first, stop),
         )
-        home.run(LONG)
+        driver.run(LONG)
         made.clear()
-        request = home.request(LONG)
+        request = driver.request(LONG)
         for _ in range(3):  # it does not fit, again and again
-            row, _ = home.enter(request)
-            home.blocks.free(request, row, num_known=0)
-            home.rows.leave(row)
+            row, _ = driver.enter(request)
+            driver.blocks.free(request, row, num_known=0)
+            driver.rows.leave(row)
         assert made == [1, 2, 3, 4]
 
-    def test_counts_are_tokens_and_forget_starts_that_were_undone(self, house):
-        home = house()
-        home.run(LONG)
-        home.run(LONG)
-        assert home.blocks.take_counts() == (40, 16)
-        request = home.request(LONG)
-        row, _ = home.enter(request)
-        home.blocks.free(request, row, num_known=0)
-        assert home.blocks.take_counts() == (0, 0)
+    def test_counts_are_tokens_and_forget_starts_that_were_undone(self, make_driver):
+        driver = make_driver()
+        driver.run(LONG)
+        driver.run(LONG)
+        assert driver.blocks.take_counts() == (40, 16)
+        request = driver.request(LONG)
+        row, _ = driver.enter(request)
+        driver.blocks.free(request, row, num_known=0)
+        assert driver.blocks.take_counts() == (0, 0)
 
 
 class TestGrowing:
-    def test_only_rows_that_need_a_block_get_one(self, house):
-        home = house()
-        rows = np.array([home.enter(home.request([i] * 3))[0] for i in range(3)])
-        home.blocks.grow(rows, np.array([3, 4, 3], np.int32))
-        assert len(home.blocks.grow(rows, np.array([4, 4, 4], np.int32)).row) == 0
-        added = home.blocks.grow(rows, np.array([5, 4, 13], np.int32))
+    def test_only_rows_that_need_a_block_get_one(self, make_driver):
+        driver = make_driver()
+        rows = np.array([driver.enter(driver.request([i] * 3))[0] for i in range(3)])
+        driver.blocks.grow(rows, np.array([3, 4, 3], np.int32))
+        assert len(driver.blocks.grow(rows, np.array([4, 4, 4], np.int32)).row) == 0
+        added = driver.blocks.grow(rows, np.array([5, 4, 13], np.int32))
         assert added.row.tolist() == [rows[0], rows[2], rows[2], rows[2]]
-        assert [len(home.table(row)) for row in rows.tolist()] == [2, 1, 4]
-        assert [home.table(rows[2])[-3:], home.table(rows[0])[-1:]] == [
+        assert [len(driver.table(row)) for row in rows.tolist()] == [2, 1, 4]
+        assert [driver.table(rows[2])[-3:], driver.table(rows[0])[-1:]] == [
             added.block_id[1:].tolist(),
             added.block_id[:1].tolist(),
         ]
         assert all(column.dtype == np.int32 for column in added)
 
-    def test_all_or_none(self, house):
-        home = house(4)
-        rows = np.array([home.enter(home.request([i] * 3))[0] for i in range(2)])
-        assert home.blocks.grow(rows, np.array([12, 8], np.int32)) is None
-        assert home.blocks.num_free == 4
-        assert [home.table(row) for row in rows.tolist()] == [[], []]
-        assert home.blocks.grow(rows, np.array([8, 8], np.int32)) is not None
-        assert home.blocks.num_free == 0
+    def test_all_or_none(self, make_driver):
+        driver = make_driver(4)
+        rows = np.array([driver.enter(driver.request([i] * 3))[0] for i in range(2)])
+        assert driver.blocks.grow(rows, np.array([12, 8], np.int32)) is None
+        assert driver.blocks.num_free == 4
+        assert [driver.table(row) for row in rows.tolist()] == [[], []]
+        assert driver.blocks.grow(rows, np.array([8, 8], np.int32)) is not None
+        assert driver.blocks.num_free == 0
 
-    def test_every_group_gets_blocks(self, house):
-        home = house(groups=("full", "sliding"))
-        row, _ = home.enter(home.request(LONG))
-        added = home.blocks.grow(np.array([row]), np.array([7], np.int32))
+    def test_every_group_gets_blocks(self, make_driver):
+        driver = make_driver(groups=("full", "sliding"))
+        row, _ = driver.enter(driver.request(LONG))
+        added = driver.blocks.grow(np.array([row]), np.array([7], np.int32))
         assert added.group.tolist() == [0, 0, 1, 1]
         assert added.row.tolist() == [row] * 4
-        tables = home.blocks.table(row)
+        tables = driver.blocks.table(row)
         assert [table.tolist() for table in tables] == [
             added.block_id[:2].tolist(),
             added.block_id[2:].tolist(),
@@ -281,93 +284,95 @@ class TestGrowing:
 
 
 class TestRegistering:
-    def test_rows_in_step_with_each_other_are_spread(self, house):
+    def test_rows_in_step_with_each_other_are_spread(self, make_driver):
         """All rows fill a block in one step: the work of that step is bounded, and done within the next ones."""
-        home = house(400, rows=100, max_num_batched_tokens=100)
-        rows = np.array([home.enter(home.request([i, i, i, i]))[0] for i in range(100)])
-        home.blocks.grow(rows, np.full(100, 4, np.int32))
+        driver = make_driver(400, rows=100, max_num_batched_tokens=100)
+        rows = np.array([driver.enter(driver.request([i, i, i, i]))[0] for i in range(100)])
+        driver.blocks.grow(rows, np.full(100, 4, np.int32))
         sizes = [0]
         while sizes[-1] < 100:
-            home.blocks.register(rows, np.full(100, 4, np.int32))
-            sizes.append(home.blocks._pool.num_cached)
+            driver.blocks.register(rows, np.full(100, 4, np.int32))
+            sizes.append(driver.blocks._pool.num_cached)
         assert np.diff(sizes).max() <= 16 + 3 * 100 // SIZE
         assert len(sizes) <= SIZE
 
-    def test_what_was_put_off_is_done_when_the_row_leaves(self, house):
-        home = house(400, rows=100, max_num_batched_tokens=100)
-        rows = np.array([home.enter(home.request([i, i, i, i, i]))[0] for i in range(100)])
-        home.blocks.grow(rows, np.full(100, 4, np.int32))
-        home.blocks.register(rows, np.full(100, 4, np.int32))
-        home.rows.num_computed[rows] = 4
+    def test_what_was_put_off_is_done_when_the_row_leaves(self, make_driver):
+        driver = make_driver(400, rows=100, max_num_batched_tokens=100)
+        rows = np.array([driver.enter(driver.request([i, i, i, i, i]))[0] for i in range(100)])
+        driver.blocks.grow(rows, np.full(100, 4, np.int32))
+        driver.blocks.register(rows, np.full(100, 4, np.int32))
+        driver.rows.num_computed[rows] = 4
         for row in rows.tolist():
-            home.leave(row)
-        assert home.blocks._pool.num_cached == 100
+            driver.leave(row)
+        assert driver.blocks._pool.num_cached == 100
 
-    def test_equal_contents_are_cached_once(self, house):
-        home = house()
-        rows = [home.enter(home.request(LONG))[0] for _ in range(2)]
+    def test_equal_contents_are_cached_once(self, make_driver):
+        driver = make_driver()
+        rows = [driver.enter(driver.request(LONG))[0] for _ in range(2)]
         for row in rows:
-            home.compute(row, 20)
-        assert home.blocks._pool.num_cached == 5
+            driver.compute(row, 20)
+        assert driver.blocks._pool.num_cached == 5
         for row in reversed(rows):
-            home.leave(row)
-        assert home.blocks.num_free == home.blocks.num_total
-        assert home.run(LONG) == 16
+            driver.leave(row)
+        assert driver.blocks.num_free == driver.blocks.num_total
+        assert driver.run(LONG) == 16
 
-    def test_many_rows_with_blocks_of_any_number(self, house):
-        home = house()
-        rows = np.array([home.enter(home.request([i + j for j in range(16)]))[0] for i in (0, 50)])
-        home.blocks.grow(rows, np.array([16, 4], np.int32))
-        home.blocks.register(rows, np.array([16, 4], np.int32))
-        assert home.blocks._pool.num_cached == 5
+    def test_many_rows_with_blocks_of_any_number(self, make_driver):
+        driver = make_driver()
+        rows = np.array(
+            [driver.enter(driver.request([i + j for j in range(16)]))[0] for i in (0, 50)]
+        )
+        driver.blocks.grow(rows, np.array([16, 4], np.int32))
+        driver.blocks.register(rows, np.array([16, 4], np.int32))
+        assert driver.blocks._pool.num_cached == 5
 
 
 class TestLeaving:
-    def test_a_failed_row_takes_all_its_blocks_out_of_the_cache(self, house):
+    def test_a_failed_row_takes_all_its_blocks_out_of_the_cache(self, make_driver):
         """Also those that it found there: what it read may be what is wrong with it."""
-        home = house()
-        home.run(LONG[:9])
-        bad, match = home.enter(home.request(LONG))
+        driver = make_driver()
+        driver.run(LONG[:9])
+        bad, match = driver.enter(driver.request(LONG))
         assert match.num_computed == 8
-        home.compute(bad, 12)
-        reader, match = home.enter(home.request(LONG))
+        driver.compute(bad, 12)
+        reader, match = driver.enter(driver.request(LONG))
         assert match.num_computed == 16
-        home.leave(bad, drop=True)
-        assert home.run(LONG) == 0
-        home.leave(reader, drop=True)
-        assert home.blocks.num_free == home.blocks.num_total
+        driver.leave(bad, drop=True)
+        assert driver.run(LONG) == 0
+        driver.leave(reader, drop=True)
+        assert driver.blocks.num_free == driver.blocks.num_total
 
-    def test_the_pool_is_evicted_from_the_ends(self, house):
-        home = house(8)
-        home.run(LONG)
-        home.run([90 + i for i in range(24)])  # three spare blocks and three evicted ones
-        assert home.run(LONG) == 8
+    def test_the_pool_is_evicted_from_the_ends(self, make_driver):
+        driver = make_driver(8)
+        driver.run(LONG)
+        driver.run([90 + i for i in range(24)])  # three spare blocks and three evicted ones
+        assert driver.run(LONG) == 8
 
-    def test_reset_forgets_what_rows_in_use_hold(self, house):
-        home = house()
-        row, _ = home.enter(home.request(LONG))
-        home.compute(row, 9)
-        assert not home.blocks.reset()
-        home.compute(row, 11)
-        assert home.run(LONG[:9]) == 0
-        assert home.run(LONG) == 8  # what the row in use computed was built on what is forgotten
-        home.leave(row)
-        assert home.blocks.reset()
-        assert home.blocks.num_free == home.blocks.num_total
+    def test_reset_forgets_what_rows_in_use_hold(self, make_driver):
+        driver = make_driver()
+        row, _ = driver.enter(driver.request(LONG))
+        driver.compute(row, 9)
+        assert not driver.blocks.reset()
+        driver.compute(row, 11)
+        assert driver.run(LONG[:9]) == 0
+        assert driver.run(LONG) == 8  # what the row in use computed was built on what is forgotten
+        driver.leave(row)
+        assert driver.blocks.reset()
+        assert driver.blocks.num_free == driver.blocks.num_total
 
-    def test_a_request_that_comes_back_after_a_reset_finds_nothing_of_before(self, house):
-        home = house()
-        request = home.request(LONG)
-        row, _ = home.enter(request)
-        home.compute(row, 20)
-        home.append(row, 5)
-        home.leave(row, finished=False)
-        home.blocks.reset()
-        _, match = home.enter(request)
+    def test_a_request_that_comes_back_after_a_reset_finds_nothing_of_before(self, make_driver):
+        driver = make_driver()
+        request = driver.request(LONG)
+        row, _ = driver.enter(request)
+        driver.compute(row, 20)
+        driver.append(row, 5)
+        driver.leave(row, finished=False)
+        driver.blocks.reset()
+        _, match = driver.enter(request)
         assert match.num_computed == 0
 
-    def test_nothing_is_remembered_of_the_ended(self, house):
-        home = house()
+    def test_nothing_is_remembered_of_the_ended(self, make_driver):
+        driver = make_driver()
         for _ in range(3):
-            home.run(LONG)
-        assert home.blocks._prefix._chain_of_handle == {}
+            driver.run(LONG)
+        assert driver.blocks._prefix._chain_of_handle == {}

@@ -53,7 +53,7 @@ TestEviction.settings = settings(max_examples=100, stateful_step_count=60, deadl
 
 
 class PoolMachine(RuleBasedStateMachine):
-    """Users hold blocks, some of them together; what nobody uses is spare or evictable, oldest first."""
+    """Users hold blocks, some of them together; free blocks are spare or evictable, oldest first."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -21,10 +21,10 @@ def test_the_scheduler_runs_requests_to_their_end(tmp_path, monkeypatch, depth):
     monkeypatch.syspath_prepend(tmp_path)
     module = importlib.import_module("readme_shortest")
     monkeypatch.delitem(sys.modules, "readme_shortest")
-    rig = SchedulerHarness(module.ShortestFirst, HarnessSpec(depth=depth, num_blocks=12))
+    harness = SchedulerHarness(module.ShortestFirst, HarnessSpec(depth=depth, num_blocks=12))
     entries = [
-        rig.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)
+        harness.add([*range(9), 20 + length] * length, max_tokens=6) for length in (2, 1, 2, 3, 1)
     ]
-    rig.drain()
+    harness.drain()
     assert all(len(entry.token_ids) > 0 for entry in entries)
     assert sum(entry.num_cached or 0 for entry in entries) > 0

@@ -149,7 +149,7 @@ def test_a_preempted_request_keeps_its_place_in_the_queue(make_driver):
     assert list(driver.waiting) == [first, second]
 
 
-def test_resetting_may_preempt_everybody_first(make_driver):
+def test_resetting_may_preempt_all_requests_first(make_driver):
     driver = make_driver()
     requests = [driver.ask(4) for _ in range(2)]
     output = driver.step()

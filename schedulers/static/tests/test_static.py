@@ -13,30 +13,32 @@ from tenonry_testkit.harness import HarnessSpec, SchedulerHarness
 
 
 def test_a_batch_runs_to_its_end_before_the_next_one_starts():
-    rig = SchedulerHarness(StaticScheduler, HarnessSpec(max_num_seqs=2, num_blocks=20))
+    harness = SchedulerHarness(StaticScheduler, HarnessSpec(max_num_seqs=2, num_blocks=20))
     for max_tokens in (2, 5, 1):
-        rig.add([1, 2, 3], max_tokens=max_tokens)
+        harness.add([1, 2, 3], max_tokens=max_tokens)
     batches = []
-    while rig.scheduler.requests:
-        rig.launch()
-        batches.append(rig.scheduler.rows.handle[rig.outputs[-1].row].tolist())
-        rig.deliver()
+    while harness.scheduler.requests:
+        harness.launch()
+        batches.append(harness.scheduler.rows.handle[harness.outputs[-1].row].tolist())
+        harness.deliver()
     assert batches == [[1, 2], [1, 2], [2], [2], [2], [3]]
-    rig.drain()
+    harness.drain()
 
 
 def test_a_batch_fills_one_step():
-    rig = SchedulerHarness(StaticScheduler, HarnessSpec(max_num_batched_tokens=8, num_blocks=20))
+    harness = SchedulerHarness(
+        StaticScheduler, HarnessSpec(max_num_batched_tokens=8, num_blocks=20)
+    )
     for _ in range(3):
-        rig.add([1, 2, 3, 4, 5], max_tokens=2)
-    rig.launch()
-    assert rig.outputs[-1].num_tokens.tolist() == [
+        harness.add([1, 2, 3, 4, 5], max_tokens=2)
+    harness.launch()
+    assert harness.outputs[-1].num_tokens.tolist() == [
         5,
         1,
         1,
     ]  # the second and third find what the first computes
-    rig.deliver()
-    rig.drain()
+    harness.deliver()
+    harness.drain()
 
 
 def test_it_is_as_small_as_it_says():
