@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
-from tenonry.sources import make_config
+from tenonry.settings.sources import make_config
 
 
 def config(**values: Any) -> EngineConfig:

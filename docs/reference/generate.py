@@ -25,7 +25,7 @@ from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry.sampling_params import SamplingParams
-from tenonry.sources import ENV_PREFIX
+from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.plugins import points
 
 HERE = Path(__file__).resolve().parent

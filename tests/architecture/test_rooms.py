@@ -1,6 +1,6 @@
 """Every room can be read in one sitting, and nothing in it is packed to look smaller than it is.
 
-The kernel's three rooms have bounds in tokens, which only ever fall: a change that raises one says why in its message.
+The sittings of the kernel have bounds in tokens, which only ever fall: a change that raises one says why.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 # To be reached: 14_700, 18_100, 15_400.
-MAX_TOKENS = {"contract": 16_970, "engine": 18_470, "client": 16_800}
+MAX_TOKENS = {
+    "contract": 15_650,
+    "engine": 18_360,
+    "client": 15_550,
+    "settings": 900,
+    "observers": 1_150,
+}
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
 STILL_PACKED = 33
 STILL_DENSE = {
@@ -30,6 +36,8 @@ SITTINGS = {
     ],
     "engine": [*CORE.glob("engine/*.py"), *CORE.glob("launch/*.py"), *CORE.glob("transport/*.py")],
     "client": [*CORE.glob("client/*.py")],
+    "settings": [*CORE.glob("settings/*.py")],
+    "observers": [*CORE.glob("observers/*.py")],
 }
 SOURCES = [file for dist in distributions() for file in dist.sources]
 ROOMS = sorted({file.parent for file in SOURCES})

@@ -1,20 +1,22 @@
 """The one configuration of an engine: a flat, frozen pydantic model. Built in the front end, sent as text to children.
 
-`tenonry.sources` says where the values come from. Facts learnt after start-up never come back here; they live in
+`tenonry.settings` says where the values come from. Facts learnt after start-up never come back here; they live in
 `EngineFacts` and `EngineInfo`.
 """
 
 from __future__ import annotations
 
+import difflib
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import (
     BaseModel,
     ConfigDict,
     Field,
+    ValidationError,
     ValidationInfo,
     field_validator,
     model_validator,
@@ -288,3 +290,25 @@ def default_name(field: str, values: Mapping[str, Any]) -> str | None:
         return "mp"
     default: PluginChoice | None = EngineConfig.model_fields[field].default
     return default.name if default else None
+
+
+def explain(error: ValidationError, known: Sequence[str], hidden: Container[str] = ()) -> str:
+    """A pydantic error as one line: path, value and bound of each problem; for a wrong key the nearest of `known`.
+
+    Values of `hidden` fields are left out.
+    """
+    lines = []
+    for problem in error.errors(include_url=False):
+        path = ".".join(str(part) for part in problem["loc"])
+        if problem["type"] == "extra_forbidden":
+            near = difflib.get_close_matches(path, known if len(problem["loc"]) == 1 else (), n=1)
+            hint = f"; did you mean '{near[0]}'?" if near else ""
+            lines.append(f"unknown setting '{path}'{hint}")
+        elif problem["type"] == "missing":
+            lines.append(f"setting '{path}' is missing")
+        else:
+            text = problem["msg"].removeprefix("Value error, ")
+            is_hidden = problem["loc"][:1] and problem["loc"][0] in hidden
+            value = "" if is_hidden else f"={problem['input']!r}"
+            lines.append(f"{path}{value}: {text}" if path else text)
+    return "; ".join(lines)

@@ -10,7 +10,7 @@ import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
-from tenonry.sources import ENV_PREFIX
+from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands.arguments import (
     ALIASES,
     SKIPPED,

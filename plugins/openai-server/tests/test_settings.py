@@ -12,7 +12,7 @@ import pytest
 
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
-from tenonry.sources import Sources
+from tenonry.settings.sources import Sources
 from tenonry_openai_server.command import ServeCommand
 from tenonry_openai_server.serving.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments

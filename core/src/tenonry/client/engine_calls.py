@@ -8,8 +8,8 @@ from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
-from tenonry.client.stat_manager import StatManager
 from tenonry.errors import EngineDeadError, EngineGenerateError
+from tenonry.observers.stat_manager import StatManager
 
 HEALTH_TIMEOUT_S = 10.0  # an engine answers between two steps
 

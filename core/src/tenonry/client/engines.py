@@ -12,13 +12,13 @@ from collections.abc import Callable, Sequence
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.client.start import announce, engine_info, resolve_front_end
-from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, LaunchError
 from tenonry.info import EngineInfo, ModelInfo
 from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.launch.fleet import EngineFleet
 from tenonry.messages import EngineFacts, EngineZmqAddresses
+from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats
 from tenonry.transport.folder import RunDirectory

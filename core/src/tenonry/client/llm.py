@@ -15,16 +15,16 @@ from tenonry.client.input_processor import InputProcessor, check_call
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import announce, build_io_processor, engine_info, resolve_front_end
-from tenonry.client.stat_manager import StatManager
 from tenonry.config import EngineConfig
 from tenonry.engine.build import build_engine
 from tenonry.engine.core import EngineCore
 from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
+from tenonry.observers.stat_manager import StatManager
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.sources import make_config
+from tenonry.settings.sources import make_config
 
 
 class LLM:

@@ -12,11 +12,11 @@ from typing import Any
 
 from pydantic import BaseModel, ValidationError
 
+from tenonry.config import explain
 from tenonry.errors import PluginError, PluginIncompatible
 from tenonry.info import PluginRecord
 from tenonry.interfaces.plugin import NoOptions
 from tenonry.point import Point
-from tenonry.sources import explain
 
 NEAR = 0.85
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)

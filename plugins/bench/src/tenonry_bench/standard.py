@@ -186,7 +186,7 @@ def plan(
 def longest_sequence(model: str) -> int:
     """Tokens that the model was made for."""
     from tenonry.plugin.manager import PluginManager
-    from tenonry.sources import make_config
+    from tenonry.settings.sources import make_config
 
     config = make_config({"model": model})
     return PluginManager(config.plugins).resolve_model(config).max_model_len

@@ -22,7 +22,8 @@ from tenonry.config import (
     read_list,
 )
 from tenonry.errors import ConfigError
-from tenonry.sources import ENV_PREFIX, Sources, read_yaml
+from tenonry.settings.reading import ENV_PREFIX, read_yaml
+from tenonry.settings.sources import Sources
 from tenonry_commands.familiar_flags import translate
 
 ALIASES: dict[str, tuple[str, ...]] = {

@@ -19,7 +19,7 @@ from pydantic import (
 from tenonry.config import EngineConfig, Settings, human_int, read_list
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
-from tenonry.sources import ENV_PREFIX
+from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags

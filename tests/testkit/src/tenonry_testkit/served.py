@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.config import EngineConfig
 from tenonry.sampling_params import OutputKind, SamplingParams
-from tenonry.sources import make_config
+from tenonry.settings.sources import make_config
 from tenonry_testkit.fakes.tokens import TokenModel
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from tenonry.handle import client_of, make_handle
 from tenonry.messages import EngineCoreRequest, FinishedOutput, OutputsByClient, ScheduledOutput
 from tenonry.plugin.manager import PluginManager
 from tenonry.sampling_params import SamplingParams
-from tenonry.sources import make_config
+from tenonry.settings.sources import make_config
 from tenonry_testkit.fakes import TokenModel, VirtualClock
 from tenonry_testkit.fakes.model import FakeModelHooks
 

@@ -9,7 +9,8 @@ import pytest
 
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import ConfigError
-from tenonry.sources import ENV_PREFIX, environment_values, load_yaml, make_config
+from tenonry.settings.reading import ENV_PREFIX, environment_values, load_yaml
+from tenonry.settings.sources import make_config
 
 
 class TestSources:

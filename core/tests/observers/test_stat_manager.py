@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from tenonry.client import stat_manager
-from tenonry.client.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import PluginFault
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
+from tenonry.observers import stat_manager
+from tenonry.observers.stat_manager import ERRORS_BEFORE_QUARANTINE, StatManager
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.stats import StatRecord
