@@ -28,7 +28,11 @@ def load_yaml(path: str | os.PathLike[str]) -> dict[str, Any]:
         raise ConfigError(
             f"config file {path} must hold a mapping of settings, not a {type(data).__name__}"
         )
-    return {str(key).replace("-", "_"): value for key, value in data.items()}
+    values = {}
+    for key, value in data.items():
+        name = str(key).replace("-", "_")
+        values[name] = value
+    return values
 
 
 def read_yaml(text: str | bytes, source: str) -> Any:
@@ -69,5 +73,7 @@ def _read_variable(variable: str, text: str, kind: Any) -> Any:
     is_bracketed = text.startswith("[") and text.endswith("]")
     if kind == tuple[str, ...] and not is_bracketed:
         parts = [part.strip() for part in text.split(",")]
-        return [part for part in parts if part] or [""]  # blank: for the model to refuse
+        filled = [part for part in parts if part]
+        # A blank list is left to the model to refuse.
+        return filled or [""]
     return read_yaml(text, f"{variable}={text!r}")

@@ -48,10 +48,13 @@ class Sources:
 
     def values(self, model: type[BaseModel]) -> dict[str, Any]:
         """What is given of a model's keys."""
-        names = set(model.model_fields)
-        if model is self._first:
-            names |= self._values.keys() - self._fields.keys()
-        return {name: value for name, value in self._values.items() if name in names}
+        fields = model.model_fields
+        found = {}
+        for name, value in self._values.items():
+            is_stray = name not in self._fields
+            if name in fields or (is_stray and model is self._first):
+                found[name] = value
+        return found
 
     def make(self, model: type[Model], values: Mapping[str, Any] | None = None) -> Model:
         """The model, of what is given or of `values` instead. Raises ConfigError naming each bad setting."""
@@ -60,8 +63,9 @@ class Sources:
         try:
             return model.model_validate(dict(values))
         except ValidationError as error:
-            secrets = {name for name, field in model.model_fields.items() if not field.repr}
-            raise ConfigError(explain(error, list(self._fields), secrets)) from None
+            known = list(self._fields)
+            secrets = [name for name in known if not self._fields[name].repr]
+            raise ConfigError(explain(error, known, secrets)) from None
 
 
 def make_config(values: dict[str, Any], *, use_environment: bool = True) -> EngineConfig:
@@ -73,5 +77,10 @@ def make_config(values: dict[str, Any], *, use_environment: bool = True) -> Engi
     file = given.pop("config", None)
     if given.get("model", "") is None:
         del given["model"]
-    sources = Sources(given, EngineConfig, file=file, use_environment=use_environment)
+    sources = Sources(
+        given,
+        EngineConfig,
+        file=file,
+        use_environment=use_environment,
+    )
     return sources.make(EngineConfig)
