@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 def slot_mapping(inputs: StepInputs, state: BatchState) -> NDArray[np.int64]:
     """The flat KV slot of each token of the step, i64[T]."""
     block_size = state.block_size
-    blocks = state.block_table[0][inputs.token_row, inputs.positions // block_size].astype(np.int64)
+    table = state.block_table[0]
+    blocks = table[inputs.token_row, inputs.positions // block_size].astype(np.int64)
     return blocks * block_size + inputs.positions % block_size
 
 

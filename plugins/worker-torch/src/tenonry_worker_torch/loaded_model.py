@@ -91,7 +91,8 @@ def build(
     if fuse:
         _make_fast(model, found, run, max_model_len)
     if not skip_check:
-        check_model(run.logits(model.forward, found.prompts), found.logits, type(module).__name__)
+        packed = run.logits(model.forward, found.prompts)
+        check_model(packed, found.logits, type(module).__name__)
     run.release()
     return model
 

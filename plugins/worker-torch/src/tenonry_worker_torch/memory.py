@@ -31,7 +31,10 @@ def host_memory(cgroup: Path = CGROUP) -> int:
         )
     except OSError:  # no control groups, or version 1: the machine's figure is all there is
         return free
-    return free if limit == "max" else max(0, min(free, int(limit) - int(used)))
+    if limit == "max":
+        return free
+    left = int(limit) - int(used)
+    return max(0, min(free, left))
 
 
 def device_memory(

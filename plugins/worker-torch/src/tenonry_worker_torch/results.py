@@ -86,7 +86,12 @@ class StepResult:
         lines = sampled.logprob_lines
         kept = good[lines]
         ids, values, rank = sampled.logprobs.numpy()
-        return TokenLogprobs(self.rows[lines[kept]], ids[kept], values[kept], rank[kept])
+        return TokenLogprobs(
+            self.rows[lines[kept]],
+            ids[kept],
+            values[kept],
+            rank[kept],
+        )
 
 
 class DeviceFuture:

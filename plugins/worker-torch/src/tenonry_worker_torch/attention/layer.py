@@ -91,7 +91,8 @@ class Probe:
     ) -> torch.Tensor:
         from tenonry_worker_torch.attention.math import causal_attention
 
-        if id(module) in self.specs and self.specs[id(module)].index != spec.index:
+        earlier = self.specs.get(id(module))
+        if earlier is not None and earlier.index != spec.index:
             raise ModelError(f"attention module {spec.name} changes its layer index between calls")
         spec.name = self._names.get(id(module), spec.name)
         self.specs[id(module)] = spec

@@ -189,7 +189,8 @@ def _head_norm(module: nn.Module, spec: LayerSpec) -> HeadNorm | None:
         return None
     if second is None or second.weight is None:
         return None
-    if {first.weight.shape[0], second.weight.shape[0]} != {spec.key_size}:
+    sizes = {first.weight.shape[0], second.weight.shape[0]}
+    if sizes != {spec.key_size}:
         return None
     if (first.eps, first.is_offset) != (second.eps, second.is_offset):
         return None

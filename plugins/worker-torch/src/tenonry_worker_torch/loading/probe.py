@@ -53,7 +53,8 @@ class ProbeResult:
 def probe_prompts(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
     """Two prompts of different tokens, spread over the vocabulary."""
     total = sum(PROMPT_LENGTHS)
-    ids = (torch.arange(1, total + 1) * 2654435761 % max(vocab_size, 1)).to(device)
+    numbers = torch.arange(1, total + 1) * 2654435761
+    ids = (numbers % max(vocab_size, 1)).to(device)
     return list(ids.split(list(PROMPT_LENGTHS)))
 
 

@@ -75,10 +75,10 @@ class RankModel:
     def random(self, seed: int) -> dict[str, RandomSlice]:
         """As the architecture initialises them: the same for any number of ranks."""
         found = {}
-        for source in sorted(
-            {name for name, _ in self.whole.named_parameters()} - self.tied.keys()
-        ):
-            for name in ([source] if source in self.names else []) + self._aliases(source):
+        parameters = {name for name, _ in self.whole.named_parameters()}
+        for source in sorted(parameters - self.tied.keys()):
+            names = [source] if source in self.names else self._aliases(source)
+            for name in names:
                 found[name] = RandomSlice(self.whole, source, seed, self.shards.get(name))
         return found
 
@@ -173,7 +173,8 @@ def weight_files(folder: Path) -> list[Path]:
     """The files that make up the checkpoint. Raises ModelError when there is no index and no single file."""
     if (folder / INDEX).is_file():
         try:
-            names = set(json.loads((folder / INDEX).read_text("utf-8"))["weight_map"].values())
+            index = json.loads((folder / INDEX).read_text("utf-8"))
+            names = set(index["weight_map"].values())
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ModelError(
                 f"{folder / INDEX} is no index of safetensors files: {error!r}"

@@ -52,15 +52,19 @@ class TensorGroup:
         """`x` [..., n] of every rank side by side: [..., n × size], equal on all ranks."""
         if self.size == 1:
             return x
+        *before, width = x.shape
         if not x.numel():  # a step in which no row samples
-            return x.new_empty(*x.shape[:-1], self.size * x.shape[-1])
+            return x.new_empty(*before, self.size * width)
         every = x.new_empty(self.size, *x.shape)
-        # Its name before torch 2.13.
+        # The second is its name before torch 2.13.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
         all_gather(
-            every.view(-1, x.shape[-1]), x.contiguous().view(-1, x.shape[-1]), group=self._group
+            every.view(-1, width),
+            x.contiguous().view(-1, width),
+            group=self._group,
         )
-        return every.movedim(0, -2).reshape(*x.shape[:-1], -1)
+        side_by_side = every.movedim(0, -2)  # [..., size, n]
+        return side_by_side.reshape(*before, -1)
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
         """The first rank's `x`, in place; `x` is contiguous."""

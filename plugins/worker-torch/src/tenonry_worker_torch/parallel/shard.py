@@ -36,7 +36,8 @@ class Shard:
                 f"(of {self.parts} parts); choose a tensor_parallel_size that divides it"
             )
         piece = list(full)
-        piece[self.dim] = self.parts * -(-size // (self.parts * self.count))
+        each = -(-size // (self.parts * self.count))
+        piece[self.dim] = self.parts * each
         return piece
 
     def cut(self, source: Any, parts: int | None = None) -> torch.Tensor:
@@ -79,4 +80,6 @@ class FileSlice:
         self.parts = parts
 
     def __getitem__(self, _everything: Any) -> torch.Tensor:
-        return self.source[...] if self.shard is None else self.shard.cut(self.source, self.parts)
+        if self.shard is None:
+            return self.source[...]
+        return self.shard.cut(self.source, self.parts)

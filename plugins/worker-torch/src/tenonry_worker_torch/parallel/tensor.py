@@ -147,7 +147,8 @@ class Cutter:
         shard = self._output_shard(name, module, style)
         for part in ("weight", "bias"):
             if getattr(module, part) is not None:
-                self._cut(name, module, part, Shard(-2 if part == "weight" else -1, *shard))
+                dim = -2 if part == "weight" else -1
+                self._cut(name, module, part, Shard(dim, *shard))
         if style in GATHERED:
             made = GatherLinear(module, self.group)
             self._replace(name, made)
@@ -184,9 +185,8 @@ class Cutter:
         return heads
 
     def _cut_embedding(self, name: str, module: nn.Embedding) -> None:
-        self._cut(
-            name, module, "weight", Shard(-2, self.group.rank, self.group.size, is_padded=True)
-        )
+        shard = Shard(-2, self.group.rank, self.group.size, is_padded=True)
+        self._cut(name, module, "weight", shard)
         module.padding_idx = None  # an index into the whole vocabulary
         module.forward = VocabularyLookup(module, self.group)  # type: ignore[method-assign]
 
@@ -212,9 +212,8 @@ class Cutter:
             raise ModelError(
                 f"parameter {name} cannot be cut in the style '{style}'; use tensor_parallel_size=1"
             )
-        self._cut(
-            owner, module, part, Shard(-1 if style.endswith("rowwise") else -2, rank, size, parts)
-        )
+        dim = -1 if style.endswith("rowwise") else -2
+        self._cut(owner, module, part, Shard(dim, rank, size, parts))
 
     def _cut(
         self,
