@@ -8,7 +8,8 @@
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
 
 Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt
-or a pyproject.toml changed. DIST is a folder (schedulers/static) or a name; without any, all have their turn.
+or a pyproject.toml changed; pip's output goes to .venv/pip.log. DIST is a folder (schedulers/static) or a name; without
+any, all distributions are tested, one after the other.
 """
 
 from __future__ import annotations
