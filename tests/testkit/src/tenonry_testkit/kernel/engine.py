@@ -87,7 +87,8 @@ class Inbox:
 
     def take(self, outputs_by_client: OutputsByClient) -> None:
         for client, outputs in outputs_by_client.items():
-            handles, ids = outputs.handles.tolist(), outputs.token_ids.tolist()
+            handles = outputs.handles.tolist()
+            ids = outputs.token_ids.tolist()
             offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
             for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
                 assert client_of(handle) == client

@@ -1,10 +1,14 @@
-"""Plugins with moods: they raise where a test says so, and write down what is called. Any process; no torch."""
+"""Plugins that raise where a test says so, and note what is called: of four kinds. Any process; no torch.
+
+Options carry the faults, so that a plugin can be named in a configuration and fails in whatever process it is built in.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,21 +27,21 @@ from tenonry_testkit.fakes import FakeWorker, InstantExecutor, MemoryConnector, 
 from tenonry_testkit.fakes.executor import InstantOptions
 from tenonry_testkit.fakes.worker import FakeWorkerOptions
 
-CALLS: list[str] = []  # what the parts of this process were asked, in order
+CALLS: list[str] = []  # "Class.method" of each call in this process, in order
 
 
-def moody(methods: tuple[str, ...]) -> Any:
-    """Class decorator: note each call, and raise `RuntimeError` in those that the options name."""
+def failing_on_request(methods: tuple[str, ...]) -> Callable[[type], type]:
+    """Class decorator: note calls of `methods` in `CALLS`, and raise RuntimeError in those that `self.fail` names."""
 
     def decorate(cls: type) -> type:
         for name in methods:
-            setattr(cls, name, _moody_method(cls, name, getattr(cls, name)))
+            setattr(cls, name, _failing_method(cls, name, getattr(cls, name)))
         return cls
 
     return decorate
 
 
-def _moody_method(cls: type, name: str, method: Any) -> Any:
+def _failing_method(cls: type, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def called(self: Any, *args: Any, **kwargs: Any) -> Any:
         CALLS.append(f"{cls.__name__}.{name}")
         if name in self.fail.split():
@@ -48,12 +52,15 @@ def _moody_method(cls: type, name: str, method: Any) -> Any:
 
 
 class SchedulerOptions(PluginOptions):
-    """`fail`: the method that raises, "constructor" for that one. `refuse`: a request id that cannot run here."""
+    """`fail`: methods that raise, separated by spaces, "constructor" among them. `refuse`: a request id to refuse.
+
+    `rows`: schedule this many rows that do not exist. `idle`: never schedule anything.
+    """
 
     fail: str = ""
     refuse: str = ""
-    rows: int = 0  # schedule this many rows that do not exist
-    idle: bool = False  # schedule nothing, ever
+    rows: int = 0
+    idle: bool = False
 
 
 SCHEDULER_METHODS = (
@@ -62,14 +69,17 @@ SCHEDULER_METHODS = (
 )  # fmt: skip
 
 
-@moody(SCHEDULER_METHODS)
+@failing_on_request(SCHEDULER_METHODS)
 class FaultyScheduler(ReferenceScheduler):
+    """The reference scheduler; see `SchedulerOptions` for what it does wrong."""
+
     Options = SchedulerOptions
 
     def __init__(self, context: SchedulerContext) -> None:
         options = context.options
         assert isinstance(options, SchedulerOptions)
-        self.fail, self.options = options.fail, options
+        self.fail = options.fail
+        self.options = options
         if self.fail == "constructor":
             raise RuntimeError("constructor failed on purpose")
         super().__init__(context)
@@ -87,25 +97,24 @@ class FaultyScheduler(ReferenceScheduler):
         output = super().schedule()
         if self.options.rows:
             rows = np.arange(self.options.rows, dtype=np.int32)
-            output.row, output.num_tokens, output.next_token = (
-                rows,
-                np.ones_like(rows),
-                np.zeros_like(rows),
-            )
-            output.samples, output.total_tokens = np.ones(len(rows), np.bool_), len(rows)
+            output.row = rows
+            output.num_tokens = np.ones_like(rows)
+            output.next_token = np.zeros_like(rows)
+            output.samples = np.ones(len(rows), np.bool_)
+            output.total_tokens = len(rows)
         return output
 
 
 class RenamedScheduler(FaultyScheduler):
-    """Breaks the contract, and would have somebody else named for it."""
+    """Breaks the contract, and changes the plugin name in its context: the kernel must name the real plugin."""
 
     def __init__(self, context: SchedulerContext) -> None:
         super().__init__(context)
-        self.context = dataclasses.replace(context, plugin_name="somebody else")
+        self.context = dataclasses.replace(context, plugin_name="another plugin")
 
 
 class ExecutorOptions(InstantOptions):
-    """`fail` as above. `ranks`: report memory for this many ranks, whatever the truth."""
+    """`fail` as in `SchedulerOptions`. `ranks`: report memory for this many ranks, though there is one."""
 
     fail: str = ""
     ranks: int = 1
@@ -117,8 +126,10 @@ EXECUTOR_METHODS = (
 )  # fmt: skip
 
 
-@moody(EXECUTOR_METHODS)
+@failing_on_request(EXECUTOR_METHODS)
 class FaultyExecutor(InstantExecutor):
+    """One worker in this process; see `ExecutorOptions` for what it does wrong."""
+
     Options = ExecutorOptions
 
     def __init__(self, context: ExecutorContext) -> None:
@@ -138,7 +149,7 @@ class FaultyExecutor(InstantExecutor):
 
 
 class LosingExecutor(InstantExecutor):
-    """Loses a rank when it is told to, as an executor with ranks in other processes would: from a thread of its own."""
+    """Reports a dead rank on the call `lose_rank`, from a thread of its own, as executors with rank processes do."""
 
     def call(
         self, method: str, args: Any = (), timeout: float | None = None, kwargs: Any = None
@@ -150,21 +161,21 @@ class LosingExecutor(InstantExecutor):
 
 
 class WorkerOptions(FakeWorkerOptions):
-    """`farewell`: a file to write when it is released."""
+    """`fail` as in `SchedulerOptions`. `farewell`: a file to write on shutdown."""
 
     fail: str = ""
     farewell: str = ""
 
 
 class StillWorker(FakeWorker):
-    """Moves no KV blocks."""
+    """Has no capabilities: moves no KV blocks, for one."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
 
 
-@moody(("load", "initialize_cache", "execute_model", "shutdown"))
+@failing_on_request(("load", "initialize_cache", "execute_model", "shutdown"))
 class FaultyWorker(FakeWorker):
-    """Also answers calls that a wire has trouble with."""
+    """Allows every call of the kernel, and some whose answers are hard to encode."""
 
     Options = WorkerOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
@@ -262,7 +273,7 @@ class FaultyWorker(FakeWorker):
 
 
 class FirstEngineWorker(FakeWorker):
-    """Loads in engine 0, and in no other."""
+    """Fails to load in every engine but engine 0."""
 
     def load(self) -> None:
         if self.context.engine_index:
@@ -271,13 +282,13 @@ class FirstEngineWorker(FakeWorker):
 
 
 class SoloWorker(FakeWorker):
-    """Cannot step together with others."""
+    """Has no dummy batch, so that it cannot step in lockstep with other engines."""
 
     capabilities: ClassVar[frozenset[str]] = frozenset()
 
 
 class UnlikeWorker(FakeWorker):
-    """Can do other blocks in each engine."""
+    """Supports another block size in each engine."""
 
     def kv_cache_groups(self) -> list[KVCacheGroup]:
         sizes = (16 << self.context.engine_index,)
@@ -287,7 +298,7 @@ class UnlikeWorker(FakeWorker):
 
 
 class CountingWorker(FakeWorker):
-    """Counts how often its model runs: a step that only takes leave of rows is none, as expert layers see it."""
+    """Counts the steps in which its model runs; steps that only remove rows are not counted."""
 
     passes = 0
 
@@ -303,8 +314,10 @@ class ConnectorOptions(PluginOptions):
     fail: str = ""
 
 
-@moody(("shutdown",))
+@failing_on_request(("shutdown",))
 class FaultyConnector(MemoryConnector):
+    """Fails in the constructor of the scheduler half, or in `shutdown`. `contexts`: those of all its instances."""
+
     Options = ConnectorOptions
     contexts: ClassVar[list[KVConnectorContext]] = []
 

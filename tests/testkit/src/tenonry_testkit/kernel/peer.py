@@ -40,20 +40,17 @@ class Peer:
         self.config = fake_config(**values)
         manager = PluginManager(discover=False)
         manager.register(FakeModelHooks(**(facts or {})))
-        self.plan, self.model = (
-            manager.plan(self.config, launcher=False),
-            manager.resolve_model(self.config),
-        )
-        self.run, self.context = RunDirectory(), zmq.Context()
+        self.plan = manager.plan(self.config, launcher=False)
+        self.model = manager.resolve_model(self.config)
+        self.run = RunDirectory()
+        self.context = zmq.Context()
         self.supervisor = Supervisor()
         self.handshake = make_socket(
             self.context, zmq.ROUTER, self.run.address("handshake"), bind=True
         )
-        self.inputs, self.outputs, self.addresses = (
-            [],
-            [],
-            EngineZmqAddresses(inputs=[], outputs=[]),
-        )
+        self.inputs = []
+        self.outputs = []
+        self.addresses = EngineZmqAddresses(inputs=[], outputs=[])
         for _ in range(clients):
             for kind, sockets, addresses in (
                 (zmq.ROUTER, self.inputs, self.addresses.inputs),
@@ -61,7 +58,8 @@ class Peer:
             ):
                 addresses.append(self.run.address())
                 sockets.append(make_socket(self.context, kind, addresses[-1], bind=True))
-        self._encoder, self._decoder = Encoder(), Decoder(EngineCoreOutputs)
+        self._encoder = Encoder()
+        self._decoder = Decoder(EngineCoreOutputs)
         self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
         self._calls = 0
         self.child: Child
