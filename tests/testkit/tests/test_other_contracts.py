@@ -95,8 +95,8 @@ class LosesLogProbabilities(InstantExecutor):
 class ReturnsOneResultPerCall(InstantExecutor):
     caught_by = "test_calls_reach_every_rank"
 
-    def call(self, method, args=(), timeout=None):
-        return super().call(method, args, timeout)[0]
+    def call(self, *args, **kwargs):
+        return super().call(*args, **kwargs)[0]
 
 
 class ForgetsAProcess(InstantExecutor):

@@ -130,7 +130,8 @@ class ExecutorContract:
         executor = self.build()
         executor.start()
         ranks = executor.context.config.world_size
-        groups, memory = executor.kv_cache_groups(), executor.available_memory()
+        groups = executor.kv_cache_groups()
+        memory = executor.available_memory()
         assert len(groups) == len(memory) == ranks
         assert all(group.layers for rank in groups for group in rank)
         executor.initialize(self.spec.kv_cache())
@@ -257,7 +258,9 @@ class ExecutorContract:
         Executors whose ranks live in the engine's process have none that could die alone.
         """
         before = {process.pid for process in descendants()}
-        executor, heard, reasons = self.build(), threading.Event(), []
+        executor = self.build()
+        heard = threading.Event()
+        reasons = []
 
         def failed(reason: str) -> None:
             reasons.append(reason)

@@ -80,7 +80,10 @@ class KVConnectorContract:
             self._built.pop().shutdown()
 
     def build(
-        self, role: KVConnectorRole, folder: Path, spec: HarnessSpec | None = None
+        self,
+        role: KVConnectorRole,
+        folder: Path,
+        spec: HarnessSpec | None = None,
     ) -> KVConnector:
         """One half; it is shut down at the end of the test."""
         cls, options, name = resolve_target("kv_connector", self.kv_connector, self.options(folder))

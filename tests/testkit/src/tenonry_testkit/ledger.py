@@ -41,14 +41,18 @@ class Entry:
     )  # fmt: skip
 
     def __init__(self, request: Request, expected: Completion, arrival: int) -> None:
-        self.request, self.expected, self.arrival = request, expected, arrival
+        self.request = request
+        self.expected = expected
+        self.arrival = arrival
         self.handle = request.handle
         self.token_ids: list[int] = []
         self.finished: FinishedOutput | None = None
         self.may_fail = expected.reason is FinishReason.ERROR
         # Taken now, because the request is in the scheduler's hands soon.
-        self.limit, self.num_before = request.max_total_tokens, request.num_tokens
-        self.num_prompt, self.wants = request.num_prompt_tokens, request.source.sampling_params
+        self.limit = request.max_total_tokens
+        self.num_before = request.num_tokens
+        self.num_prompt = request.num_prompt_tokens
+        self.wants = request.source.sampling_params
         self.prompt_positions: set[int] = set()  # whose log-probabilities were delivered
         self.started_at: float | None = None
         self.num_cached: int | None = None
@@ -117,7 +121,8 @@ class Ledger:
         return entry
 
     def _take_tokens(self, client: int, outputs: EngineCoreOutputs) -> None:
-        handles, token_ids = outputs.handles.tolist(), outputs.token_ids.tolist()
+        handles = outputs.handles.tolist()
+        token_ids = outputs.token_ids.tolist()
         offsets = outputs.offsets.tolist() or list(range(len(handles) + 1))
         well_formed = len(offsets) == len(handles) + 1 and offsets[-1] == len(token_ids)
         expect(
@@ -140,7 +145,8 @@ class Ledger:
     @staticmethod
     def _check_tokens(entry: Entry, at: int) -> None:
         """The tokens from output `at` on must be the expected ones; one more than expected is a late ending."""
-        got, wanted = entry.token_ids, entry.expected.token_ids
+        got = entry.token_ids
+        wanted = entry.expected.token_ids
         if got[at:] != wanted[at : len(got)]:
             too_long = len(got) > len(wanted) and got[: len(wanted)] == wanted
             rule = RIGHT_ENDING if too_long else RIGHT_TOKENS
@@ -150,11 +156,9 @@ class Ledger:
 
     def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
         """Every token of who asked, and no other, has its row of log-probabilities; `row` indexes the handles."""
-        handles, token_ids, found = (
-            outputs.handles.tolist(),
-            outputs.token_ids.tolist(),
-            outputs.logprobs,
-        )
+        handles = outputs.handles.tolist()
+        token_ids = outputs.token_ids.tolist()
+        found = outputs.logprobs
         asked = [
             i for i, handle in enumerate(handles) if self.entries[handle].wants.logprobs is not None
         ]
@@ -167,7 +171,8 @@ class Ledger:
         for i, row in enumerate(rows):
             if found is not None:
                 first = int(found.token_ids[i, 0])
-                token, entry = token_ids[row], self.entries[handles[row]]
+                token = token_ids[row]
+                entry = self.entries[handles[row]]
                 expect(
                     first == token,
                     OWN_LOGPROBS,
@@ -201,10 +206,13 @@ class Ledger:
     def _take_scheduled(self, client: int, event: ScheduledOutput) -> None:
         entry = self._of_client(client, event.handle)
         expect(entry.num_cached is None, OWN_CLIENT, f"{entry} is said to have started twice")
-        entry.num_cached, entry.queued_s = event.num_cached_tokens, event.queued_s
+        entry.num_cached = event.num_cached_tokens
+        entry.queued_s = event.queued_s
         fits = 0 <= event.num_cached_tokens < entry.num_before
         expect(
-            fits, RIGHT_TOKENS, f"{entry} is said to have {event.num_cached_tokens} cached tokens"
+            fits,
+            RIGHT_TOKENS,
+            f"{entry} is said to have {event.num_cached_tokens} cached tokens",
         )
         expect(
             entry.started_at is not None,
@@ -228,7 +236,9 @@ class Ledger:
             expect(finished.error, RIGHT_ENDING, f"{entry} ended in an error without a text")
             return entry
         expect(
-            finished.reason is not FinishReason.ABORT, ONE_OUTCOME, f"{entry} was aborted by nobody"
+            finished.reason is not FinishReason.ABORT,
+            ONE_OUTCOME,
+            f"{entry} was aborted by nobody",
         )
         right = finished.reason is expected.reason and entry.token_ids == expected.token_ids
         expect(

@@ -52,7 +52,10 @@ class SchedulerMachine(RuleBasedStateMachine):
         seqs, budget, blocks = size
         self.harness = type(self).make_harness(
             dataclasses.replace(
-                self.spec, max_num_seqs=seqs, max_num_batched_tokens=budget, num_blocks=blocks
+                self.spec,
+                max_num_seqs=seqs,
+                max_num_batched_tokens=budget,
+                num_blocks=blocks,
             )
         )
 

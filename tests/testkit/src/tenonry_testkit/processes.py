@@ -88,7 +88,8 @@ class Running:
         merged = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._folder = tempfile.TemporaryDirectory(prefix="testkit-")
         folder = Path(self._folder.name)
-        self._out, self._err = folder / "stdout", folder / "stderr"
+        self._out = folder / "stdout"
+        self._err = folder / "stderr"
         (folder / "stdin").write_text(stdin, "utf-8")
         with (
             self._out.open("wb") as out,
@@ -159,7 +160,9 @@ class Running:
     def wait_for_output(self, pattern: str, timeout: float = 25.0) -> re.Match[str]:
         """The first match of `pattern` in what it writes."""
         found = self.wait_for(
-            lambda: re.search(pattern, self.stdout + self.stderr), timeout, f"output {pattern!r}"
+            lambda: re.search(pattern, self.stdout + self.stderr),
+            timeout,
+            f"output {pattern!r}",
         )
         assert isinstance(found, re.Match)
         return found
@@ -208,7 +211,10 @@ class Server(Running):
     url = ""
 
     def wait_ready(
-        self, ready_path: str = "/ready", timeout: float = 25.0, url_pattern: str = URL
+        self,
+        ready_path: str = "/ready",
+        timeout: float = 25.0,
+        url_pattern: str = URL,
     ) -> Server:
         """Wait until it has printed its address and answers `ready_path` with 200.
 

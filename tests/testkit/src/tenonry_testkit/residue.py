@@ -74,7 +74,8 @@ class ResidueWatch:
 
     def leftovers(self, grace_s: float = GRACE_S) -> list[Thing]:
         """What is there and may not stay, after it had some time to go."""
-        deadline, pause = time.monotonic() + grace_s, 0.005
+        deadline = time.monotonic() + grace_s
+        pause = 0.005
         while True:
             left = self._left()
             if not left or time.monotonic() >= deadline:
@@ -113,7 +114,8 @@ class ResidueWatch:
                 lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids()
             )
         if thing.kind == "run folder":
-            own, inodes = self._own_pids(), _bound_inodes(str(thing.key))
+            own = self._own_pids()
+            inodes = _bound_inodes(str(thing.key))
             maker = _maker_of(str(thing.key))
             return (maker not in own and psutil.pid_exists(maker)) or (
                 bool(inodes)
@@ -222,7 +224,7 @@ def _listening() -> list[Thing]:
         with contextlib.suppress(OSError), socket.socket(fileno=os.dup(number)) as copy:
             if copy.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
                 found.append(
-                    Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}")
+                    Thing("socket", inode, f"a socket that listens on {copy.getsockname()!r}"),
                 )
     return found
 
@@ -235,7 +237,8 @@ def _sockets_of_this_process() -> list[tuple[int, str]]:
 
 def _open_files(pid: int | str) -> list[tuple[int, str]]:
     """(file descriptor, what it is) of a process; empty if it may not be looked at."""
-    folder, found = PROC / str(pid) / "fd", []
+    folder = PROC / str(pid) / "fd"
+    found = []
     with contextlib.suppress(OSError):
         for path in folder.iterdir():
             with contextlib.suppress(OSError):

@@ -94,7 +94,7 @@ def a_row_fails(make_harness: MakeHarness) -> None:
     for turns in (0, 1, 3, 5):
         for depth in (1, 2, 3):
             harness = make_harness(
-                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24)
+                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24),
             )
             broken = send(harness, Send(family=1, length=17, max_tokens=8))
             send(harness, Send(family=1, length=17, max_tokens=8, tail=1))
@@ -129,7 +129,9 @@ def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
         hits = 0 <= stats.prefix_cache_hits <= stats.prefix_cache_queries
         expect(hits, COUNTS, f"{stats.prefix_cache_hits} hits of {stats.prefix_cache_queries}")
         expect(
-            stats.num_preemptions >= 0 <= stats.num_steps, COUNTS, f"a counter went down: {stats}"
+            stats.num_preemptions >= 0 <= stats.num_steps,
+            COUNTS,
+            f"a counter went down: {stats}",
         )
         numbers = all(isinstance(value, int | float) for value in stats.extra.values())
         expect(numbers, COUNTS, f"extra holds something that is no number: {stats.extra}")

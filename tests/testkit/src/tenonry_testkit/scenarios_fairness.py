@@ -40,16 +40,20 @@ def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
 
 
 def a_stream_goes_by(
-    make_harness: MakeHarness, depth: int, patient: Send, hasty: list[Send]
+    make_harness: MakeHarness,
+    depth: int,
+    patient: Send,
+    hasty: list[Send],
 ) -> None:
     """New requests keep coming until the patient one ran, or until it was overtaken far too often."""
     harness = make_harness(
-        HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12)
+        HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12),
     )
     for ask in hasty:
         send(harness, ask)
     waiting = send(harness, patient)
-    bound, number = harness.spec.max_num_seqs, 0
+    bound = harness.spec.max_num_seqs
+    number = 0
     starvation_free = harness.scheduler.starvation_free
     while waiting.is_live and number < 40 * bound:
         while harness.ledger.num_live < 3 * bound:
@@ -62,7 +66,8 @@ def a_stream_goes_by(
     harness.drain()
     if not starvation_free:
         own_order_is_kept(
-            make_harness(HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=20)), hasty
+            make_harness(HarnessSpec(depth=depth, max_num_seqs=2, num_blocks=20)),
+            hasty,
         )
 
 

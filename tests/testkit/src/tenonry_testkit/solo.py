@@ -22,7 +22,9 @@ class SoloOracle:
     """Asks `worker`, which is ready and used by nobody else; remembers the answers."""
 
     def __init__(self, worker: Worker, spec: HarnessSpec, num_groups: int = 1) -> None:
-        self._worker, self._block_size, self._num_groups = worker, spec.block_size, num_groups
+        self._worker = worker
+        self._block_size = spec.block_size
+        self._num_groups = num_groups
         self._step_id = 0
         self._known: dict[object, Completion] = {}
 

@@ -56,7 +56,10 @@ class HarnessSpec:
         """The cache as planned; `groups` are those that a real worker reports."""
         groups = tuple(groups) or tuple(
             KVCacheGroup(
-                layers=(f"layer.{i}",), kind="sliding" if w else "full", window=w, bytes_per_token=8
+                layers=(f"layer.{i}",),
+                kind="sliding" if w else "full",
+                window=w,
+                bytes_per_token=8,
             )
             for i, w in enumerate(self.windows)
         )
@@ -102,7 +105,10 @@ def travelled(metadata: Any) -> Any:
 def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -> FakeWorker:
     """A fake worker with its cache allocated."""
     options = FakeWorkerOptions(
-        seed=spec.seed, vocab_size=spec.vocab_size, windows=spec.windows, feeds_back=spec.feeds_back
+        seed=spec.seed,
+        vocab_size=spec.vocab_size,
+        windows=spec.windows,
+        feeds_back=spec.feeds_back,
     )
     worker = FakeWorker(
         WorkerContext(

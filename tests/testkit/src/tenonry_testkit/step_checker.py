@@ -29,12 +29,11 @@ class Stay:
     __slots__ = ("blocks", "entry", "num_computed", "num_known", "num_pending", "row")
 
     def __init__(self, new: NewRow, entry: Entry) -> None:
-        self.row, self.entry = new.row, entry
-        self.num_computed, self.num_known, self.num_pending = (
-            new.num_computed,
-            len(new.token_ids),
-            0,
-        )
+        self.row = new.row
+        self.entry = entry
+        self.num_computed = new.num_computed
+        self.num_known = len(new.token_ids)
+        self.num_pending = 0
         self.blocks = [ids.tolist() for ids in new.block_ids]
 
 
@@ -42,7 +41,9 @@ class StepChecker:
     """`rows`: who is in which row, as the workers know it. `waited`: for each waiting request, who overtook it."""
 
     def __init__(self, spec: HarnessSpec, kv_cache: KVCacheConfig, ledger: Ledger) -> None:
-        self._spec, self._kv_cache, self._ledger = spec, kv_cache, ledger
+        self._spec = spec
+        self._kv_cache = kv_cache
+        self._ledger = ledger
         self.rows: dict[int, Stay] = {}
         self._writers: dict[tuple[int, int], Stay] = {}
         self.overtaken: dict[int, set[int]] = {}
@@ -94,14 +95,21 @@ class StepChecker:
         total = sum(output.num_tokens.tolist())
         budget = self._spec.max_num_batched_tokens
         expect(
-            total <= budget, LIMITS, f"step {output.step_id} computes {total} tokens of {budget}"
+            total <= budget,
+            LIMITS,
+            f"step {output.step_id} computes {total} tokens of {budget}",
         )
         expect(
-            len(self.rows) <= self._spec.max_num_seqs, LIMITS, f"{len(self.rows)} rows are in use"
+            len(self.rows) <= self._spec.max_num_seqs,
+            LIMITS,
+            f"{len(self.rows)} rows are in use",
         )
         written: dict[tuple[int, int], Stay] = {}
         for row, count, samples in zip(
-            output.row.tolist(), output.num_tokens.tolist(), output.samples.tolist(), strict=True
+            output.row.tolist(),
+            output.num_tokens.tolist(),
+            output.samples.tolist(),
+            strict=True,
         ):
             expect(
                 row in self.rows,
@@ -118,7 +126,9 @@ class StepChecker:
         expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in step {step_id}")
         twice = [stay.row for stay in self.rows.values() if stay.entry is entry]
         expect(
-            not twice, KNOWN_AND_UNFINISHED, f"{entry} is in row {twice} and enters row {new.row}"
+            not twice,
+            KNOWN_AND_UNFINISHED,
+            f"{entry} is in row {twice} and enters row {new.row}",
         )
         expect(
             new.row not in self.rows,
@@ -144,9 +154,15 @@ class StepChecker:
             self.rows[row].blocks[group].append(block)
 
     def _compute(
-        self, stay: Stay, count: int, *, samples: bool, written: dict[tuple[int, int], Stay]
+        self,
+        stay: Stay,
+        count: int,
+        *,
+        samples: bool,
+        written: dict[tuple[int, int], Stay],
     ) -> None:
-        start, end = stay.num_computed, stay.num_computed + count
+        start = stay.num_computed
+        end = stay.num_computed + count
         self._check_length(stay, end, samples=samples)
         stay.num_computed = end
         stay.num_pending += samples
@@ -197,7 +213,12 @@ class StepChecker:
             )
         else:
             expect(
-                self._chunked, NO_CHUNKS, "{} computes tokens up to {} of {}", entry, end, length
+                self._chunked,
+                NO_CHUNKS,
+                "{} computes tokens up to {} of {}",
+                entry,
+                end,
+                length,
             )
         if not self._spec.feeds_back:
             known = entry.num_before + len(entry.token_ids)

@@ -19,7 +19,9 @@ from tenonry.plugin.plan import load_class
 
 
 def resolve_target(
-    kind: str, target: str | type[Plugin] | None, options: dict[str, Any] | None = None
+    kind: str,
+    target: str | type[Plugin] | None,
+    options: dict[str, Any] | None = None,
 ) -> tuple[Any, BaseModel, str]:
     """(class, validated options, name) of a plugin of one of the kernel's kinds.
 
@@ -31,7 +33,9 @@ def resolve_target(
         )
     if isinstance(target, str):
         entry = PluginManager(discover=False).resolve(
-            kind, PluginChoice(name=target, options=options or {}), EngineConfig(model="fake")
+            kind,
+            PluginChoice(name=target, options=options or {}),
+            EngineConfig(model="fake"),
         )
         cls: Any = load_class(entry)
         return cls, load_options(entry, cls), target

@@ -105,7 +105,8 @@ def prompt_of(send: Send, spec: HarnessSpec) -> list[int]:
 
 def send(harness: SchedulerHarness, ask: Send) -> Entry:
     """Add the request to the harness."""
-    prompt, min_tokens = prompt_of(ask, harness.spec), min(ask.min_tokens, ask.max_tokens)
+    prompt = prompt_of(ask, harness.spec)
+    min_tokens = min(ask.min_tokens, ask.max_tokens)
     return harness.add(
         prompt,
         ask.max_tokens,
@@ -127,7 +128,10 @@ def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[
         return ()
     params = SamplingParams(max_tokens=ask.max_tokens)
     free = harness.oracle.complete(
-        prompt, params, max_model_len=harness.spec.max_model_len, adapter=ask.adapter
+        prompt,
+        params,
+        max_model_len=harness.spec.max_model_len,
+        adapter=ask.adapter,
     )
     return (free.token_ids[ask.stop_after % len(free.token_ids)],)
 

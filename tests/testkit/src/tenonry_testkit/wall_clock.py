@@ -45,7 +45,8 @@ class WallClockTrap:
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
         """Clocks raise in here."""
-        before, self._armed = self._armed, True
+        before = self._armed
+        self._armed = True
         try:
             yield
         finally:

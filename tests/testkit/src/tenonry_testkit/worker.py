@@ -82,7 +82,9 @@ class WorkerContract:
     options: ClassVar[dict[str, Any]] = {}
     config: ClassVar[dict[str, Any]] = {}
     spec: ClassVar[HarnessSpec] = HarnessSpec(
-        num_blocks=40, max_num_batched_tokens=64, max_model_len=48
+        num_blocks=40,
+        max_num_batched_tokens=64,
+        max_model_len=48,
     )
     prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
     _ready: ClassVar[tuple[Worker, SoloOracle]]
@@ -97,7 +99,10 @@ class WorkerContract:
         _, options, _ = resolve_target("worker", self.worker, self.options)
         config = dataclasses.replace(self.spec, config=tuple(self.config.items())).engine_config()
         context = WorkerContext(
-            config, self.model(), max_model_len=self.spec.max_model_len, options=options
+            config,
+            self.model(),
+            max_model_len=self.spec.max_model_len,
+            options=options,
         )
         return dataclasses.replace(context, **changes)
 
@@ -127,10 +132,13 @@ class WorkerContract:
         return worker
 
     def run(
-        self, spec: HarnessSpec | None = None, scheduler: type[Scheduler] = ReferenceScheduler
+        self,
+        spec: HarnessSpec | None = None,
+        scheduler: type[Scheduler] = ReferenceScheduler,
     ) -> SchedulerHarness:
         """An engine around a fresh worker; what comes out is compared with the answers of a second one, asked alone."""
-        worker, oracle = self.started(), self._oracle()
+        worker = self.started()
+        oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
         spec = dataclasses.replace(
             spec or self.spec, windows=tuple(group.window for group in groups)
@@ -158,7 +166,11 @@ class WorkerContract:
             del cls._ready
 
     def _mixed(
-        self, harness: SchedulerHarness, count: int = 6, max_tokens: int = 9, **fields: Any
+        self,
+        harness: SchedulerHarness,
+        count: int = 6,
+        max_tokens: int = 9,
+        **fields: Any,
     ) -> None:
         """Requests of mixed length, added together and run to their end."""
         for number in range(count):
@@ -252,7 +264,11 @@ class WorkerContract:
             harness.drain()
             for delivered in (1, 4):
                 rest = harness.add(
-                    prompt, 9, num_delivered=delivered, temperature=temperature, seed=seed
+                    prompt,
+                    9,
+                    num_delivered=delivered,
+                    temperature=temperature,
+                    seed=seed,
                 )
                 harness.drain()
                 assert rest.token_ids == whole.token_ids[delivered:]
@@ -367,7 +383,8 @@ def _check_shapes(output: SchedulerOutput, result: ModelRunnerOutput, vocab_size
     outside = result.token_ids[(result.token_ids < 0) | (result.token_ids >= vocab_size)].tolist()
     assert not outside, f"token ids {outside} are not in the vocabulary of {vocab_size}"
     if result.logprobs is not None:
-        rows, wide = len(result.logprobs.row), result.logprobs.token_ids.shape
+        rows = len(result.logprobs.row)
+        wide = result.logprobs.token_ids.shape
         assert wide[0] == rows == len(result.logprobs.rank)
         assert result.logprobs.logprobs.shape == wide
         assert (result.logprobs.logprobs <= 0).all()

@@ -25,7 +25,8 @@ class SimpleBlocks(BlockManager):
     def __init__(self, context: SchedulerContext) -> None:
         self._block_size = context.kv_cache.block_size
         self._total = context.kv_cache.num_blocks
-        self._free = [list(range(self._total)) for _ in context.kv_cache.groups]
+        num_groups = len(context.kv_cache.groups)
+        self._free = [list(range(self._total)) for _ in range(num_groups)]
         self._tables: dict[int, list[list[int]]] = {}
 
     def attach(self, rows: Rows) -> None:
@@ -35,37 +36,50 @@ class SimpleBlocks(BlockManager):
         return Match(0)
 
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        wanted = [
-            (row, group, -(-tokens // self._block_size) - len(self._table(row)[group]))
-            for row, tokens in zip(rows.tolist(), num_tokens.tolist(), strict=True)
-            for group in range(len(self._free))
-        ]
+        wanted: list[tuple[int, int]] = []  # (row, group), once per missing block
+        for row, tokens in zip(rows.tolist(), num_tokens.tolist(), strict=True):
+            num_blocks = -(-tokens // self._block_size)
+            for group, ids in enumerate(self._table(row)):
+                missing = num_blocks - len(ids)
+                wanted += [(row, group)] * missing
         for group, free in enumerate(self._free):
-            if sum(max(0, count) for _, of, count in wanted if of == group) > len(free):
+            needed = [row for row, of_group in wanted if of_group == group]
+            if len(needed) > len(free):
                 return None
-        added = [
-            (row, group, self._take(row, group))
-            for row, group, count in wanted
-            for _ in range(count)
-        ]
-        columns = np.array(added, np.int32).reshape(-1, 3).T
-        return NewBlocks(columns[0], columns[1], columns[2])
+        added = []
+        for row, group in wanted:
+            block_id = self._take(row, group)
+            added.append((row, group, block_id))
+        columns = np.array(added, np.int32).reshape(-1, 3)
+        return NewBlocks(
+            columns[:, 0],
+            columns[:, 1],
+            columns[:, 2],
+        )
 
     def register(self, rows: Index, num_known: I32) -> None:
         """Nothing is cached."""
 
     def free(
-        self, request: Request, row: int, *, num_known: int, drop: bool = False
+        self,
+        request: Request,
+        row: int,
+        *,
+        num_known: int,
+        drop: bool = False,
     ) -> dict[str, Any] | None:
-        for group, ids in enumerate(self._tables.pop(row, [])):
-            self._free[group] = sorted(self._free[group] + ids)
+        tables = self._tables.pop(row, [])
+        for group, ids in enumerate(tables):
+            free = self._free[group] + ids
+            self._free[group] = sorted(free)
         return None
 
     def forget(self, request: Request) -> None:
         """Nothing is remembered."""
 
     def table(self, row: int) -> tuple[I32, ...]:
-        return tuple(np.array(ids, np.int32) for ids in self._table(row))
+        groups = self._table(row)
+        return tuple(np.array(ids, np.int32) for ids in groups)
 
     def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
         return Transferred([], [])
@@ -92,7 +106,9 @@ class SimpleBlocks(BlockManager):
         return 0, 0
 
     def _table(self, row: int) -> list[list[int]]:
-        return self._tables.setdefault(row, [[] for _ in self._free])
+        if row not in self._tables:
+            self._tables[row] = [[] for _ in self._free]
+        return self._tables[row]
 
     def _take(self, row: int, group: int) -> int:
         block_id = self._free[group].pop(0)

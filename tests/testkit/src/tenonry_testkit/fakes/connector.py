@@ -65,8 +65,13 @@ class MemoryConnector(KVConnector):
         self._failures_left = self.options.fail_loads
 
     # ------------------------------------------------------------------ scheduler half
-    def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
-        hashes, first = self._hashes(request), num_computed_tokens // self._block_size
+    def match(
+        self,
+        request: Request,
+        num_computed_tokens: int,
+    ) -> tuple[int | None, bool]:
+        hashes = self._hashes(request)
+        first = num_computed_tokens // self._block_size
         usable = (request.num_tokens - 1) // self._block_size
         last = first
         while last < usable and hashes[last] in self.store.blocks:
@@ -76,28 +81,37 @@ class MemoryConnector(KVConnector):
         return extra, bool(extra) and self.options.asynchronous
 
     def allocated(
-        self, request: Request, block_ids: Sequence[int], num_external_tokens: int
+        self,
+        request: Request,
+        block_ids: Sequence[int],
+        num_external_tokens: int,
     ) -> None:
         first = self._matched.pop(request.handle, 0)
         count = num_external_tokens // self._block_size
-        if count:
-            which = slice(first, first + count)
-            pairs = zip(self._hashes(request)[which], list(block_ids)[which], strict=True)
-            self._loads.append([request.handle, [[name, int(block)] for name, block in pairs]])
+        if not count:
+            return
+        which = slice(first, first + count)
+        hashes = self._hashes(request)[which]
+        blocks = list(block_ids)[which]
+        self._loads.append([request.handle, _pairs(hashes, blocks)])
 
     def build_metadata(self) -> Any:
         if not self._loads and not self._saves:
             return None
         metadata = {"load": self._loads, "save": self._saves}
-        self._loads, self._saves = [], []
+        self._loads = []
+        self._saves = []
         return metadata
 
     def finished(
-        self, request: Request, block_ids: Sequence[int]
+        self,
+        request: Request,
+        block_ids: Sequence[int],
     ) -> tuple[bool, dict[str, Any] | None]:
-        full = request.num_prompt_tokens // self._block_size
-        pairs = zip(self._hashes(request)[:full], list(block_ids), strict=False)
-        missing = [[name, int(block)] for name, block in pairs if name not in self.store.blocks]
+        num_full = request.num_prompt_tokens // self._block_size
+        hashes = self._hashes(request)[:num_full]
+        pairs = _pairs(hashes, block_ids)
+        missing = [pair for pair in pairs if pair[0] not in self.store.blocks]
         if not missing:
             return False, None
         self._saves.append([request.handle, missing])
@@ -112,37 +126,38 @@ class MemoryConnector(KVConnector):
         self._blocks = blocks
 
     def load(self, metadata: Any) -> None:
-        for job in (metadata or {}).get("load", []):
-            fails = self._failures_left > 0 or any(
-                name not in self.store.blocks for name, _ in job[1]
-            )
-            self._failures_left -= self._failures_left > 0
+        for job in _jobs(metadata, "load"):
+            fails = self._fails(job)
             if self.options.asynchronous:
-                self._transfers.append((self.options.delay_polls, job, fails))
+                transfer = (self.options.delay_polls, job, fails)
+                self._transfers.append(transfer)
             else:
                 self._load_now(job, fails=fails)
 
     def save(self, metadata: Any) -> None:
-        for handle, pairs in (metadata or {}).get("save", []):
-            for (name, _), data in zip(
-                pairs, self._blocks.read([block for _, block in pairs]), strict=True
-            ):
+        for handle, pairs in _jobs(metadata, "save"):
+            block_ids = [block for _, block in pairs]
+            contents = self._blocks.read(block_ids)
+            for (name, _), data in zip(pairs, contents, strict=True):
                 self.store.blocks[name] = data
             self.store.num_saved += len(pairs)
             self._done.append(handle)
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
-        waiting, self._transfers = self._transfers, []
+        waiting = self._transfers
+        self._transfers = []
         for polls, job, fails in waiting:
             if polls > 0:
                 self._transfers.append((polls - 1, job, fails))
-            else:
-                self._load_now(job, fails=fails)
-                if not fails:
-                    self._done.append(job[0])
-        news = self._done, self._failed
-        self._done, self._failed = [], []
-        return news
+                continue
+            self._load_now(job, fails=fails)
+            if not fails:
+                self._done.append(job[0])
+        done = self._done
+        failed = self._failed
+        self._done = []
+        self._failed = []
+        return done, failed
 
     # ------------------------------------------------------------------ details
     @property
@@ -153,21 +168,49 @@ class MemoryConnector(KVConnector):
     def _hashes(self, request: Request) -> list[str]:
         """Chained hashes of the full blocks of the tokens that the request had on its last arrival in the queue."""
         source = request.source
-        name = hashlib.sha256(repr((source.cache_salt, source.adapter)).encode()).digest()
+        size = self._block_size
+        owner = repr((source.cache_salt, source.adapter))
+        name = hashlib.sha256(owner.encode()).digest()
         hashes = []
-        for end in range(self._block_size, request.num_tokens + 1, self._block_size):
-            part = request.token_ids[end - self._block_size : end]
+        for end in range(size, request.num_tokens + 1, size):
+            part = request.token_ids[end - size : end]
             name = hashlib.sha256(name + part.tobytes()).digest()
             hashes.append(name.hex())
         return hashes
+
+    def _fails(self, job: Job) -> bool:
+        """Whether this load is to fail: on request, or because what it promised is no longer stored."""
+        on_request = self._failures_left > 0
+        if on_request:
+            self._failures_left -= 1
+        _, pairs = job
+        names = {name for name, _ in pairs}
+        return on_request or not names <= self.store.blocks.keys()
 
     def _load_now(self, job: Job, *, fails: bool) -> None:
         handle, pairs = job
         ids = [block for _, block in pairs]
         if fails:
-            self._blocks.write(ids, [bytes(len(data)) for data in self._blocks.read(ids)])
+            contents = self._blocks.read(ids)
+            zeros = [bytes(len(data)) for data in contents]
+            self._blocks.write(ids, zeros)
             self.store.num_failed += 1
             self._failed.append(handle)
             return
-        self._blocks.write(ids, [self.store.blocks[name] for name, _ in pairs])
+        stored = [self.store.blocks[name] for name, _ in pairs]
+        self._blocks.write(ids, stored)
         self.store.num_loaded += len(pairs)
+
+
+def _pairs(hashes: Iterable[str], block_ids: Iterable[int]) -> list[list[Any]]:
+    """[block hash, block id] of as many blocks as have both."""
+    pairs = zip(hashes, block_ids, strict=False)
+    return [[name, int(block)] for name, block in pairs]
+
+
+def _jobs(metadata: Any, kind: str) -> list[Job]:
+    """The jobs of one kind, "load" or "save"; there is no metadata when nothing is to be done."""
+    if metadata is None:
+        return []
+    jobs: list[Job] = metadata[kind]
+    return jobs

@@ -29,8 +29,13 @@ class LateFuture:
 
     __slots__ = ("_asked", "_error", "_output", "_run", "_value")
 
-    def __init__(self, output: SchedulerOutput, run: Callable[[LateFuture], None]) -> None:
-        self._output, self._run = output, run
+    def __init__(
+        self,
+        output: SchedulerOutput,
+        run: Callable[[LateFuture], None],
+    ) -> None:
+        self._output = output
+        self._run = run
         self._value: ModelRunnerOutput | None = None
         self._error: Exception | None = None
         self._asked = 0

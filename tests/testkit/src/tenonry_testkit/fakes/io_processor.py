@@ -24,7 +24,8 @@ class ByteDetokenizer:
     def __init__(self, params: SamplingParams) -> None:
         self.stop_reason: str | None = None
         self.consumed = 0
-        self._stops, self._include = params.stop_strings, params.include_stop_str_in_output
+        self._stops = params.stop_strings
+        self._include = params.include_stop_str_in_output
         self._skip_special = params.skip_special_tokens
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._held = ""
@@ -41,11 +42,9 @@ class ByteDetokenizer:
         return emitted
 
     def finish(self) -> str:
-        rest = (
-            self._held
-            if self.stop_reason is not None
-            else self._held + self._decoder.decode(b"", final=True)
-        )
+        rest = self._held
+        if self.stop_reason is None:
+            rest += self._decoder.decode(b"", final=True)
         self._held = ""
         return rest
 
@@ -61,28 +60,35 @@ class ByteDetokenizer:
             at = self._held.find(stop)
             if at >= 0:
                 self.stop_reason = stop
-                text, self._held = self._held[: at + len(stop) * self._include], ""
+                text = self._held[: at + len(stop) * self._include]
+                self._held = ""
                 return text
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
-        text, self._held = (
-            self._held[: len(self._held) - keep],
-            self._held[len(self._held) - keep :],
-        )
+        overlaps = [_overlap(self._held, stop) for stop in self._stops]
+        keep = max(overlaps, default=0)
+        end = len(self._held) - keep
+        text = self._held[:end]
+        self._held = self._held[end:]
         return text
 
 
 def _overlap(text: str, stop: str) -> int:
     """Characters at the end of `text` that may be the beginning of `stop`."""
-    return next(
-        (n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0
-    )
+    longest = min(len(text), len(stop) - 1)
+    for length in range(longest, 0, -1):
+        if text.endswith(stop[:length]):
+            return length
+    return 0
 
 
 class ByteIOProcessor(IOProcessor):
     """Text to bytes and back. `add_special_tokens` adds none: there is no begin token."""
 
     def process_prompt(
-        self, prompt: Any, params: SamplingParams, *, add_special_tokens: bool = True
+        self,
+        prompt: Any,
+        params: SamplingParams,
+        *,
+        add_special_tokens: bool = True,
     ) -> ProcessedPrompt:
         if isinstance(prompt, dict):
             if "prompt_token_ids" in prompt:
@@ -106,20 +112,31 @@ class ByteIOProcessor(IOProcessor):
             )
         if not all(isinstance(i, int | np.integer) and not isinstance(i, bool) for i in ids):
             raise RequestError("prompt_token_ids must hold integers only", "prompt")
-        return ProcessedPrompt(token_ids=np.array(ids, np.int32), bad_words=self._bad_words(params))
+        return ProcessedPrompt(
+            token_ids=np.array(ids, np.int32),
+            bad_words=self._bad_words(params),
+        )
 
     def _bad_words(self, params: SamplingParams) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(self.encode(word)) for word in params.bad_words or ())
+        words = params.bad_words or ()
+        return tuple(tuple(self.encode(word)) for word in words)
 
     def make_detokenizer(
-        self, prompt_token_ids: Sequence[int], params: SamplingParams
+        self,
+        prompt_token_ids: Sequence[int],
+        params: SamplingParams,
     ) -> ByteDetokenizer | None:
         return ByteDetokenizer(params) if params.detokenize else None
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         return list(text.encode())
 
-    def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
+    def decode(
+        self,
+        token_ids: Sequence[int],
+        *,
+        skip_special_tokens: bool = False,
+    ) -> str:
         detokenizer = ByteDetokenizer(SamplingParams(skip_special_tokens=skip_special_tokens))
         return detokenizer.push(token_ids) + detokenizer.finish()
 

@@ -37,7 +37,8 @@ class Reading:
     def add(self, values: U64, poisoners: U64, lost: NDArray[np.bool_]) -> None:
         """What one KV group adds; all [R, longest]."""
         self.context += values.sum(axis=1, dtype=np.uint64)
-        self.poisoned_by = np.minimum(self.poisoned_by, poisoners.min(axis=1))
+        first = poisoners.min(axis=1)
+        self.poisoned_by = np.minimum(self.poisoned_by, first)
         self.lost |= lost.any(axis=1)
 
 
@@ -48,8 +49,12 @@ class FakeKVStore:
     """
 
     def __init__(self, kv_cache: KVCacheConfig) -> None:
-        self.block_size, self.num_groups = kv_cache.block_size, len(kv_cache.groups)
-        self.windows = [group.window if group.kind == "sliding" else 0 for group in kv_cache.groups]
+        self.block_size = kv_cache.block_size
+        self.num_groups = len(kv_cache.groups)
+        self.windows = []
+        for group in kv_cache.groups:
+            window = group.window if group.kind == "sliding" else 0
+            self.windows.append(window)
         shape = (self.num_groups, kv_cache.num_slots)
         self.content = np.zeros(shape, np.uint64)
         self.owner = np.full(shape, NOBODY, np.uint64)
@@ -61,32 +66,41 @@ class FakeKVStore:
 
     # ------------------------------------------------------------------ for KV connectors
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        slots = self._slots_of_blocks(block_ids)
-        return [self.content[:, some].tobytes() for some in slots]
+        return [self.content[:, slots].tobytes() for slots in self._slots_of_blocks(block_ids)]
 
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
-        for some, part in zip(self._slots_of_blocks(block_ids), data, strict=True):
-            self.content[:, some] = np.frombuffer(part, np.uint64).reshape(
-                self.num_groups, self.block_size
-            )
-            self.owner[:, some] = TRANSFERRED
+        shape = (self.num_groups, self.block_size)
+        for slots, part in zip(self._slots_of_blocks(block_ids), data, strict=True):
+            values = np.frombuffer(part, np.uint64)
+            self.content[:, slots] = values.reshape(shape)
+            self.owner[:, slots] = TRANSFERRED
 
     def _slots_of_blocks(self, block_ids: Sequence[int]) -> list[NDArray[np.int64]]:
-        return [
-            np.arange(block * self.block_size, (block + 1) * self.block_size) for block in block_ids
-        ]
+        size = self.block_size
+        return [np.arange(block * size, (block + 1) * size) for block in block_ids]
 
     # ------------------------------------------------------------------ for the worker
-    def slots(self, state: BatchState, inputs: StepInputs, group: int) -> NDArray[np.int64]:
+    def slots(
+        self,
+        state: BatchState,
+        inputs: StepInputs,
+        group: int,
+    ) -> NDArray[np.int64]:
         """Slot of each position of each scheduled row, [R, longest]; rubbish beyond a row's own length."""
         longest = int(inputs.seq_lens.max())
         position = np.arange(longest)
-        blocks = state.block_table[group][inputs.row][:, position // self.block_size].astype(
-            np.int64
-        )
-        return blocks * self.block_size + position % self.block_size
+        size = self.block_size
+        tables = state.block_table[group][inputs.row]
+        blocks = tables[:, position // size].astype(np.int64)
+        return blocks * size + position % size
 
-    def step(self, state: BatchState, inputs: StepInputs, kv: U64, bad: U64) -> Reading:
+    def step(
+        self,
+        state: BatchState,
+        inputs: StepInputs,
+        kv: U64,
+        bad: U64,
+    ) -> Reading:
         """Write what the step computes, then check and sum what each row reads.
 
         `kv` u64[R, longest] is what the positions should hold; a row whose `bad` u64[R] is POISON or LOST writes that
@@ -99,23 +113,41 @@ class FakeKVStore:
         for group in range(self.num_groups):
             slots = self.slots(state, inputs, group)
             expected = group_kv(kv, group)
+            instead = bad[:, None]
+            values = np.where(instead > 0, instead, expected)
             self._write(
                 state,
                 inputs,
                 group,
                 slots,
-                np.where(bad[:, None] > 0, bad[:, None], expected),
+                values,
                 written,
             )
             read = inside & (bad == 0)[:, None]
-            if self.windows[group]:
-                read &= position >= (inputs.seq_lens - self.windows[group])[:, None]
+            window = self.windows[group]
+            if window:
+                first = inputs.seq_lens - window
+                read &= position >= first[:, None]
             at = np.where(read, slots, 0)
-            found, owner = self.content[group][at], self.owner[group][at]
+            found = self.content[group][at]
+            owner = self.owner[group][at]
+            differs = found != expected
             poison = read & (found == POISON)
-            lost = read & ((found == LOST) | ((owner == TRANSFERRED) & (found != expected)))
-            self._check(state, inputs, group, slots, read & ~poison & ~lost & (found != expected))
-            reading.add(np.where(read, found, np.uint64(0)), np.where(poison, owner, NOBODY), lost)
+            never_came = (owner == TRANSFERRED) & differs
+            lost = read & ((found == LOST) | never_came)
+            wrong = read & ~poison & ~lost & differs
+            self._check(
+                state,
+                inputs,
+                group,
+                slots,
+                wrong,
+            )
+            reading.add(
+                np.where(read, found, np.uint64(0)),
+                np.where(poison, owner, NOBODY),
+                lost,
+            )
         return reading
 
     def _write(
@@ -132,12 +164,13 @@ class FakeKVStore:
         if len(np.unique(target)) != len(target):
             ids, counts = np.unique(target, return_counts=True)
             slot = int(ids[counts > 1][0])
-            rows = inputs.row[which[target == slot]].tolist()
-            raise FakeKVError(
-                f"rows {rows} write slot {slot} (block {slot // self.block_size}) in one step"
-            )
+            block = slot // self.block_size
+            writers = which[target == slot]
+            rows = inputs.row[writers].tolist()
+            raise FakeKVError(f"rows {rows} write slot {slot} (block {block}) in one step")
+        rows_of_slots = inputs.row[which]
         self.content[group, target] = values[written]
-        self.owner[group, target] = state.handle[inputs.row[which]]
+        self.owner[group, target] = state.handle[rows_of_slots]
         self.position[group, target] = where
 
     def _check(
@@ -151,13 +184,12 @@ class FakeKVStore:
         if not wrong.any():
             return
         i, position = (int(axis[0]) for axis in np.nonzero(wrong))
-        slot, row = int(slots[i, position]), int(inputs.row[i])
+        slot = int(slots[i, position])
+        row = int(inputs.row[i])
         owner = self.owner[group, slot]
-        held = (
-            "nothing"
-            if owner == NOBODY
-            else f"position {self.position[group, slot]} of handle {owner}"
-        )
+        held = "nothing"
+        if owner != NOBODY:
+            held = f"position {self.position[group, slot]} of handle {owner}"
         raise FakeKVError(
             f"row {row} (handle {state.handle[row]}) reads position {position} from slot {slot} (block "
             f"{slot // self.block_size}, group {group}), which does not hold its prefix but {held}"

@@ -14,17 +14,23 @@ from tenonry.step import I32, BatchState, NewRow, PromptLogprobs, StepInputs, To
 
 
 def _table(
-    token_ids: I32, num_logprobs: int, vocab_size: int
+    token_ids: I32,
+    num_logprobs: int,
+    vocab_size: int,
 ) -> tuple[I32, NDArray[np.float32], I32]:
     """token ids [L, K+1], log-probabilities [L, K+1] and ranks [L] for tokens [L]."""
     steps = np.arange(num_logprobs + 1, dtype=np.int32)
-    ids = ((token_ids[:, None] + steps) % vocab_size).astype(np.int32)
+    ids = (token_ids[:, None] + steps) % vocab_size
+    ids = ids.astype(np.int32)
     values = np.broadcast_to(-1.0 - steps, ids.shape).astype(np.float32)
     return ids, values, np.ones(len(token_ids), np.int32)
 
 
 def token_logprobs(
-    rows: I32, token_ids: I32, new_rows: Sequence[NewRow | None], vocab_size: int
+    rows: I32,
+    token_ids: I32,
+    new_rows: Sequence[NewRow | None],
+    vocab_size: int,
 ) -> TokenLogprobs | None:
     """For the rows that asked; K is the most that any of them asked for."""
     asked = {}
@@ -35,7 +41,11 @@ def token_logprobs(
     if not asked:
         return None
     which = np.array(list(asked), np.int64)
-    ids, values, ranks = _table(token_ids[which], max(asked.values()), vocab_size)
+    ids, values, ranks = _table(
+        token_ids[which],
+        max(asked.values()),
+        vocab_size,
+    )
     return TokenLogprobs(rows[which], ids, values, ranks)
 
 
@@ -53,13 +63,15 @@ def prompt_logprobs(
         new = new_rows[row]
         if new is None or new.sampling.prompt_logprobs is None:
             continue
-        start, end = (
-            int(inputs.start[i]) + 1,
-            min(int(inputs.seq_lens[i]) + 1, int(state.num_prompt[row])),
-        )
+        start = int(inputs.start[i]) + 1
+        end = int(inputs.seq_lens[i]) + 1
+        num_prompt = int(state.num_prompt[row])
+        end = min(end, num_prompt)
         if start < end:
             table = _table(
-                state.token_ids[row, start:end].copy(), new.sampling.prompt_logprobs, vocab_size
+                state.token_ids[row, start:end].copy(),
+                new.sampling.prompt_logprobs,
+                vocab_size,
             )
             found.append(PromptLogprobs(row, start, *table))
     return found

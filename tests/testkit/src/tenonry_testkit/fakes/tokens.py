@@ -61,39 +61,56 @@ class TokenModel:
     `windows`: per KV group, how many of the last positions a sample reads (0: all of them).
     """
 
-    def __init__(self, vocab_size: int = 512, seed: int = 0, windows: Sequence[int] = (0,)) -> None:
-        self.vocab_size, self.seed, self.windows = vocab_size, seed, tuple(windows)
-        self._weights = mix(np.arange(1024, dtype=np.uint64)) | np.uint64(1)
+    def __init__(
+        self,
+        vocab_size: int = 512,
+        seed: int = 0,
+        windows: Sequence[int] = (0,),
+    ) -> None:
+        self.vocab_size = vocab_size
+        self.seed = seed
+        self.windows = tuple(windows)
+        self._weights = _odd_numbers(1024)
 
     def weights(self, length: int) -> U64:
         """An odd multiplier per position."""
         if length > len(self._weights):
-            self._weights = mix(np.arange(2 * length, dtype=np.uint64)) | np.uint64(1)
+            self._weights = _odd_numbers(2 * length)
         return self._weights[:length]
 
     def kv(self, token_ids: NDArray[np.int32], salt: U64) -> U64:
         """K/V, u64[N, T], of N sequences of tokens [N, T] from their first one on. `salt` u64[N] is the adapter's."""
-        terms = mix(token_ids.astype(np.uint64)) * self.weights(token_ids.shape[1])
-        prefix = np.cumsum(terms, axis=1, dtype=np.uint64) + salt[:, None]
+        weights = self.weights(token_ids.shape[1])
+        terms = mix(token_ids.astype(np.uint64)) * weights
+        sums = np.cumsum(terms, axis=1, dtype=np.uint64)
+        prefix = sums + salt[:, None]
         return mix(prefix)
 
     def pick(self, context: int, output_index: int, seed: int | None) -> int:
         """The token that follows; `context` is the sum of the K/V read, modulo 2⁶⁴."""
         keyed = mix_int(mix_int(context) + output_index + 1)
-        return mix_int(keyed ^ mix_int(self.seed * 31 + (seed or 0))) % self.vocab_size
+        seeds = mix_int(self.seed * 31 + (seed or 0))
+        return mix_int(keyed ^ seeds) % self.vocab_size
 
     def allowed(
-        self, token_id: int, params: SamplingParams, stop_ids: Sequence[int], output_index: int
+        self,
+        token_id: int,
+        params: SamplingParams,
+        stop_ids: Sequence[int],
+        output_index: int,
     ) -> int | None:
         """The nearest token at or after `token_id` that the parameters leave, or None if none is left."""
         banned = stop_ids if output_index < params.min_tokens else ()
         if not banned and params.allowed_token_ids is None:
             return token_id
-        choices = (
-            range(self.vocab_size) if params.allowed_token_ids is None else params.allowed_token_ids
-        )
+        choices: Sequence[int] = range(self.vocab_size)
+        if params.allowed_token_ids is not None:
+            choices = params.allowed_token_ids
         left = sorted(set(choices).difference(banned))
-        return left[bisect.bisect_left(left, token_id) % len(left)] if left else None
+        if not left:
+            return None
+        nearest = bisect.bisect_left(left, token_id)
+        return left[nearest % len(left)]
 
     def next_token(
         self,
@@ -104,14 +121,21 @@ class TokenModel:
         adapter: Adapter | None = None,
     ) -> int | None:
         """What a request with these tokens samples next, computed from nothing else."""
-        kv = self.kv(np.asarray([token_ids], np.int32), np.array([text_salt(adapter)], np.uint64))[
-            0
-        ]
-        context = sum(
-            int(group_kv(kv, group)[-window:].sum()) for group, window in enumerate(self.windows)
-        )
+        rows = np.asarray([token_ids], np.int32)
+        salt = np.array([text_salt(adapter)], np.uint64)
+        kv = self.kv(rows, salt)[0]
+        context = 0
+        for group, window in enumerate(self.windows):
+            read = group_kv(kv, group)[-window:]
+            context += int(read.sum())
         index = len(token_ids) - num_prompt
-        return self.allowed(self.pick(context & MASK, index, params.seed), params, stop_ids, index)
+        picked = self.pick(context & MASK, index, params.seed)
+        return self.allowed(
+            picked,
+            params,
+            stop_ids,
+            index,
+        )
 
     def complete(
         self,
@@ -124,7 +148,8 @@ class TokenModel:
         delivered: Sequence[int] = (),
     ) -> Completion:
         """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
-        context, tokens = _Context(self, text_salt(adapter)), [*prompt, *delivered]
+        context = _Context(self, text_salt(adapter))
+        tokens = [*prompt, *delivered]
         context.read(tokens)
         limit = (
             max_model_len
@@ -135,7 +160,10 @@ class TokenModel:
         while len(tokens) < limit:
             index = len(tokens) - len(prompt)
             token = self.allowed(
-                self.pick(context.total(), index, params.seed), params, stop_ids, index
+                self.pick(context.total(), index, params.seed),
+                params,
+                stop_ids,
+                index,
             )
             if token is None:
                 return Completion(output, FinishReason.ERROR, None)
@@ -147,11 +175,17 @@ class TokenModel:
         return Completion(output, FinishReason.LENGTH, None)
 
 
+def _odd_numbers(count: int) -> U64:
+    numbers = mix(np.arange(count, dtype=np.uint64))
+    return numbers | np.uint64(1)
+
+
 class _Context:
     """What the next sample of one sequence reads: `TokenModel.kv` in plain numbers, which the next token adds to."""
 
     def __init__(self, model: TokenModel, salt: int) -> None:
-        self._model, self._prefix = model, salt
+        self._model = model
+        self._prefix = salt
         self._kv: list[list[int]] = [[] for _ in model.windows]
 
     def read(self, token_ids: Sequence[int]) -> None:
@@ -159,15 +193,18 @@ class _Context:
         at = len(self._kv[0])
         weights = self._model.weights(at + len(token_ids))[at:].tolist()
         for token, weight in zip(token_ids, weights, strict=True):
-            self._prefix = (self._prefix + mix_int(token) * weight) & MASK
+            term = mix_int(token) * weight
+            self._prefix = (self._prefix + term) & MASK
             kv = mix_int(self._prefix)
             for group, kept in enumerate(self._kv):
                 kept.append(mix_int(kv + group) if group else kv)
 
     def total(self) -> int:
         """The sum of the K/V that is read, modulo 2⁶⁴."""
-        windows = zip(self._kv, self._model.windows, strict=True)
-        return sum(sum(kept[-window:]) for kept, window in windows) & MASK
+        total = 0
+        for kept, window in zip(self._kv, self._model.windows, strict=True):
+            total += sum(kept[-window:])
+        return total & MASK
 
 
 def group_kv(kv: U64, group: int) -> U64:

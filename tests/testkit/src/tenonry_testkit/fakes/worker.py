@@ -68,7 +68,7 @@ class FakeWorker(Worker):
         self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot go on
         self._rubbish = np.zeros(size, np.bool_)  # rows that run on contents that never came
         self._entered = np.zeros(size, np.int64)
-        self._told: dict[int, int] = {}
+        self._known_failures: dict[int, int] = {}  # handle → steps when its failure was reported
         self._connector: KVConnector | None = None
 
     def execute_dummy_batch(self) -> None:
@@ -115,7 +115,11 @@ class FakeWorker(Worker):
             self._connector = self._build_connector(self.context.kv_connector, kv_cache)
             self._connector.bind(self.store)
 
-    def _build_connector(self, chosen: Any, kv_cache: KVCacheConfig) -> KVConnector:
+    def _build_connector(
+        self,
+        chosen: Any,
+        kv_cache: KVCacheConfig,
+    ) -> KVConnector:
         """`chosen` is the plan's entry, or, in tests of one process, a connector that is built already."""
         if isinstance(chosen, KVConnector):
             return chosen
@@ -148,17 +152,16 @@ class FakeWorker(Worker):
             self._rubbish[new.row] = False
             self._entered[new.row] = self.steps
         inputs = self.state.apply(output)
-        self._rubbish[inputs.row] |= np.isin(
-            self.state.handle[inputs.row], np.array(failed, np.uint64)
-        )
-        result = (
-            self._compute(output, inputs)
-            if len(output.row)
-            else ModelRunnerOutput(step_id=output.step_id)
-        )
+        handles = self.state.handle[inputs.row]
+        failed_handles = np.array(failed, np.uint64)
+        self._rubbish[inputs.row] |= np.isin(handles, failed_handles)
+        result = ModelRunnerOutput(step_id=output.step_id)
+        if len(output.row):
+            result = self._compute(output, inputs)
         if self._connector is not None:
             self._connector.save(output.connector_metadata)
-        result.transfers_done, result.transfers_failed = done, failed
+        result.transfers_done = done
+        result.transfers_failed = failed
         self.steps += 1
         return result
 
@@ -173,22 +176,38 @@ class FakeWorker(Worker):
         done, failed = self._connector.poll()
         return list(done), list(failed)
 
-    def _compute(self, output: SchedulerOutput, inputs: StepInputs) -> ModelRunnerOutput:
-        token_ids = self.state.token_ids[inputs.row, : int(inputs.seq_lens.max())]
+    def _compute(
+        self,
+        output: SchedulerOutput,
+        inputs: StepInputs,
+    ) -> ModelRunnerOutput:
+        longest = int(inputs.seq_lens.max())
+        token_ids = self.state.token_ids[inputs.row, :longest]
         self._mark_failed(inputs)
         self._check_known(inputs, token_ids)
-        context = self._attend(inputs, self.model.kv(token_ids, self._salt[inputs.row]))
+        kv = self.model.kv(token_ids, self._salt[inputs.row])
+        context = self._attend(inputs, kv)
         rows, tokens = self._sample(inputs, context)
         self._remember(rows, tokens)
         failed_row = inputs.row[self._failure[inputs.row] > 0]
+        bad = self._bad(inputs) > 0
         return ModelRunnerOutput(
             step_id=output.step_id,
             row=rows,
             offsets=np.arange(len(rows) + 1, dtype=np.int32),
             token_ids=tokens,
-            logprobs=token_logprobs(rows, tokens, self._new_rows, self.model.vocab_size),
+            logprobs=token_logprobs(
+                rows,
+                tokens,
+                self._new_rows,
+                self.model.vocab_size,
+            ),
             prompt_logprobs=prompt_logprobs(
-                self.state, inputs, self._new_rows, self.model.vocab_size, self._bad(inputs) > 0
+                self.state,
+                inputs,
+                self._new_rows,
+                self.model.vocab_size,
+                bad,
             ),
             failed_row=failed_row,
             failed_code=self._failure[failed_row],
@@ -196,10 +215,16 @@ class FakeWorker(Worker):
 
     def _bad(self, inputs: StepInputs) -> NDArray[np.uint64]:
         """Per row: 0, or what it writes instead of K/V."""
-        lost = np.where(self._rubbish[inputs.row], LOST, np.uint64(0))
-        return np.where(self._failure[inputs.row] > 0, POISON, lost)
+        is_lost = self._rubbish[inputs.row]
+        has_failed = self._failure[inputs.row] > 0
+        lost = np.where(is_lost, LOST, np.uint64(0))
+        return np.where(has_failed, POISON, lost)
 
-    def _attend(self, inputs: StepInputs, kv: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    def _attend(
+        self,
+        inputs: StepInputs,
+        kv: NDArray[np.uint64],
+    ) -> NDArray[np.uint64]:
         """Write and read the cache, until nobody reads anything bad that was not known to be bad.
 
         Who reads a failed row's poison fails like it, as NaN would make it. That is nobody's fault while the scheduler
@@ -207,17 +232,25 @@ class FakeWorker(Worker):
         and computes rubbish.
         """
         while True:
-            reading = self.store.step(self.state, inputs, kv, self._bad(inputs))
+            reading = self.store.step(
+                self.state,
+                inputs,
+                kv,
+                self._bad(inputs),
+            )
             poisoned = np.flatnonzero(reading.poisoned_by != NOBODY).tolist()
             for i in poisoned:
-                self._poison(int(inputs.row[i]), int(reading.poisoned_by[i]))
+                row = int(inputs.row[i])
+                culprit = int(reading.poisoned_by[i])
+                self._poison(row, culprit)
             self._rubbish[inputs.row[reading.lost]] = True
             if not poisoned and not reading.lost.any():
                 return reading.context
 
     def _poison(self, row: int, culprit: int) -> None:
         handle = int(self.state.handle[row])
-        if culprit in self._told and self._entered[row] >= self._told[culprit]:
+        known_since = self._known_failures.get(culprit)
+        if known_since is not None and self._entered[row] >= known_since:
             raise FakeKVError(
                 f"row {row} (handle {handle}) got a block from the cache that handle {culprit} filled, though that "
                 "request is known to have failed"
@@ -227,18 +260,29 @@ class FakeWorker(Worker):
 
     def failure_was_told(self, handle: int) -> None:
         """The scheduler knows by now that this request failed: its blocks must not be given to others any more."""
-        self._told.setdefault(handle, self.steps)
+        self._known_failures.setdefault(handle, self.steps)
 
-    def _sample(self, inputs: StepInputs, context: NDArray[np.uint64]) -> tuple[I32, I32]:
-        rows, tokens = [], []
-        for i in np.flatnonzero(inputs.samples & (self._failure[inputs.row] == 0)).tolist():
+    def _sample(
+        self,
+        inputs: StepInputs,
+        context: NDArray[np.uint64],
+    ) -> tuple[I32, I32]:
+        rows = []
+        tokens = []
+        is_sound = self._failure[inputs.row] == 0
+        for i in np.flatnonzero(inputs.samples & is_sound).tolist():
             row = int(inputs.row[i])
             new = self._new_rows[row]
             if new is None:
                 raise FakeKVError(f"row {row} is scheduled, but was never sent")
             index = int(self.state.num_output[row]) - 1
             picked = self.model.pick(int(context[i]), index, new.sampling.seed)
-            token = self.model.allowed(picked, new.sampling, new.stop_token_ids, index)
+            token = self.model.allowed(
+                picked,
+                new.sampling,
+                new.stop_token_ids,
+                index,
+            )
             if token is None:
                 self._failure[row] = RowFailure.SAMPLING
                 continue
@@ -248,36 +292,38 @@ class FakeWorker(Worker):
 
     def _remember(self, rows: I32, tokens: I32) -> None:
         """Without feedback the worker forgets what it sampled, as the first stage of a pipeline never knew it."""
-        if len(rows):
-            self.state.record_sampled(
-                rows, tokens if self.options.feeds_back else np.full(len(rows), -1, np.int32)
-            )
+        if not len(rows):
+            return
+        if not self.options.feeds_back:
+            tokens = np.full(len(rows), -1, np.int32)
+        self.state.record_sampled(rows, tokens)
 
     # ------------------------------------------------------------------ checks
     def _check_next_tokens(self, output: SchedulerOutput) -> None:
         """A token that is sent must be the one that the worker has, if it has one."""
         entered = {new.row for new in output.new}
         for row, token in zip(output.row.tolist(), output.next_token.tolist(), strict=True):
-            mine = int(self.state.token_ids[row, self.state.num_computed[row]])
-            if (
-                row not in entered
-                and not self._failure[row]
-                and token >= 0
-                and mine not in {-1, token}
-            ):
+            if row in entered or self._failure[row] or token < 0:
+                continue
+            position = self.state.num_computed[row]
+            known = int(self.state.token_ids[row, position])
+            if known not in {-1, token}:
                 raise FakeKVError(
-                    f"row {row}: next_token is {token}, but the token at that position is {mine}"
+                    f"row {row}: next_token is {token}, but the token at that position is {known}"
                 )
 
     def _check_known(self, inputs: StepInputs, token_ids: I32) -> None:
-        inside = np.arange(token_ids.shape[1]) < inputs.seq_lens[:, None]
-        unknown = (token_ids < 0) & inside & (self._bad(inputs) == 0)[:, None]
-        if unknown.any():
-            i, position = (int(axis[0]) for axis in np.nonzero(unknown))
-            raise FakeKVError(
-                f"row {inputs.row[i]} computes position {position}, whose token neither the scheduler sent nor the "
-                "worker sampled"
-            )
+        positions = np.arange(token_ids.shape[1])
+        inside = positions < inputs.seq_lens[:, None]
+        is_good = self._bad(inputs) == 0
+        unknown = (token_ids < 0) & inside & is_good[:, None]
+        if not unknown.any():
+            return
+        i, position = (int(axis[0]) for axis in np.nonzero(unknown))
+        raise FakeKVError(
+            f"row {inputs.row[i]} computes position {position}, whose token neither the scheduler sent nor the worker "
+            "sampled"
+        )
 
     # ------------------------------------------------------------------ faults on order
     def _misbehave(self, output: SchedulerOutput) -> None:
@@ -291,13 +337,14 @@ class FakeWorker(Worker):
     def _mark_failed(self, inputs: StepInputs) -> None:
         options = self.options
         for row in inputs.row.tolist():
-            code = self.fail_handles.get(int(self.state.handle[row]))
+            handle = int(self.state.handle[row])
+            code = self.fail_handles.get(handle)
             if code is not None:
                 self._failure[row] = code
         if options.fail_row_token is not None:
-            self._failure[inputs.token_row[inputs.token_ids == options.fail_row_token]] = (
-                RowFailure.NUMERICAL
-            )
+            is_named = inputs.token_ids == options.fail_row_token
+            rows = inputs.token_row[is_named]
+            self._failure[rows] = RowFailure.NUMERICAL
         options.misbehave(inputs.token_ids)
 
     # ------------------------------------------------------------------ calls
