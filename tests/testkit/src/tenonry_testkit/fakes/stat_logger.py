@@ -1,4 +1,4 @@
-"""A stat logger that keeps all it hears, for tests of whoever feeds stat loggers. Any process."""
+"""A stat logger that keeps all records, for tests of code that feeds stat loggers. Any process."""
 
 from __future__ import annotations
 
