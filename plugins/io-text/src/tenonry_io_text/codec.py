@@ -1,4 +1,4 @@
-"""A loaded tokenizer behind one face: text to ids, ids to text, and streams of output tokens into text. Front end.
+"""A loaded tokenizer behind one interface: text to ids, ids to text, and streams of output tokens into text. Front end.
 
 Two kinds: tokenizers of the Rust library (nearly all models), and tokenizers that transformers implements in Python.
 """

@@ -26,7 +26,7 @@ class ContentForm(enum.Enum):
 
 
 def content_form(tree: nodes.Template) -> ContentForm:
-    """The form of content that the template of this syntax tree wants: it is told by a loop over the content."""
+    """The form of content that the template of this syntax tree wants: a loop over the content asks for parts."""
     names = {
         node.target.name
         for node in tree.find_all(nodes.Assign)

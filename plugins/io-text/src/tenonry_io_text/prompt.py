@@ -110,7 +110,7 @@ def checked_ids(values: Any, vocab_size: int) -> I32:
 
 
 def _odd_one(values: Any) -> str:
-    """The first entry that is no integer of a sane size, in words."""
+    """A description of the first entry that is no integer of 64 bits."""
     for value in values:
         if isinstance(value, bool) or not isinstance(value, int | np.integer):
             return f"{type(value).__name__} ({str(value)[:40]!r})"

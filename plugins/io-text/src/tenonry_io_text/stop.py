@@ -1,6 +1,6 @@
 """Stop strings over a stream of text, wherever the token borders fall. Front end, on the hot path of their requests.
 
-What is found does not depend on how the text was cut into tokens: the stop string that is complete first ends the
+The result does not depend on how the text was cut into tokens: the stop string that is complete first ends the
 output, and of several that end at the same character the longest, because it began first.
 """
 

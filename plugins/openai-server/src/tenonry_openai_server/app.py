@@ -1,4 +1,4 @@
-"""Puts the application together: layers, routes, error handlers. Imported once the port is ours; front end."""
+"""Builds the application: layers, routes, error handlers. Imported once the port is taken; front end."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def _handle_errors(api: FastAPI) -> None:
 
     def gone(request: Request, _: Exception) -> Response:
         logger.info("request %s: the client went away; aborted", request.scope.get(REQUEST_ID, ""))
-        return Response(status_code=499)  # nobody reads it
+        return Response(status_code=499)  # the connection is closed already
 
     api.add_exception_handler(404, unknown)
     api.add_exception_handler(405, not_allowed)

@@ -1,4 +1,4 @@
-"""Who may ask what: plain ASGI, deny by default, in front of every route, plugins' included. Front end.
+"""Access control: plain ASGI, deny by default, in front of every route, plugins' included. Front end.
 
 Decisions look at `scope["path"]`, never at an URL put together from headers. Without API keys there is nothing to
 check, except that a server on a local address answers only to local host names: otherwise any web page could reach it
@@ -22,7 +22,7 @@ TENANT = "tenonry.tenant"
 
 
 class KeyCheck:
-    """Lets a request through if it carries one of the keys, and notes the tenant: a prefix of the key's hash."""
+    """Admits a request that carries one of the keys, and notes the tenant: a prefix of the key's hash."""
 
     def __init__(self, app: ASGIApp, settings: ServerConfig) -> None:
         self.app = app

@@ -1,4 +1,4 @@
-"""Notices a client that goes away while its response is made, and ends the work at once. Front end."""
+"""Detects a client that disconnects while its response is made, and ends the work at once. Front end."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from starlette.types import Receive
 
 
 class Disconnected(Exception):
-    """The client is gone; nobody reads an answer."""
+    """The client has disconnected; no answer can be delivered."""
 
 
 class DisconnectWatch:
-    """`async with DisconnectWatch(receive):` cancels its body when the client goes away and raises Disconnected.
+    """`async with DisconnectWatch(receive):` cancels its body when the client disconnects, and raises Disconnected.
 
     The body of the request must have been read before. `stop()` ends the watch before the response is complete, after
     which servers report a disconnect that means nothing.

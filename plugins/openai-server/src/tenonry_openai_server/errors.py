@@ -1,4 +1,4 @@
-"""What a client is told when something fails: OpenAI's error shape, everywhere. Front end only.
+"""The answer to a client when something fails: OpenAI's error shape, everywhere. Front end only.
 
 Errors that are meant for the client (`RequestError`, `APIError`) keep their text. Of anything else the client gets a
 fixed sentence and the request id, and the log gets the cause: texts of unexpected exceptions may hold addresses.
@@ -67,7 +67,8 @@ class APIError(HTTPException):
         if retry_after_s is not None:
             merged["retry-after"] = str(max(1, math.ceil(retry_after_s)))
         super().__init__(status_code, clean(message), merged)
-        self.code, self.param = code, param
+        self.code = code
+        self.param = param
 
     def body(self) -> bytes:
         """OpenAI's shape as JSON."""
@@ -77,7 +78,7 @@ class APIError(HTTPException):
 
 
 def clean(message: str) -> str:
-    """A message fit for strangers: bounded, and without addresses."""
+    """A message that clients may see: bounded, and without memory addresses."""
     text = _ADDRESS.sub("", message)
     return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "…"
 
@@ -88,7 +89,7 @@ def bad_request(message: str, param: str | None = None, code: str = "invalid_req
 
 
 def as_api_error(error: Exception, request_id: str = "") -> APIError:
-    """What the client is told about `error`. Unexpected ones are logged here, with their traceback."""
+    """The answer to a client about `error`. Unexpected errors are logged here, with their traceback."""
     if isinstance(error, APIError):
         return error
     if isinstance(error, HTTPException):
@@ -109,7 +110,7 @@ def as_api_error(error: Exception, request_id: str = "") -> APIError:
 
 
 def _from_failure(error: Exception, request_id: str) -> APIError:
-    """Not the client's fault: the log gets the cause, the client a sentence."""
+    """A failure of the server: the log gets the cause, the client a fixed sentence."""
     note = f"; the server's log says more about request {request_id}" if request_id else ""
     if isinstance(error, EngineGenerateError):
         logger.error("request %s failed in the engine: %s", request_id, error)

@@ -1,4 +1,4 @@
-"""uvicorn, started from code on a socket that is already ours: no signal handlers, and bounds where it has none.
+"""uvicorn, started from code on a socket that listens already: no signal handlers, and bounds where it has none.
 
 httptools parses without limits on the size of a request's head or the time that it may take; the protocol below adds
 them, and answers what is no HTTP in OpenAI's error shape. In a flood, requests with bodies are parsed a few per turn of
@@ -44,7 +44,7 @@ HANG_UP_S = 1.0
 
 
 class UnframedCycle(RequestResponseCycle):
-    """The answer to HTTP/1.0, which knows no chunks: where no length is given, the end of the connection ends it."""
+    """The answer to HTTP/1.0, which has no chunks: without a length, the end of the connection ends it."""
 
     async def send(self, message: Any) -> None:
         self.expected_content_length = len(message.get("body", b""))
@@ -212,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def _hang_up(self) -> None:
-        """Close a little later: closing with bytes unread would take the answer back before the client sees it."""
+        """Close a little later: closing with bytes unread resets the connection before the client reads the answer."""
         self._ignoring = True
         if self.transport.can_write_eof():
             self.transport.write_eof()
@@ -239,7 +239,7 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class HTTPServer(uvicorn.Server):
-    """uvicorn's server; signals are handled by who starts it."""
+    """uvicorn's server, with accepts in bulk; the process that starts it handles signals."""
 
     _acceptors: Sequence[Acceptor] = ()
 

@@ -35,7 +35,7 @@ class BodyLimit:
         async def receive_bounded() -> MutableMapping[str, Any]:
             nonlocal received, complete
             if complete:
-                return await receive()  # waits for the client to go away, however long that takes
+                return await receive()  # waits for the client to disconnect, without a time limit
             message = await self._next_part(receive)
             received += len(message.get("body", b""))
             if received > self.max_bytes:

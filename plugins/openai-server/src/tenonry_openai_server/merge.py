@@ -15,9 +15,9 @@ Result = TypeVar("Result")
 async def start_in_turn(
     work: Iterable[Coroutine[Any, Any, Result]], tasks: list[asyncio.Task[Result]]
 ) -> None:
-    """Append a task for each, until one fails, and let whatever else waits have its turn in between.
+    """Append a task for each, until one fails, and yield to the event loop after each.
 
-    A prompt is tokenised when its task begins; a thousand of them at once would hold up all other requests for seconds.
+    A prompt is tokenised when its task begins; a thousand of them at once would delay all other requests for seconds.
     """
     for coroutine in work:
         task = asyncio.create_task(coroutine)

@@ -71,7 +71,7 @@ class EventStream(Response):
                 if data:
                     await send({"type": "http.response.body", "body": data, "more_body": True})
             data = self.write.close()
-        except Exception as error:  # noqa: BLE001  the status is out already: the stream says what happened
+        except Exception as error:  # noqa: BLE001  the status has been sent: the error is an event of the stream
             await self._fail(scope, error, watch)
             return
         watch.stop()

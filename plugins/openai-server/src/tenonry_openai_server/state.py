@@ -1,4 +1,4 @@
-"""What every request may ask: which phase the server is in, and the engine. Owned by the event loop; front end."""
+"""State that all requests share: the phase of the server, and the engine. Owned by the event loop; front end."""
 
 from __future__ import annotations
 

@@ -137,7 +137,7 @@ class ChunkWriter(ABC):
         )
 
     def _lead(self, index: int, output: RequestOutput) -> bytes:
-        """What comes before a completion's first text."""
+        """The events before a completion's first text."""
         return b""
 
     @abstractmethod

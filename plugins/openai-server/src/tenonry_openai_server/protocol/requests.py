@@ -135,7 +135,7 @@ class Part(BaseModel):
 
 
 class Function(BaseModel):
-    """What an earlier answer called."""
+    """The function that an earlier answer called."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 

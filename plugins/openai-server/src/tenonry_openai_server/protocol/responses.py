@@ -97,7 +97,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
 
 
 class ChatMessage(msgspec.Struct, kw_only=True):
-    """What the model said."""
+    """The answer of the model."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None

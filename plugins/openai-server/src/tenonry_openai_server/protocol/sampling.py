@@ -68,8 +68,8 @@ TokenIds = Annotated[list[TokenId], Field(fail_fast=True)]
 Scalars = Annotated[
     dict[str, Any] | None, PlainValidator(_scalars), WithJsonSchema({"type": ["object", "null"]})
 ]
-Word = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
-Words = Annotated[list[Word], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
+Text = Annotated[str, Field(min_length=1, max_length=limits.MAX_STOP_STRING_CHARS)]
+Texts = Annotated[list[Text], Field(max_length=limits.MAX_STOP_STRINGS, fail_fast=True)]
 
 
 class StreamOptions(BaseModel):
@@ -91,7 +91,7 @@ class SamplingBody(Body, ABC):
     min_p: Number | None = Field(None, ge=0, le=1)
     seed: int | None = Field(None, ge=-MAX_INT - 1, le=MAX_INT)
     min_tokens: int | None = Field(None, ge=0, le=limits.MAX_TOKENS)
-    stop: Word | Words | None = None
+    stop: Text | Texts | None = None
     stop_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_STOP_TOKEN_IDS)] = None
     ignore_eos: bool | None = None
     include_stop_str_in_output: bool | None = None
@@ -100,7 +100,7 @@ class SamplingBody(Body, ABC):
     frequency_penalty: Number | None = Field(None, ge=-2, le=2)
     repetition_penalty: Number | None = Field(None, ge=0.01, le=100)
     logit_bias: Annotated[dict[str, Number] | None, at_most(limits.MAX_LOGIT_BIAS)] = None
-    bad_words: Annotated[list[Word] | None, at_most(limits.MAX_BAD_WORDS)] = None
+    bad_words: Annotated[list[Text] | None, at_most(limits.MAX_BAD_WORDS)] = None
     allowed_token_ids: Annotated[TokenIds | None, at_most(limits.MAX_ALLOWED_TOKEN_IDS)] = None
     prompt_logprobs: int | None = Field(None, ge=0, le=limits.MAX_LOGPROBS)
     extra_args: Scalars = Field(

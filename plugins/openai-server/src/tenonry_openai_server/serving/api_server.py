@@ -45,10 +45,10 @@ def run_api_server(payload: Mapping[str, str]) -> int:
     )
     link.on_stop = http.stop
     try:
-        with signals(http, (STOP_SIGNAL,)) as start:  # what Ctrl-C means is the supervisor's affair
+        with signals(http, (STOP_SIGNAL,)) as start:  # the supervisor handles Ctrl-C
             http.start()
             return serve_until_stopped(
-                http, start, lambda config: _attach(config, link), lambda _: _hear_sigterm(http)
+                http, start, lambda config: _attach(config, link), lambda _: _handle_sigterm(http)
             )
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
@@ -58,8 +58,8 @@ def run_api_server(payload: Mapping[str, str]) -> int:
         link.close()
 
 
-def _hear_sigterm(http: HTTPThread) -> None:
-    """One server of several can be told to end, too; while it starts that is the supervisor's affair."""
+def _handle_sigterm(http: HTTPThread) -> None:
+    """Let SIGTERM stop this one server of several; during its start only the supervisor stops it."""
     signal.signal(signal.SIGTERM, lambda *_: http.request_stop())
 
 

@@ -1,7 +1,7 @@
 """Several API servers: the top process is a supervisor that owns the listening socket, the engines and the stat
 loggers, and serves no request itself.
 
-Its one loop hears of every end: of a server, an engine, the coordinator. Servers start while the engines load, and stop
+Its one loop receives the end of every server, engine and coordinator. Servers start while the engines load, and stop
 before them.
 """
 
@@ -41,15 +41,15 @@ logger = logging.getLogger("tenonry.server")
 MAX_RESTARTS = 3  # of one server, within RESTART_WINDOW_S
 RESTART_WINDOW_S = 60.0
 POLL_S = 1.0
-LEAVE_S = 0.5  # a signal that ended a server may be one to all, of which we hear later
+LEAVE_S = 0.5  # a signal that ended a server may be one to all, and reach this process later
 STOP_GRACE_S = (
     5.0  # after a drain, or instead of it: last responses are written, connections closed
 )
 
 
 def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket) -> int:
-    """Serve with `settings.api_server_count` processes until told to stop. Returns the exit status: 0 after a signal, 1
-    after a death that nobody asked for.
+    """Serve with `settings.api_server_count` processes until a signal. Returns the exit status: 0 after a signal, 1
+    after an unexpected death.
 
     Raises TenonryError when the engines or the servers cannot start.
     """
@@ -134,17 +134,17 @@ class TopProcess:
             "settings": self._settings.model_dump_json(),
             "attachment": msgspec.json.encode(self.hub.attachment(index)).decode(),
             "socket": str(fd),
-            # one answers probes while the engines load; nobody is to meet one that is not ready beside others that are
+            # one answers probes while the engines load; beside servers that are ready, a server opens when it is, too
             "opens": "at once" if index == 1 and index in self._waiting else "when ready",
         }
         name = f"api-server {index}"
-        self._processes.stop_some([name])  # forgets the one before
+        self._processes.stop_some([name])  # forgets its predecessor
         self._children[index] = self._processes.start(
             name, ROLE, payload, pass_fds=(fd,), removes=self._folder.path
         )
 
     def interrupt_start(self, start: Start) -> None:
-        """A server ended while the engines load: they need not."""
+        """A server ended while the engines load: stop loading them."""
         if start.is_underway and not self.is_stopping:
             self.is_stopping = True
             self.is_interrupted = True
@@ -161,17 +161,16 @@ class TopProcess:
             loop.call_soon_threadsafe(self._take_exits)
 
     def explain(self, name: str, pid: int, code: int) -> str:
-        """An end in words: who, how, and what it said last."""
-        words = (
-            self.hub.last_error(_index(name))
-            if self._loop is None
-            else self.hub.detach(_index(name))
-        )
-        return f"{name} (pid {pid}) ended with {describe_exit(code)}" + f": {words}" * bool(words)
+        """The message about an end: the process, its exit, and its last error."""
+        index = _index(name)
+        is_serving = self._loop is not None
+        last_error = self.hub.detach(index) if is_serving else self.hub.last_error(index)
+        message = f"{name} (pid {pid}) ended with {describe_exit(code)}"
+        return f"{message}: {last_error}" if last_error else message
 
     # ------------------------------------------------------------------ the loop
     async def serve(self) -> int:
-        """Until everything has ended. Returns the exit status. Raises LaunchError for a server that never served."""
+        """Serve until all have ended. Returns the exit status. Raises LaunchError for a server that never served."""
         self._changed = asyncio.Event()
         self._loop = asyncio.get_running_loop()
         self.hub.listen(self._loop)
@@ -201,7 +200,7 @@ class TopProcess:
             logger.info("api-server %d serves again", index)
 
     def _look(self) -> None:
-        """No end should have been missed; if one was, it is found here."""
+        """Find ends that were not reported."""
         for child in self._children.values():
             if (code := child.exit_code) is not None:
                 self._exits.put((child.name, child.pid, code))
@@ -226,21 +225,21 @@ class TopProcess:
         self._changed.set()
 
     def _left(self, index: int, what: str) -> None:
-        """A server ended in good order; nobody asked for that if we still serve."""
+        """A server ended with status 0, which is unexpected while this process still serves."""
         self._leaving.discard(index)
         if not self.is_stopping:
             self._died(index, what, 0)
         self._changed.set()
 
     def _ended(self, what: str, code: int) -> None:
-        """As it was told to, or else."""
-        if code not in {0, -STOP_SIGNAL}:  # the latter means that it had hardly begun
+        """A server ended after a stop was requested. The stop signal ends one that had hardly begun."""
+        if code not in {0, -STOP_SIGNAL}:
             self._status = 1
             if self.hub.dead is None:
                 logger.error("%s", what)
 
     def _died(self, index: int, what: str, code: int) -> None:
-        """Nobody asked for it."""
+        """A server ended unexpectedly: restart it, or stop everything."""
         if index in self._waiting:
             self._start_error = LaunchError(what)
             self._fail(None)
@@ -267,16 +266,19 @@ class TopProcess:
 
     def _engine_died(self, _reason: str) -> None:
         if self.hub.dead is not None and not self.is_stopping:
-            self._fail(self.hub.dead, tell=False)  # the servers know, tell their clients, and end
+            self._fail(
+                self.hub.dead, stop_servers=False
+            )  # they know of it, answer their clients and end
 
     # ------------------------------------------------------------------ stop
-    def _fail(self, cause: str | None, *, tell: bool = True) -> None:
-        """Everything ends, because of a death that nobody asked for."""
+    def _fail(self, cause: str | None, *, stop_servers: bool = True) -> None:
+        """Stop everything because of an unexpected death."""
         if cause is not None:
             logger.critical("stopping: %s", cause)
-        self.is_stopping, self._status = True, 1
+        self.is_stopping = True
+        self._status = 1
         self._deadline = time.monotonic() + STOP_GRACE_S
-        if tell:
+        if stop_servers:
             self._stop_servers(abort=True)
 
     def request_stop(self) -> None:
@@ -295,9 +297,9 @@ class TopProcess:
         self._changed.set()
 
     def _stop_servers(self, *, abort: bool) -> None:
-        told = self.hub.stop_servers(abort=abort)
+        connected = self.hub.stop_servers(abort=abort)
         for index, child in self._children.items():
-            if index not in told:  # it still starts
+            if index not in connected:  # it still starts
                 child.process.send_signal(STOP_SIGNAL)
 
     def close(self) -> None:

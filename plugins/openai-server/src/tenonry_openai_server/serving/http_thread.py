@@ -19,16 +19,14 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.server")
 
 HEALTH_POLL_S = 0.2
-DEAD_LINGER_S = (
-    0.5  # new requests and probes learn of a death this long; waiting ones are answered first
-)
+DEAD_LINGER_S = 0.5  # after a death, new requests and probes are answered for so long
 FLUSH_S = 1.0  # for the last bytes of responses whose requests have ended
 
 
 class HTTPThread:
     """Answers HTTP from `start()` on, or from `attach()`.
 
-    Methods are called from the main thread, but for those that start with `_`.
+    Public methods are called from the main thread.
     """
 
     def __init__(
@@ -39,7 +37,7 @@ class HTTPThread:
         is_shared: bool = False,
         opens_when_ready: bool = False,
     ) -> None:
-        """`is_shared`: others listen on this socket, too. `opens_when_ready`: they answer until this one can."""
+        """`is_shared`: other processes listen on this socket, too. `opens_when_ready`: answer from `attach()` on."""
         self.state = state
         self.sock = sock
         self._is_shared = is_shared
@@ -59,7 +57,7 @@ class HTTPThread:
         self._opened: asyncio.Event
 
     def start(self) -> None:
-        """Return once requests are answered. Raises what keeps the server from it."""
+        """Return once requests are answered. Raises what prevents it."""
         self._thread.start()
         self._up.wait()
         if self._error is not None:
@@ -75,12 +73,12 @@ class HTTPThread:
         self._call(self._stop)
 
     def stop(self, abort: bool) -> None:
-        """The same, said by someone who knows which of the two it means."""
+        """Finish what runs, or abort it."""
         self.is_stopping = True
         self._call(self._abort if abort else self._stopping.set)
 
     def wait(self, poll_s: float) -> int:
-        """Wait for the end, waking every `poll_s` seconds for signals. Returns the exit status."""
+        """Wait until the server has ended, waking every `poll_s` seconds for signals. Returns the exit status."""
         while not self._over.wait(poll_s):
             pass
         if self._error is not None:
@@ -88,7 +86,7 @@ class HTTPThread:
         return self._status
 
     def close(self) -> None:
-        """End the thread, whatever it does."""
+        """End the thread, at once."""
         self._call(self._abort)
         self._thread.join()
         self.sock.close()
@@ -101,7 +99,7 @@ class HTTPThread:
             return
         try:
             loop.call_soon_threadsafe(function)  # type: ignore[arg-type]
-        except RuntimeError:  # the loop has ended, and with it all that could be asked of it
+        except RuntimeError:  # the loop has ended
             logger.debug("the event loop has ended already")
 
     def _run(self) -> None:
@@ -110,7 +108,7 @@ class HTTPThread:
         try:
             with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
                 runner.run(self._main())
-        except BaseException as error:  # noqa: BLE001  handed over to the main thread, which raises it
+        except BaseException as error:  # noqa: BLE001  the main thread raises it
             self._error = error
         finally:
             self._loop = None
@@ -165,7 +163,7 @@ class HTTPThread:
         self._aborting.set()
 
     async def _watch(self) -> int:
-        """Until a stop is asked for, or the engine dies. Returns the exit status."""
+        """Wait until a stop is requested or the engine dies, then end. Returns the exit status."""
         while not self._stopping.is_set():
             if self.state.phase is Phase.READY and self.state.engine.errored:
                 return await self._on_engine_dead()
@@ -176,7 +174,7 @@ class HTTPThread:
         return await self._drain(self.state.engine) if started else 0
 
     async def _drain(self, engine: AsyncLLM) -> int:
-        """Finish what runs, within the time there is; abort the rest. Refusing new requests has begun already."""
+        """Finish what runs within `shutdown_timeout`; abort the rest. New requests are refused already."""
         timeout_s = self.state.config.shutdown_timeout
         if not self._aborting.is_set():
             logger.info(
@@ -200,7 +198,7 @@ class HTTPThread:
         return 1 if engine.errored else 0
 
     async def _on_engine_dead(self) -> int:
-        """The engine is dead: waiting clients are told, then the server ends."""
+        """Answer waiting clients with an error, then end."""
         logger.critical("the engine has died; stopping")
         self.state.phase = Phase.DEAD
         await _wait(self._aborting, DEAD_LINGER_S)
@@ -208,12 +206,12 @@ class HTTPThread:
         return 1
 
     async def _flush(self) -> None:
-        """Give responses whose requests have ended the time to be written."""
+        """Wait until responses whose requests have ended are written."""
         await _wait(self.state.idle, FLUSH_S)
 
 
 async def _wait(event: asyncio.Event, seconds: float) -> None:
-    """Until the event is set, but no longer."""
+    """Wait until the event is set, at most `seconds`."""
     try:
         async with asyncio.timeout(seconds):
             await event.wait()

@@ -30,15 +30,15 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.server")
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-POLL_S = 0.5  # a signal may reach another thread; the main thread looks up at least this often
+POLL_S = 0.5  # a signal may reach another thread; the main thread wakes at least this often
 
 
 class StopStart(BaseException):
-    """A signal came while the engines were starting. No Exception, so that nobody mistakes it for a failure."""
+    """A signal came while the engines were starting. No Exception, so that no handler takes it for a failure."""
 
 
 class Start:
-    """Whether the engines are starting. No `threading.Event`: a signal's handler that interrupts whoever holds its lock
+    """Whether the engines are starting. No `threading.Event`: a signal handler that interrupts the holder of its lock
     would wait for it for ever.
     """
 
@@ -54,7 +54,7 @@ def serve(
     sock: socket.socket,
     make_engine: Callable[[EngineConfig], AsyncLLM] | None = None,
 ) -> int:
-    """Serve until told to stop. Returns the exit status: 0 after a signal, 1 after the engine died.
+    """Serve until a signal. Returns the exit status: 0 after a signal, 1 after the engine died.
 
     Raises TenonryError when the engines cannot start or the server is set up wrongly.
     """
@@ -75,7 +75,7 @@ def serve_until_stopped(
     make_engine: Callable[[EngineConfig], AsyncLLM],
     on_ready: Callable[[AsyncLLM], None] | None = None,
 ) -> int:
-    """Load the engine behind a http that is open already, and serve; as `serve`, from there on."""
+    """Load the engine while the HTTP thread answers already, then serve; returns and raises as `serve`."""
     engine: Any = None
     try:
         start.is_underway = True
@@ -106,7 +106,7 @@ def _make_engine(config: EngineConfig) -> AsyncLLM:
 
 
 class Stoppable(Protocol):
-    """What signals stop."""
+    """Can be stopped by signals."""
 
     is_stopping: bool
 
@@ -116,21 +116,17 @@ class Stoppable(Protocol):
 
 @contextmanager
 def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iterator[Start]:
-    """Signals stop the process; while the yielded start is underway, they stop that. When it is left, the process ends,
-    and they mean nothing any more.
-    """
+    """Signals stop the process, or the yielded start while it is underway. Ignored afterwards: the process ends."""
     start = Start()
 
     def stop(number: int, _frame: FrameType | None) -> None:
         if number == signal.SIGHUP and top.is_stopping:
-            return  # a terminal that closes may be told of more than once, by its shell and by the system
+            return  # a terminal that closes may send it twice, through its shell and through the system
         if not start.is_underway:
             top.request_stop()
             return
-        start.is_underway = False  # another one must not interrupt what tidies up after this one
-        top.is_stopping = (
-            True  # for the case that the exception meets code that may not raise, and is lost
-        )
+        start.is_underway = False  # a second signal must not interrupt the clean-up after the first
+        top.is_stopping = True  # the exception is lost if it is raised in code that may not raise
         raise StopStart
 
     wanted = [
@@ -138,7 +134,7 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
         for number in numbers
         if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
     ]
-    for number in wanted:  # but who said `nohup` has decided about SIGHUP
+    for number in wanted:  # without SIGHUP where `nohup` ignores it
         signal.signal(number, stop)
     try:
         yield start
@@ -148,7 +144,7 @@ def signals(top: Stoppable, numbers: Sequence[signal.Signals] = SIGNALS) -> Iter
 
 
 def announce(info: EngineInfo, settings: ServerConfig) -> None:
-    """One line: where, and which plugins are in use."""
+    """Write one line: the URL, the model, and the plugins in use."""
     parts = [f"{plugin.kind} {plugin.name} {plugin.version}".rstrip() for plugin in info.plugins]
     plugins = ", ".join(parts) or "none"
     sys.stdout.write(

@@ -1,4 +1,4 @@
-"""Takes the listening socket before anything slow starts, and says who has it if it is taken. Light; front end."""
+"""Takes the listening socket before anything slow starts, or names the process that has it. Light; front end."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def _why(error: OSError, host: str, port: int) -> str:
 
 
 def owner_of(port: int) -> str:
-    """Words for the process that listens on a TCP port, or nothing where that cannot be seen."""
+    """The part of a message that names the process listening on a TCP port; empty where that cannot be seen."""
     import psutil
 
     try:
@@ -88,7 +88,7 @@ def _listen_unix(path: str, backlog: int) -> socket.socket:
 
 
 def _remove_stale(path: str) -> None:
-    """Remove a socket that nobody listens on any more; refuse one that is in use, and anything that is no socket."""
+    """Remove a socket without a listener. Raises ConfigError for one that is in use, and for what is no socket."""
     try:
         mode = Path(path).stat().st_mode
     except OSError:
