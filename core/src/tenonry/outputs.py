@@ -1,4 +1,4 @@
-"""What users get back: the outputs of a request, complete or as far as the stream has come. Front end only."""
+"""The outputs of a request as users get them, complete or so far. Front end only."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Logprob(msgspec.Struct, frozen=True):
 class CompletionOutput(msgspec.Struct):
     """One of the `n` completions of a request.
 
-    `text` and `token_ids` hold all so far or only what is new, as `SamplingParams.output_kind` says. `finish_reason`
+    `text` and `token_ids` hold all so far or only the new part, by `SamplingParams.output_kind`. `finish_reason`
     is None while it runs, then "stop", "length", "abort" or "error"; `stop_reason` the stop string or token id.
     """
 

@@ -121,7 +121,7 @@ class TestShutdown:
 class TestCollection:
     """AF-4: the output handler does not keep a front end alive."""
 
-    def test_a_front_end_that_nobody_holds_takes_its_engine_along(self, fake_model_site):
+    def test_a_front_end_without_references_ends_its_engine(self, fake_model_site):
         async def main() -> int:
             engine = AsyncLLM(served_config())
             await collect(engine, [1], params(), "r")
@@ -176,7 +176,7 @@ print(*engine.engine_pids.values(), flush=True)
         assert "Traceback" not in err
         assert "Exception ignored" not in err
 
-    def test_a_front_end_that_is_killed_takes_its_engine_along(self, fake_model_site):
+    def test_a_front_end_that_is_killed_ends_its_engine(self, fake_model_site):
         """Fault 12: within five seconds."""
         with self.script(fake_model_site.folder, "pass", "import time; time.sleep(60)") as script:
             assert script.stdout is not None

@@ -128,7 +128,7 @@ class TestStart:
     def test_an_engine_that_never_connects_is_stopped(self, fake_model_site, monkeypatch):
         """Q13: it is ready, and yet nothing can be sent to it."""
         monkeypatch.setattr(engines, "CONNECT_TIMEOUT_S", 0.05)
-        monkeypatch.setattr(CoreClient, "unheard", lambda _: {0})
+        monkeypatch.setattr(CoreClient, "unconnected", lambda _: {0})
         with pytest.raises(
             LaunchError, match=r"engines \[0\] are ready but did not connect their sockets"
         ):
@@ -144,7 +144,7 @@ class TestStart:
             self.start(plugins={"allow": ["fake-model", "late"]})
         assert psutil.Process().children() == []
 
-    def test_plugins_in_use_are_told_in_one_line(self, fake_model_site, caplog):
+    def test_plugins_in_use_are_logged_in_one_line(self, fake_model_site, caplog):
         with caplog.at_level(logging.INFO):
             engine = self.start()
         engine.shutdown()

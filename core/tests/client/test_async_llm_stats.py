@@ -24,28 +24,28 @@ class Tracer(RecordingStatLogger):
 class TestStatLoggers:
     """AF-2, AF-22, SL-1, US-1."""
 
-    def test_they_hear_of_the_engine_its_steps_and_its_requests(self, serve):
-        heard = Tracer(StatLoggerContext(served_config()))
-        served = serve(observers={"mine": heard}, worker=QUICK)
-        assert served.engine.stat_loggers == {"mine": heard}
+    def test_they_get_the_engine_its_steps_and_its_requests(self, serve):
+        observer = Tracer(StatLoggerContext(served_config()))
+        served = serve(observers={"mine": observer}, worker=QUICK)
+        assert served.engine.stat_loggers == {"mine": observer}
 
         async def main() -> None:
             assert await served.engine.is_tracing_enabled() is True
             fields = {"tags": {"tenant": "acme"}, "trace_headers": {"traceparent": "00-1-2-01"}}
             await collect(served.engine, [1, 2], params(max_tokens=20), "r", **fields)
             while not any(
-                record.iteration and record.iteration.finished for record in heard.records
+                record.iteration and record.iteration.finished for record in observer.records
             ):
-                await served.engine.reset_prefix_cache()  # the observer hears a little later
+                await served.engine.reset_prefix_cache()  # the observer gets it a little later
 
         served.run(main())
         served.engine.shutdown()
-        (info,) = heard.infos
+        (info,) = observer.infos
         assert info.usage is not None
         assert info == served.engine.info
-        assert sum(record.iteration.num_generation_tokens for record in heard.records) == 20
-        assert any(record.scheduler.num_running == 1 for record in heard.records)
-        (finished,) = [each for record in heard.records for each in record.iteration.finished]
+        assert sum(record.iteration.num_generation_tokens for record in observer.records) == 20
+        assert any(record.scheduler.num_running == 1 for record in observer.records)
+        (finished,) = [each for record in observer.records for each in record.iteration.finished]
         assert (finished.request_id, finished.num_prompt_tokens, finished.tags) == (
             "r",
             2,
@@ -53,19 +53,19 @@ class TestStatLoggers:
         )
         assert finished.trace_headers == {"traceparent": "00-1-2-01"}
         assert abs(finished.start_time - time.time()) < 3600  # the time of day
-        assert heard.calls[-2:] == ["log", "shutdown"]
+        assert observer.calls[-2:] == ["log", "shutdown"]
 
-    def test_whoever_brings_one_hears_something_even_without_log_stats(self, serve):
-        heard = RecordingStatLogger(StatLoggerContext(served_config()))
-        served = serve(observers={"mine": heard}, log_stats=False)
+    def test_one_given_by_the_caller_gets_records_even_without_log_stats(self, serve):
+        observer = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(observers={"mine": observer}, log_stats=False)
         served.run(collect(served.engine, [1], params(), "r"))
         served.run(served.engine.reset_prefix_cache())
         served.engine.shutdown()
-        assert heard.records
+        assert observer.records
 
-    def test_rejections_and_sleep_are_told(self, serve, monkeypatch):
-        heard = RecordingStatLogger(StatLoggerContext(served_config()))
-        served = serve(observers={"mine": heard})
+    def test_rejections_and_sleep_are_recorded(self, serve, monkeypatch):
+        observer = RecordingStatLogger(StatLoggerContext(served_config()))
+        served = serve(observers={"mine": observer})
 
         async def main() -> None:
             with pytest.raises(RequestError):
@@ -81,13 +81,13 @@ class TestStatLoggers:
 
         served.run(main())
         served.engine.shutdown()
-        assert heard.rejections == ["invalid", "queue_full", "draining"]
-        assert heard.sleeps == [(True, 2), (False, 0)]
+        assert observer.rejections == ["invalid", "queue_full", "draining"]
+        assert observer.sleeps == [(True, 2), (False, 0)]
 
     def test_those_of_the_configuration_are_built_by_name(self, serve):
         served = serve(stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"])
         served.run(collect(served.engine, [1], params(), "r"))
         served.engine.shutdown()
-        (heard,) = served.engine.stat_loggers.values()
-        assert isinstance(heard, RecordingStatLogger)
-        assert heard.records
+        (observer,) = served.engine.stat_loggers.values()
+        assert isinstance(observer, RecordingStatLogger)
+        assert observer.records

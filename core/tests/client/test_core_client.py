@@ -20,14 +20,14 @@ def test_a_second_front_end_in_one_process_is_its_own_world(serve):
 
 
 def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
-    """What arrives on the output socket from anybody else is dropped and counted (fault 21)."""
+    """What arrives on the output socket from any other sender is dropped and counted (fault 21)."""
     served = serve()
     client = served.engine._client
     frames = [[b""], [b"\xc1"], [b"x"] * 5, [client._encoder.encode([1, 2])[0]]]
     run = RunDirectory()
     _, address = client.bind(
         run.address(), run.address()
-    )  # the engine's own is gone: nobody else is to find it
+    )  # its own address is private to the engine
 
     async def receive_all() -> None:
         served.engine.listen()

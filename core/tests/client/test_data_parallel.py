@@ -97,7 +97,7 @@ class TestDeath:
             assert "SIGKILL" in str(error)
         assert after == tokens([9], params())
         assert not served.engine.errored
-        served.engine.shutdown()  # the logger has heard everything then
+        served.engine.shutdown()  # the logger has everything then
         ended = [
             one
             for record in logger.records
@@ -231,7 +231,7 @@ class TestLockstep:
             served.run(many(served, 1))
 
     def test_a_coordinator_that_ends_while_they_start_ends_the_start(self, serve, monkeypatch):
-        """HS-13: nobody could wake them, or tell them when to pause."""
+        """HS-13: without it they could neither wake nor pause."""
         start = EngineFleet._start_coordinator
 
         def doomed(fleet: EngineFleet) -> Any:

@@ -70,7 +70,7 @@ class TestDeath:
                 served.run(refused)
         assert caplog.text.count("the engine died: engine 0") == 1
 
-    def test_calls_and_held_requests_hear_of_it(self, serve):
+    def test_calls_and_held_requests_fail(self, serve):
         served = serve(worker=SLOW)
 
         async def main() -> None:
@@ -88,7 +88,7 @@ class TestDeath:
 
         served.run(main())
 
-    def test_whoever_waits_for_requests_to_end_hears_of_it(self, serve):
+    def test_a_wait_for_requests_to_drain_fails(self, serve):
         served = serve(worker=SLOW)
 
         async def main() -> None:
@@ -131,7 +131,7 @@ class TestDeath:
 
         assert served.run(main()) == tokens([1], params())
 
-    def test_before_anybody_asked_for_anything(self, serve):
+    def test_before_the_first_request(self, serve):
         served = serve()
         os.kill(served.pid, signal.SIGKILL)
         eventually(lambda: served.engine.errored)
@@ -161,8 +161,8 @@ class TestDeath:
         with pytest.raises(EngineDeadError, match="ended with exit code 77"):
             served.run(collect(served.engine, [7], params(), "r"))
 
-    def test_an_engine_that_was_told_to_stop_finishes_what_runs_first(self, serve):
-        """The last words of an engine that drained come before the news of its end."""
+    def test_an_engine_that_gets_a_stop_signal_finishes_what_runs_first(self, serve):
+        """The last outputs of an engine that drained are read before its streams fail."""
         served = serve(worker=SLOW)
 
         async def main() -> None:
@@ -183,7 +183,7 @@ class TestDeath:
         assert "exit code 0" in str(served.engine.dead_error)
 
     def test_an_error_of_the_output_handler_ends_every_request(self, serve, monkeypatch):
-        """AF-5: nobody is left waiting."""
+        """AF-5: no caller is left waiting."""
         served = serve(worker=SLOW)
 
         def broken(outputs: Any) -> None:

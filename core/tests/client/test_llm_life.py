@@ -127,14 +127,14 @@ class TestTheRest:
                 llm.chat([{"role": "user", "content": "hi"}])
             assert ids(llm.generate([[1]], GREEDY)) == [tokens([1], GREEDY)]
 
-    def test_stat_loggers_hear_everything(self, make_llm):
+    def test_stat_loggers_get_everything(self, make_llm):
         llm = make_llm(stat_loggers=["tenonry_testkit.fakes:RecordingStatLogger"], log_stats=False)
         llm.generate([[1], [2, 3]], GREEDY, tags={"a": 1.0})
         llm.shutdown()
-        (heard,) = llm._stats.loggers.values()
-        assert isinstance(heard, RecordingStatLogger)
-        assert heard.infos == [llm.info]
-        finished = [each for record in heard.records for each in record.iteration.finished]
+        (observer,) = llm._stats.loggers.values()
+        assert isinstance(observer, RecordingStatLogger)
+        assert observer.infos == [llm.info]
+        finished = [each for record in observer.records for each in record.iteration.finished]
         assert sorted(each.num_prompt_tokens for each in finished) == [1, 2]
-        assert sum(record.iteration.num_generation_tokens for record in heard.records) == 16
-        assert any(record.scheduler for record in heard.records)
+        assert sum(record.iteration.num_generation_tokens for record in observer.records) == 16
+        assert any(record.scheduler for record in observer.records)

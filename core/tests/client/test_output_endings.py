@@ -25,7 +25,7 @@ from tenonry_testkit.kernel.output_frames import (
 
 
 class TestEndings:
-    def test_a_stop_string_ends_the_request_and_the_engine_is_told(self):
+    def test_a_stop_string_ends_the_request_here_and_in_the_engine(self):
         """AF-5."""
         front = EnginelessFrontEnd()
         stream = front.open(stop=["END"])
@@ -74,7 +74,7 @@ class TestEndings:
         front.receive({}, [end(1, FinishReason.ERROR)])
         assert "the engine gave no reason" in str(take(stream).error)
 
-    def test_news_of_unknown_requests_is_ignored(self):
+    def test_outputs_of_unknown_requests_are_ignored(self):
         front = EnginelessFrontEnd()
         assert (
             front.receive({77: "x", 78: "yz"}, [end(79)], scheduled=[ScheduledOutput(80, 0.0, 0)])
@@ -162,7 +162,7 @@ class TestAbort:
 
 
 class BrokenIO(ByteIOProcessor):
-    """Fails where it is told to."""
+    """Fails in the call named by `fails`."""
 
     fails = ""
 

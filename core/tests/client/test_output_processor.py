@@ -55,7 +55,7 @@ class TestText:
         front.receive({1: [7, 8]}, [end(1)])
         assert (take_first(stream).text, stream.prompt) == ("", None)
 
-    def test_nobody_detokenises_what_nobody_wants(self):
+    def test_nothing_is_detokenised_without_need(self):
         front = EnginelessFrontEnd()
         stream = front.open(detokenize=False)
         front.receive({1: "x"}, [end(1)])

@@ -40,7 +40,7 @@ def expected(count: int) -> list[list[int]]:
 
 class TestScale:
     def test_up_and_down_under_load_loses_nothing(self, serve):
-        """One engine, three, two; every request is answered and the logger hears of every engine (Q11)."""
+        """One engine, three, two; every request is answered and the logger gets records of every engine (Q11)."""
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(observers={"rec": logger})
 
@@ -79,13 +79,13 @@ class TestScale:
         eventually(lambda: {record.engine_index for record in logger.records} == {0, 1, 2})
         assert [info.engine_indexes for info in logger.infos] == [(0,), (0, 1, 2), (0, 1)]
 
-    def test_who_joins_is_started_here(self, serve):
+    def test_an_engine_that_joins_is_started_here(self, serve):
         """`data_parallel_size_local` shares out the engines of the start; other nodes start none of later ones."""
         served = serve(data_parallel_size_local=1, start_timeout=10)
         served.run(served.engine.scale(3))
         assert sorted(served.engine.engine_pids) == ["engine 0", "engine 1", "engine 2"]
 
-    def test_who_joins_learns_how_many_they_are(self, serve):
+    def test_an_engine_that_joins_learns_how_many_they_are(self, serve):
         """HS-8: the handshake says so, whatever the configuration was at the start."""
         served = serve()
         served.run(served.engine.scale(3))
@@ -177,7 +177,7 @@ class TestScale:
 
     @pytest.mark.parametrize("how", ["at once", "before they connect", "from a thread"])
     def test_a_shutdown_meanwhile_ends_it_in_words(self, serve, monkeypatch, how):
-        """Nobody closes a socket that the start still reads, and nothing that it started stays."""
+        """No socket is closed that the start still reads, and nothing that it started stays."""
         served = serve()
         engine, join = served.engine, served.engine._engines._join
 
@@ -224,7 +224,7 @@ class TestScale:
         served.runner.close()
         assert set(threading.enumerate()) <= before
 
-    def test_a_shrink_that_nobody_waits_for_is_one_all_the_same(self, serve):
+    def test_a_shrink_whose_caller_is_cancelled_is_completed(self, serve):
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         served = serve(data_parallel_size=2, observers={"rec": logger})
         engine = served.engine

@@ -1,4 +1,4 @@
-"""A front end over engines that somebody else owns: it starts none, is told of their ends, and leaves them running."""
+"""A front end over engines that it does not own: it starts none, notices when they die, and leaves them running."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_it_serves_and_leaves_them_to_their_owner(lent):
     assert list(lent.owned.pids()) == ["engine 0"]
 
 
-def test_it_hears_of_their_ends(lent):
+def test_its_streams_fail_when_they_die(lent):
     engine = AsyncLLM(served_config(), engines=lent)
 
     async def main() -> None:

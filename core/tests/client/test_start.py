@@ -30,14 +30,14 @@ def info(*, context: str = "library", **settings: Any) -> Any:
 
 def test_facts_of_several_engines():
     """HS-16."""
-    told = info(served_model_name="mine")
-    assert (told.model, told.served_model_name, told.max_model_len, told.block_size) == (
+    known = info(served_model_name="mine")
+    assert (known.model, known.served_model_name, known.max_model_len, known.block_size) == (
         "m",
         "mine",
         90,
         16,
     )
-    assert (told.num_gpu_blocks, told.engine_indexes) == (24, (1, 3))
+    assert (known.num_gpu_blocks, known.engine_indexes) == (24, (1, 3))
     assert info().served_model_name == "m"
 
 

@@ -29,7 +29,7 @@ INFO = EngineInfo(
 )
 
 
-class Moody(RecordingStatLogger):
+class ActingStatLogger(RecordingStatLogger):
     """Does in `record` what the test says."""
 
     def __init__(self, act: Any = None) -> None:
@@ -72,18 +72,18 @@ def manage() -> Iterator[Any]:
 class TestDelivery:
     def test_everything_in_order_from_one_thread(self, manage):
         threads = set()
-        heard = Moody(lambda _: threads.add(threading.current_thread()))
-        manager = manage(heard=heard)
+        observer = ActingStatLogger(lambda _: threads.add(threading.current_thread()))
+        manager = manage(observer=observer)
         for i in range(100):
             manager.record(record(i))
         manager.shutdown()
-        assert [each.engine_index for each in heard.records] == list(range(100))
-        assert heard.calls == ["log_engine_initialized", *["record"] * 100, "log", "shutdown"]
+        assert [each.engine_index for each in observer.records] == list(range(100))
+        assert observer.calls == ["log_engine_initialized", *["record"] * 100, "log", "shutdown"]
         assert len(threads) == 1
         assert threading.main_thread() not in threads
 
-    def test_each_logger_hears_each_record(self, manage):
-        one, two = Moody(), Moody()
+    def test_each_logger_gets_each_record(self, manage):
+        one, two = ActingStatLogger(), ActingStatLogger()
         manager = manage(one=one, two=two)
         manager.record(record())
         manager.shutdown()
@@ -91,13 +91,13 @@ class TestDelivery:
         assert manager.loggers == {"one": one, "two": two}
 
     def test_other_events_reach_them(self, manage):
-        heard = Moody()
-        manager = manage(heard=heard)
+        observer = ActingStatLogger()
+        manager = manage(observer=observer)
         manager.submit("record_sleep_state", True, 2)
         manager.submit("record_rejection", "queue_full")
         manager.initialized(INFO)
         manager.shutdown()
-        assert (heard.sleeps, heard.rejections, heard.infos) == (
+        assert (observer.sleeps, observer.rejections, observer.infos) == (
             [(True, 2)],
             ["queue_full"],
             [INFO, INFO],
@@ -119,15 +119,15 @@ class TestDelivery:
         assert manager._queue.empty()
 
     def test_log_is_called_every_interval(self, manage):
-        often, seldom = Moody(), Moody()
+        often, seldom = ActingStatLogger(), ActingStatLogger()
         often.interval_s, seldom.interval_s = 0.02, 1000
         manage(often=often, seldom=seldom)
         eventually(lambda: often.calls.count("log") >= 3)
         assert "log" not in seldom.calls
 
     @pytest.mark.parametrize("interval", [0, -5, float("nan"), float("inf"), "x", None])
-    def test_an_impossible_interval_stops_nobody(self, manage, interval):
-        bad, good = Moody(), Moody()
+    def test_an_impossible_interval_stops_no_logger(self, manage, interval):
+        bad, good = ActingStatLogger(), ActingStatLogger()
         bad.interval_s = interval  # type: ignore[assignment]
         manager = manage(bad=bad, good=good)
         for i in range(3):
@@ -138,22 +138,22 @@ class TestDelivery:
 class TestRender:
     def test_after_waits_for_what_was_submitted_before(self, manage):
         go = threading.Event()
-        heard = Moody(lambda _: go.wait(10))
-        manager = manage(heard=heard)
+        observer = ActingStatLogger(lambda _: go.wait(10))
+        manager = manage(observer=observer)
         seen: list[int] = []
         manager.record(record())
-        manager.after(lambda: seen.append(len(heard.records)))
+        manager.after(lambda: seen.append(len(observer.records)))
         assert seen == []
         go.set()
         eventually(lambda: seen == [1])
 
-    def test_after_is_at_once_where_nobody_listens(self):
+    def test_after_is_immediate_without_a_thread(self):
         seen: list[bool] = []
         StatManager(CONFIG, PluginPlan()).after(lambda: seen.append(True))
         assert seen == [True]
 
     def test_the_first_logger_that_can_renders(self, manage):
-        plain, able = Moody(), Moody()
+        plain, able = ActingStatLogger(), ActingStatLogger()
         assert asyncio.run(manage(plain=plain).render()) is None
         able.render = lambda: (b"x", "text")  # type: ignore[attr-defined]
         assert asyncio.run(manage(plain=plain, able=able).render()) == (b"x", "text")
@@ -163,7 +163,7 @@ class TestQuarantine:
     """Fault 24."""
 
     def test_after_three_errors_in_a_row_it_is_named_and_called_no_more(self, manage, caplog):
-        bad, good = Moody(fails), Moody()
+        bad, good = ActingStatLogger(fails), ActingStatLogger()
         manager = manage(bad=bad, good=good)
         for i in range(6):
             manager.record(record(i))
@@ -176,32 +176,33 @@ class TestQuarantine:
         assert "is quarantined after 3 errors in a row" in caplog.text
 
     def test_a_success_in_between_counts_anew(self, manage, caplog):
-        heard = Moody(lambda each: fails(each) if each.engine_index % 3 else None)
-        manager = manage(heard=heard)
+        observer = ActingStatLogger(lambda each: fails(each) if each.engine_index % 3 else None)
+        manager = manage(observer=observer)
         for i in range(1, 30):
             manager.record(record(i))
         manager.shutdown()
-        assert len(heard.records) == 9
+        assert len(observer.records) == 9
         assert "quarantined" not in caplog.text
 
     def test_every_kind_of_call_counts(self, manage, caplog):
-        heard = Moody()
-        heard.record_rejection = fails  # type: ignore[method-assign]
-        manager = manage(heard=heard)
+        observer = ActingStatLogger()
+        observer.record_rejection = fails  # type: ignore[method-assign]
+        manager = manage(observer=observer)
         for _ in range(4):
             manager.submit("record_rejection", "invalid")
         eventually(
             lambda: (
-                "stat logger 'heard' (" in caplog.text and "is quarantined after 3" in caplog.text
+                "stat logger 'observer' (" in caplog.text
+                and "is quarantined after 3" in caplog.text
             )
         )
 
 
 class TestSlowLoggers:
-    def test_records_are_dropped_and_counted_and_nobody_waits(self, manage, monkeypatch):
+    def test_records_are_dropped_and_counted_without_a_wait(self, manage, monkeypatch):
         monkeypatch.setattr(stat_manager, "QUEUE_SIZE", 5)
         go = threading.Event()
-        slow = Moody(lambda _: go.wait(10))
+        slow = ActingStatLogger(lambda _: go.wait(10))
         manager = manage(slow=slow)
         manager.record(record())
         eventually(lambda: slow.calls[-1:] == ["record"])
@@ -214,7 +215,7 @@ class TestSlowLoggers:
 
     def test_one_that_hangs_does_not_keep_a_shutdown(self, manage, monkeypatch):
         go = threading.Event()
-        manager = manage(hanging=Moody(lambda _: go.wait(10)))
+        manager = manage(hanging=ActingStatLogger(lambda _: go.wait(10)))
         manager.record(record())
         manager.shutdown(timeout=0.1)
         manager.shutdown(timeout=0.1)
@@ -238,15 +239,15 @@ class TestPlan:
 
     def test_loggers_of_the_plan_are_built_with_their_options(self):
         manager = StatManager(CONFIG, self.plan(fail_records=1))
-        (heard,) = manager.loggers.values()
-        assert isinstance(heard, RecordingStatLogger)
-        assert heard.context.plugin_name == "tenonry_testkit.fakes:RecordingStatLogger"
-        assert heard.context.config is CONFIG
+        (observer,) = manager.loggers.values()
+        assert isinstance(observer, RecordingStatLogger)
+        assert observer.context.plugin_name == "tenonry_testkit.fakes:RecordingStatLogger"
+        assert observer.context.config is CONFIG
         manager.initialized(INFO)
         for _ in range(2):
             manager.record(record())
         manager.shutdown()
-        assert len(heard.records) == 1
+        assert len(observer.records) == 1
 
     def test_one_that_cannot_be_built_stops_the_start_by_name(self, site):
         """And closes what those before it hold."""
@@ -273,19 +274,19 @@ class TestPlan:
 
 
 def test_a_shutdown_before_the_start_closes_what_loggers_hold_already():
-    heard = Moody()
-    manager = StatManager(CONFIG, PluginPlan(), {"x": heard})
+    observer = ActingStatLogger()
+    manager = StatManager(CONFIG, PluginPlan(), {"x": observer})
     for _ in range(2):
         manager.shutdown()
         manager.initialized(INFO)  # engines that became ready while everything ended
         manager.record(record())
-    assert heard.calls == ["shutdown"]
+    assert observer.calls == ["shutdown"]
     assert manager._thread is None
 
 
 def test_a_logger_is_not_logged_at_every_record(manage, caplog):
     with caplog.at_level(logging.DEBUG):
-        manager = manage(heard=Moody())
+        manager = manage(observer=ActingStatLogger())
         manager.record(record())
         manager.shutdown()
     assert caplog.text == ""

@@ -117,7 +117,7 @@ class CoreClient:
         if coordinator is not None:
             self._coordinator.connect(coordinator)
 
-    def unheard(self) -> set[int]:
+    def unconnected(self) -> set[int]:
         """Engines that have not connected both sockets yet. Each sends a first frame on both; `receive` takes the one
         on the way back. Raises EngineDeadError after `close`.
         """

@@ -210,7 +210,7 @@ class OwnedEngines(Engines):
                 raise LaunchError(self.fleet.dead[engine.index])
 
     def _is_connecting(self) -> bool:
-        missing = self.client.unheard()
+        missing = self.client.unconnected()
         if missing and time.monotonic() > self._connect_by:
             raise LaunchError(
                 f"engines {sorted(missing)} are ready but did not connect their sockets"

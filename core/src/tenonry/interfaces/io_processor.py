@@ -20,7 +20,7 @@ from tenonry.step import I32
 
 @dataclass(slots=True)
 class IOProcessorContext(PluginContext):
-    """All that an IO processor may know."""
+    """What an IO processor is built from."""
 
     model: ModelInfo
 
@@ -48,7 +48,7 @@ class Detokenizer(Protocol):
         """Text that is certain now: no half characters, nothing that may yet turn out to be a stop string."""
 
     def finish(self) -> str:
-        """What was held back, when the request ends for another reason."""
+        """The text that was held back, when the request ends for another reason than a stop string."""
 
 
 class IOProcessor(Plugin[IOProcessorContext], ABC):
@@ -96,7 +96,10 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         )
 
     def post_process(self, output: RequestOutput) -> RequestOutput:
-        """Last look at an output before the caller gets it."""
+        """Change an output, or return it as it is: the last call before the caller gets it, offline and online.
+
+        An exception fails the request.
+        """
         return output
 
     def get_tokenizer(self) -> Any:

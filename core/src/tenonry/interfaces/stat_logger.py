@@ -1,4 +1,6 @@
-"""Stat logger: hears the numbers. One process, one observer thread behind a bounded queue; it never delays a token."""
+"""Stat logger: receives the numbers. It runs in one process, on one observer thread behind a bounded queue, and delays
+no token.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,7 @@ from tenonry.stats import StatRecord
 
 @dataclass(slots=True)
 class StatLoggerContext(PluginContext):
-    """All that a stat logger may know."""
+    """What a stat logger is built from."""
 
     plugin_name: str = ""
 
@@ -40,7 +42,7 @@ class StatLogger(Plugin[StatLoggerContext], ABC):
         """The engines went to sleep (level 1 or 2) or woke up (False, 0)."""
 
     def record_rejection(self, reason: str) -> None:
-        """A request was refused at the door; `reason` is from a closed set: "queue_full", "invalid", "draining"."""
+        """A request was refused before it ran; `reason` is one of "queue_full", "invalid", "draining"."""
 
     def shutdown(self) -> None:
         """The last call."""

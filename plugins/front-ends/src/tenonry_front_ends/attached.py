@@ -184,7 +184,7 @@ class AttachedEngines(Engines):
         self._pids = ready.pids
         self.client.add_engines(ready.engines, ready.coordinator)
         deadline = time.monotonic() + CONNECT_TIMEOUT_S
-        while missing := self.client.unheard():
+        while missing := self.client.unconnected():
             self.client.receive()  # only the engines' first frames can come yet
             message = self._link.receive(POLL_MS)
             if isinstance(message, EngineDied):
