@@ -150,15 +150,15 @@ class Transfers:
     def overdue(self) -> list[int]:
         """Rows whose load has taken too long and counts as failed; they must be left, and their blocks kept."""
         now = self._clock()
-        late = list(takewhile(lambda entry: entry[1].due <= now, self.loading.items()))
-        for handle, _ in late:
+        overdue = list(takewhile(lambda entry: entry[1].due <= now, self.loading.items()))
+        for handle, _ in overdue:
             self.fail(handle)
-        if late:
+        if overdue:
             logger.warning(
                 "%d loads of KV have not ended within %g s; their requests are computed here, and their blocks stay "
-                "aside until the KV connector says that the loads ended", len(late), self._timeout,
+                "aside until the KV connector says that the loads ended", len(overdue), self._timeout,
             )  # fmt: skip
-        return [load.row for _, load in late]
+        return [load.row for _, load in overdue]
 
     def keep(self, handle: int, blocks: BlockIds) -> None:
         """A transfer of this handle may still read or write these blocks."""

@@ -299,8 +299,8 @@ class StepBuilder:
             num_computed = int(columns.num_computed[row])
             self._new.append(self._lifecycle.announce(request, row, num_computed, self.now))
         self._lifecycle.arrived -= arrived
-        others = np.isin(added.row, list(arrived), invert=True)
-        return NewBlocks(*(column[others] for column in added))
+        was_known = np.isin(added.row, list(arrived), invert=True)
+        return NewBlocks(*(column[was_known] for column in added))
 
     def _commit_start(self, request: Request, row: int, start: int, count: int) -> None:
         """As `_commit`, for one row that just started: no arrays of one."""
