@@ -199,7 +199,7 @@ class ForgetsWhatWasDelivered(ReferenceScheduler):
 
 
 class TellsTheWrongClient(ReferenceScheduler):
-    caught_by = "test_news_goes_to_the_client_that_asked"
+    caught_by = "test_outputs_go_to_the_client_that_asked"
 
     def update_from_output(self, output, result):
         news = super().update_from_output(output, result)

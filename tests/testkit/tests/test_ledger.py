@@ -75,7 +75,7 @@ def test_right_deliveries_pass():
         ([news(4, finished=finished(FinishReason.ERROR, None, error="oh"))], rules.RIGHT_ENDING),
         ([news(finished=finished(FinishReason.ABORT, None))], rules.ONE_OUTCOME),
         ([news(4, 5, 6, finished=finished() * 2)], rules.ONE_OUTCOME),
-        ([news(4, 5, 6, finished=finished()), news(7)], rules.NO_NEWS_AFTER_THE_END),
+        ([news(4, 5, 6, finished=finished()), news(7)], rules.NO_OUTPUT_AFTER_THE_END),
         ([news(4, client=0)], rules.OWN_CLIENT),
         ([news(4, handle=HANDLE + 1)], rules.OWN_CLIENT),
         ([news(scheduled=[ScheduledOutput(HANDLE, 0.5, 0)] * 2)], rules.OWN_CLIENT),

@@ -32,7 +32,7 @@ from tenonry_testkit.ledger import Entry, Ledger, as_ids
 from tenonry_testkit.patience import Patience
 from tenonry_testkit.rules import (
     GONE_IS_SENT,
-    NO_NEWS_AFTER_THE_END,
+    NO_OUTPUT_AFTER_THE_END,
     ONE_OUTCOME,
     TRANSFERS_END,
     RuleBroken,
@@ -229,7 +229,7 @@ class SchedulerHarness:
         stray = set(said) - wanted
         expect(
             not stray,
-            NO_NEWS_AFTER_THE_END,
+            NO_OUTPUT_AFTER_THE_END,
             f"finish_requests ended {stray}, which were not live or not asked for",
         )
         expect(
@@ -329,7 +329,7 @@ class SchedulerHarness:
                 and entry.finished.reason is FinishReason.ERROR
                 and self._has_fake_worker
             ):
-                self.fake_worker.failure_was_told(entry.handle)
+                self.fake_worker.failure_was_reported(entry.handle)
         self.state_checker.check_counts()
         return ended
 

@@ -17,7 +17,7 @@ from tenonry.request import Request
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.rules import (
     COUNTS,
-    NO_NEWS_AFTER_THE_END,
+    NO_OUTPUT_AFTER_THE_END,
     ONE_OUTCOME,
     OWN_CLIENT,
     OWN_LOGPROBS,
@@ -97,10 +97,10 @@ class Ledger:
         expect(entry.is_live, ONE_OUTCOME, f"{entry} was ended again, from outside")
         self.end(entry, FinishedOutput(handle, reason))
 
-    def take(self, news: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
+    def take(self, outputs_by_client: Mapping[int, EngineCoreOutputs]) -> list[Entry]:
         """Enter what `update_from_output` returned; returns the requests that ended."""
         ended: list[Entry] = []
-        for client, outputs in news.items():
+        for client, outputs in outputs_by_client.items():
             self._take_tokens(client, outputs)
             self._take_logprobs(outputs)
             self._take_prompt_logprobs(client, outputs)
@@ -112,12 +112,21 @@ class Ledger:
     def _find(self, handle: int) -> Entry:
         entry = self.entries.get(handle)
         if entry is None:
-            raise RuleBroken(OWN_CLIENT, f"news for handle {handle}, which nobody added")
+            raise RuleBroken(
+                OWN_CLIENT,
+                f"outputs name handle {handle}, but no request with that handle was added",
+            )
         return entry
 
     def _of_client(self, client: int, handle: int) -> Entry:
         entry = self._find(handle)
-        expect(client_of(handle) == client, OWN_CLIENT, "{} was told to client {}", entry, client)
+        expect(
+            client_of(handle) == client,
+            OWN_CLIENT,
+            "{} is in the outputs of client {}",
+            entry,
+            client,
+        )
         return entry
 
     def _take_tokens(self, client: int, outputs: EngineCoreOutputs) -> None:
@@ -137,7 +146,7 @@ class Ledger:
         )
         for handle, start, end in zip(handles, offsets[:-1], offsets[1:], strict=True):
             entry = self._of_client(client, handle)
-            expect(entry.is_live, NO_NEWS_AFTER_THE_END, "{} got {}", entry, token_ids[start:end])
+            expect(entry.is_live, NO_OUTPUT_AFTER_THE_END, "{} got {}", entry, token_ids[start:end])
             at = len(entry.token_ids)
             entry.token_ids += token_ids[start:end]
             self._check_tokens(entry, at)
@@ -238,7 +247,7 @@ class Ledger:
         expect(
             finished.reason is not FinishReason.ABORT,
             ONE_OUTCOME,
-            f"{entry} was aborted by nobody",
+            f"{entry} ended with reason abort, but finish_requests was not asked to",
         )
         right = finished.reason is expected.reason and entry.token_ids == expected.token_ids
         expect(

@@ -14,8 +14,8 @@ OWN_ORDER = "of two equal requests the one that its order puts first starts firs
 ONE_OUTCOME = "every request reaches exactly one terminal outcome"
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
-NO_NEWS_AFTER_THE_END = "nothing is delivered to a request that has ended"
-OWN_CLIENT = "news goes to the client that asked"
+NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"
+OWN_CLIENT = "outputs go to the client that asked"
 OWN_LOGPROBS = (
     "log-probabilities come with the tokens that they belong to, for who asked and only then"
 )

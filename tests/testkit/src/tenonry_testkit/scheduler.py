@@ -232,7 +232,7 @@ class SchedulerContract:
         )
         self._storm(ROOMY, storms(asked, aborts=True, resets=True), 8)
 
-    def test_news_goes_to_the_client_that_asked(self) -> None:
+    def test_outputs_go_to_the_client_that_asked(self) -> None:
         """Tokens, events and endings are grouped by client index."""
         asked = st.builds(dataclasses.replace, sends(), client=st.integers(0, 3))
         self._storm(ROOMY, storms(asked, aborts=True), 8)

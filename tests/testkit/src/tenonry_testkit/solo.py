@@ -19,7 +19,7 @@ from tenonry_testkit.spec import HarnessSpec
 
 
 class SoloOracle:
-    """Asks `worker`, which is ready and used by nobody else; remembers the answers."""
+    """Asks `worker`, which is ready and has no other user; remembers the answers."""
 
     def __init__(self, worker: Worker, spec: HarnessSpec, num_groups: int = 1) -> None:
         self._worker = worker

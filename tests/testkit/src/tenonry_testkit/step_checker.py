@@ -122,7 +122,7 @@ class StepChecker:
     def _enter(self, new: NewRow, step_id: int) -> None:
         entry = self._ledger.entries.get(new.handle)
         if entry is None:
-            raise RuleBroken(KNOWN_AND_UNFINISHED, f"handle {new.handle} runs, but nobody added it")
+            raise RuleBroken(KNOWN_AND_UNFINISHED, f"handle {new.handle} runs, but was never added")
         expect(entry.is_live, KNOWN_AND_UNFINISHED, f"{entry} runs in step {step_id}")
         twice = [stay.row for stay in self.rows.values() if stay.entry is entry]
         expect(

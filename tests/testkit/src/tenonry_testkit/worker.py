@@ -348,7 +348,7 @@ class WorkerContract:
         harness.drain()
 
     def test_an_empty_step_is_answered(self) -> None:
-        """A step without rows carries news for connectors and says who is gone."""
+        """A step without rows carries connector metadata and the rows to remove."""
         worker = self.started()
         answer = worker.execute_model(SchedulerOutput(step_id=0))
         result = answer if isinstance(answer, ModelRunnerOutput) else answer.result()

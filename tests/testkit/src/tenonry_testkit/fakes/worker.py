@@ -258,7 +258,7 @@ class FakeWorker(Worker):
         self._failure[row] = RowFailure.NUMERICAL
         self.contaminated.add(handle)
 
-    def failure_was_told(self, handle: int) -> None:
+    def failure_was_reported(self, handle: int) -> None:
         """The scheduler knows by now that this request failed: its blocks must not be given to others any more."""
         self._known_failures.setdefault(handle, self.steps)
 
