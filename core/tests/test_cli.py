@@ -24,8 +24,8 @@ from tenonry.errors import ConfigError
 from tenonry.interfaces.command import Command
 
 class Act(Command):
-    """Does what it is told."""
-    summary = "Does what it is told."
+    """Does what its argument says."""
+    summary = "Does what its argument says."
     def add_arguments(self, parser):
         parser.add_argument("what")
         parser.add_argument("--number", type=int, default=0)
@@ -106,7 +106,7 @@ class TestHelp:
         with pytest.raises(SystemExit) as caught:
             main(["act", "--help"])
         assert caught.value.code == 0
-        assert "Does what it is told." in capsys.readouterr().out
+        assert "Does what its argument says." in capsys.readouterr().out
 
     @pytest.mark.parametrize("words", [["--version"], ["--help"]])
     def test_nothing_heavy_and_no_plugin_is_imported(self, acts, words):

@@ -112,7 +112,7 @@ class VerbParser(argparse.ArgumentParser):
 
 
 def _flags(parser: argparse.ArgumentParser) -> set[str]:
-    """Those of the verbs below it, too: argparse finds what nobody knows at the top."""
+    """Its flags and those of its verbs: argparse reports an unknown flag at the top."""
     choices = (action.choices for action in parser._actions)  # noqa: SLF001 - argparse offers no other way
     below = [verb for found in choices if isinstance(found, dict) for verb in found.values()]
     return {*parser._option_string_actions, *(flag for verb in below for flag in _flags(verb))}  # noqa: SLF001

@@ -189,7 +189,7 @@ class TestShow:
     @pytest.mark.parametrize(
         ("name", "text"),
         [
-            ("nobody", "no plugin is called 'nobody'; `tenonry plugins list` shows all names"),
+            ("unknown", "no plugin is called 'unknown'; `tenonry plugins list` shows all names"),
             ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
             (
                 "nonsense/acme",
