@@ -57,7 +57,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _guarded(verb: str, words: list[str]) -> int:
-    """Run a verb; errors of ours become one line, an interrupt or a closed pipe a quiet end."""
+    """Run a verb; a TenonryError becomes one line; an interrupt or a closed pipe ends it without a traceback."""
     from tenonry.errors import TenonryError
     from tenonry.logs import configure_logging
 
@@ -88,7 +88,7 @@ def _run(verb: str, words: list[str]) -> int:
 
 
 class VerbParser(argparse.ArgumentParser):
-    """Says in one line what is wrong and what to type instead: all flags of a verb would fill the screen."""
+    """Reports in one line what is wrong and what to type instead: all flags of a verb would fill the screen."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)

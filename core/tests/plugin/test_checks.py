@@ -44,9 +44,9 @@ class TestWhatFails:
             (
                 RECORD + "Options = {'level': 1}",
                 5,
-                "is {'level': 1}, which is no pydantic model; write: class Options(PluginOptions)",
+                "has Options that are no pydantic model: {'level': 1}, in the class",
             ),
-            (RECORD + "class Options: level = 1", 5, "which is no pydantic model"),
+            (RECORD + "class Options: level = 1", 5, "write: class Options(PluginOptions)"),
             (
                 RECORD + "def __init__(self): ...",
                 7,
@@ -63,10 +63,10 @@ class TestWhatFails:
             (
                 RECORD + "def shutdwon(self): ...",
                 5,
-                "'shutdwon' of the class at .* is never called; did you mean 'shutdown'?",
+                "has a member 'shutdwon', .* that is never called; did you mean 'shutdown'?",
             ),
-            (RECORD + "intervall_s = 2.0", 5, "'intervall_s' .* did you mean 'interval_s'?"),
-            (RECORD + "class Option(BaseModel): ...", 5, "'Option' .* did you mean 'Options'?"),
+            (RECORD + "intervall_s = 2.0", 5, "'intervall_s', .* did you mean 'interval_s'?"),
+            (RECORD + "class Option(BaseModel): ...", 5, "'Option', .* did you mean 'Options'?"),
         ],
     )
     def test_it_is_named_with_its_file_and_line(self, tmp_path, body, line, text):
@@ -102,7 +102,7 @@ class TestWhatFails:
         path.write_text(source, "utf-8")
         with pytest.raises(
             PluginIncompatible,
-            match=r"choose\(self\) at .*mine\.py:9 cannot be called as Base declares it; write: def "
+            match=r"choose\(self\) at .*mine\.py:9, which cannot be called as Base declares it; write: def "
             r"choose\(self, step\)",
         ):
             PluginManager(discover=False).resolve(

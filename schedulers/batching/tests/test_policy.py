@@ -150,7 +150,7 @@ class WrongSignature(SchedulingPolicy):
     [
         (
             Misspelt,
-            r"'oder' of the class at .*test_policy\.py:\d+ is never called; did you mean 'order'",
+            r"has a member 'oder', in the class at .*test_policy\.py:\d+, that is never called; did you mean 'order'",
         ),
         (
             WrongSignature,

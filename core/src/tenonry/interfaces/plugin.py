@@ -34,7 +34,7 @@ ContextT = TypeVar("ContextT", bound=PluginContext)
 
 
 class Plugin(Generic[ContextT]):
-    """Base of all interfaces. A plugin class is looked at in the front end, so its module must import quickly.
+    """Base of all interfaces. The front end imports a plugin class to check it, so its module must import quickly.
 
     `interface_version`: the version of the interface the class was written for. `Options`: a pydantic model; the
     kernel validates the user's options with it before anything starts and passes the instance in the context, which is

@@ -31,33 +31,32 @@ def supported_versions(interface: Any) -> range:
 def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
     """Raises PluginIncompatible, with the plugin, its file and line, unless `found` is what the point asks for.
 
-    A point without a base class leaves it to its owner.
+    A point without a base class leaves it to its owner, but for the options.
     """
-    label = record.label()
-    problem = _wrong_options(found)
-    if problem:
-        raise PluginIncompatible(f"{label}: {problem}")
     base = point.load_base()
-    if base is None:
-        return
-    if not (isinstance(found, type) and issubclass(found, base)):
-        raise PluginIncompatible(
-            f"{label} is not a subclass of {base.__module__}.{base.__qualname__}"
+    problem = _wrong_options(found)
+    if base is not None and not problem:
+        problem = (
+            _wrong_class(found, base, point) or _misspelt(found, base) or _wrong_signature(found)
         )
+    if problem:
+        raise PluginIncompatible(f"{record.label()} {problem}")
+
+
+def _wrong_class(found: Any, base: Any, point: Point) -> str:
+    """What keeps it from being an implementation of the interface, or nothing."""
+    if not (isinstance(found, type) and issubclass(found, base)):
+        return f"is not a subclass of {base.__module__}.{base.__qualname__}"
     missing = sorted(getattr(found, "__abstractmethods__", ()))
     if missing:
-        raise PluginIncompatible(
-            f"{label} does not implement {', '.join(missing)} of {base.__name__}"
-        )
+        return f"does not implement {', '.join(missing)} of {base.__name__}"
     version = getattr(found, "interface_version", None)
-    if version is not None and version not in supported_versions(base):
-        raise PluginIncompatible(
-            f"{label} speaks version {version} of the {point.kind} interface; this kernel can drive "
-            f"{list(supported_versions(base))}"
-        )
-    problem = _misspelt(found, base) or _wrong_signature(found)
-    if problem:
-        raise PluginIncompatible(f"{label}: {problem}")
+    if version is None or version in supported_versions(base):
+        return ""
+    supported = list(supported_versions(base))
+    return (
+        f"speaks version {version} of the {point.kind} interface; this kernel can drive {supported}"
+    )
 
 
 def load_options(record: PluginRecord, found: Any) -> BaseModel:
@@ -85,8 +84,8 @@ def _wrong_options(found: Any) -> str:
     if isinstance(options, type) and issubclass(options, BaseModel):
         return ""
     return (
-        f"Options of the class at {_where(found)} is {options!r}, which is no pydantic model; "
-        "write: class Options(PluginOptions)"
+        f"has Options that are no pydantic model: {options!r}, in the class at {_where(found)}; write: class "
+        "Options(PluginOptions)"
     )
 
 
@@ -96,13 +95,15 @@ def _misspelt(found: type, base: type) -> str:
         if owner is base:
             break
         inherited = {name for parent in found.__mro__[place + 1 :] for name in vars(parent)}
-        for name in vars(owner).keys() - inherited:
-            known = inherited - vars(owner).keys()
-            near = difflib.get_close_matches(name, known, n=1, cutoff=NEAR)
-            if near and not name.startswith("_"):
+        own = vars(owner).keys()
+        for name in own - inherited:
+            if name.startswith("_"):
+                continue
+            near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=NEAR)
+            if near:
                 return (
-                    f"'{name}' of the class at {_where(owner)} is never called; did you mean '{near[0]}'? "
-                    f"Else write: _{name}"
+                    f"has a member '{name}', in the class at {_where(owner)}, that is never called; did you mean "
+                    f"'{near[0]}'? Else write: _{name}"
                 )
     return ""
 
@@ -119,8 +120,8 @@ def _wrong_signature(found: type) -> str:
             if not _takes(mine, member):
                 wanted = str(inspect.signature(member)).replace("'", "")
                 return (
-                    f"{name}{inspect.signature(mine)} at {_where(mine)} cannot be called as {owner.__name__} "
-                    f"declares it; write: def {name}{wanted}"
+                    f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
+                    f"{owner.__name__} declares it; write: def {name}{wanted}"
                 )
     return ""
 

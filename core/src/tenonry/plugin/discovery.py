@@ -41,14 +41,8 @@ def installed(point: Point) -> list[PluginRecord]:
     return list(_installed(point.group, point.kind, _path_state()))
 
 
-def groups() -> set[str]:
-    """Every entry-point group of every distribution."""
-    found: set[str] = _entry_points(_path_state()).groups
-    return found
-
-
 def _path_state() -> tuple[tuple[str, int], ...]:
-    """`sys.path`, and when each of its folders changed last, as one does with every distribution that comes or goes."""
+    """`sys.path`, and when each of its folders changed last: every distribution that comes or goes changes one."""
     found = []
     for folder in sys.path:
         with contextlib.suppress(OSError):  # it does not exist, or may not be read
@@ -58,7 +52,7 @@ def _path_state() -> tuple[tuple[str, int], ...]:
 
 @functools.lru_cache(maxsize=1)
 def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depends on
-    """Those of all groups. A file of every distribution is read for them, and a start asks dozens of times."""
+    """The entry points of all groups. A file of every distribution is read, and a start needs them dozens of times."""
     return importlib.metadata.entry_points()
 
 
@@ -121,7 +115,7 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
     """Misspelt entry-point groups: group → the group of one of `points` that was probably meant."""
     known = {point.group for point in points}
     found = {}
-    for group in sorted(groups() - known):
+    for group in sorted(_entry_points(_path_state()).groups - known):
         near = difflib.get_close_matches(group, known, n=1, cutoff=NEAR_GROUP)
         if near:
             found[group] = near[0]
@@ -131,7 +125,7 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
 def distribution_of_module(module: str) -> tuple[str, str]:
     """(name, version) of the distribution that provides a module, or ("", "") for loose files."""
     top = module.partition(".")[0]
-    try:  # most are called as their module is, but for dashes
+    try:  # most distributions have the name of their module, with dashes
         dist = importlib.metadata.distribution(top)
     except importlib.metadata.PackageNotFoundError:
         owners = _packages(_path_state()).get(top)

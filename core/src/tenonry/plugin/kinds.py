@@ -70,12 +70,11 @@ KINDS: dict[str, Kind] = {
             null="tenonry-bench",
         ),
         _kind("launcher", "Launcher", "front end", ray="tenonry-executor-ray"),
-        Kind(
-            "tenonry.load_balancers",
-            "tenonry.interfaces.load_balancer:LoadBalancer",
-            dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-load-balancers"),
-            lives_in="front end",
-            how_many="one",
+        _kind(
+            "load_balancer",
+            "LoadBalancer",
+            "front end",
+            **dict.fromkeys(("affinity", "least-loaded", "round-robin"), "tenonry-load-balancers"),
         ),
     )
 }

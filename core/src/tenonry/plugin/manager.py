@@ -47,7 +47,7 @@ class PluginManager:
             self._load_hook_modules(policy or PluginPolicy())
 
     def call(self, hook: str, **arguments: Any) -> Any:
-        """Call a hook. Our own errors pass; of any other the hook module that raised it is named (PluginFault)."""
+        """Call a hook. Errors of the kernel pass; any other becomes a PluginFault that names the hook module."""
         caller = getattr(self.hook, hook)
         try:
             return caller(**arguments)
@@ -98,7 +98,7 @@ class PluginManager:
         return record
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
-        """What hook modules answer for a plain name comes before what an entry point says."""
+        """For a plain name the answer of a hook module, else the entry point."""
         if ":" in choice.name:
             return qualified_record(kind.kind, choice)
         target = self.call(kind.hook, name=choice.name, config=config)
@@ -224,7 +224,7 @@ def build_plugin(record: PluginRecord, context: PluginContext) -> Any:
 
 @contextlib.contextmanager
 def blamed(record: PluginRecord, call: str) -> Iterator[None]:
-    """An exception in this block names the plugin (PluginFault); our own errors pass as they are."""
+    """An exception in this block becomes a PluginFault that names the plugin; errors of the kernel pass."""
     try:
         yield
     except TenonryError:

@@ -112,7 +112,7 @@ def _import_text(name: str, entry: PluginRecord) -> ModuleType:
 
 
 def import_target(entry: PluginRecord) -> Any:
-    """Import "module:Class", or a whole module, of an entry. Raises PluginError that names the plugin and the cause."""
+    """Import the "module:Class", or the whole module, of a record. Raises PluginError with the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
     try:
         module = (
