@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tenonry.client.load_balancer import EngineChooser
-from tenonry.config import PluginChoice
+from tenonry.config import EngineConfig, PluginChoice
 from tenonry.errors import EngineGenerateError, PluginFault, RequestError
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import PluginPlan
@@ -120,7 +120,7 @@ def test_an_instance_that_grows_resolves_it_then(chooser):
     ],
 )
 def test_it_is_planned_where_it_is_needed_or_asked_for(chooser, fields, planned):
-    config = fake_config(**fields)
+    config = fake_config(**{"load_balancer": "affinity", **fields})
     plan = PluginManager(discover=False).plan(config)
     assert (plan.find("load_balancer") is not None) == planned
     assert PluginManager(discover=False).plan(config, launcher=False).find("load_balancer") is None
@@ -129,4 +129,4 @@ def test_it_is_planned_where_it_is_needed_or_asked_for(chooser, fields, planned)
 def test_a_choice_has_a_name_and_options():
     config = fake_config(load_balancer={"name": "a:B", "options": {"x": 1}})
     assert config.load_balancer == PluginChoice(name="a:B", options={"x": 1})
-    assert fake_config().load_balancer.name == "affinity"
+    assert EngineConfig(model="m").load_balancer.name == "affinity"

@@ -26,7 +26,8 @@ def fake_config(**values: Any) -> EngineConfig:
     return make_config(
         {
             "model": "fake", "executor": f"{FAKES}:InstantExecutor", "scheduler": f"{FAKES}:ReferenceScheduler",
-            "worker": f"{FAKES}:FakeWorker", "io_processor": f"{FAKES}:ByteIOProcessor", "max_num_seqs": 4,
+            "worker": f"{FAKES}:FakeWorker", "io_processor": f"{FAKES}:ByteIOProcessor",
+            "load_balancer": f"{FAKES}:TurnsBalancer", "max_num_seqs": 4,
             "max_num_batched_tokens": 16, "max_model_len": 64, **values,
         },
         use_environment=False,
