@@ -1,0 +1,243 @@
+"""The engine's side of the handshake, alone and with a real engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+import zmq
+
+from tenonry.engine import proc
+from tenonry.engine.proc import EngineHandshake
+from tenonry.errors import LaunchError, ModelError
+from tenonry.info import PluginRecord
+from tenonry.interfaces.launcher import EngineSpec
+from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.messages import (
+    PROTOCOL_VERSION,
+    EngineFacts,
+    EngineHandshakeMessage,
+    EngineZmqAddresses,
+    FailedMessage,
+    HandshakeMetadata,
+    HelloMessage,
+)
+from tenonry.plugin.plan import PluginPlan
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.sockets import close_all, engine_identity, make_socket
+from tenonry_testkit.kernel.peer import Peer
+from tenonry_testkit.roles import eventually
+
+PLAN = PluginPlan(
+    (PluginRecord(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
+)
+
+
+ADDRESSES = EngineZmqAddresses(
+    inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
+    frontend_stats_publish_address="stats",
+)  # fmt: skip
+
+
+METADATA = HandshakeMetadata(
+    addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4
+)
+
+
+VERSIONS = {"acme": "2.0"}
+
+
+def hello(**fields: Any) -> HelloMessage:
+    return HelloMessage(
+        **{
+            "local": True,
+            "node": "node-a",
+            "versions": VERSIONS,
+            "plugins": {"scheduler": "'s' (a:B)"},
+            **fields,
+        }
+    )
+
+
+class Launcher:
+    """Knows which children ended; nothing else is asked of it here."""
+
+    def __init__(self, **ended: int) -> None:
+        self.ended = {name.replace("_", " "): code for name, code in ended.items()}
+
+    def finished(self) -> dict[str, int]:
+        return self.ended
+
+
+class FrontEnd:
+    """The front end's side, and engines that say what a test wants."""
+
+    def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
+        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
+        self.address = address = run.address("handshake")
+        self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
+        self.engines = list(engines) or [CoreEngine(0)]
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
+        self.dealers = {
+            index: make_socket(
+                self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
+            )
+            for index in (0, 1, 258, 9)
+        }
+
+    def say(self, *messages: Any, index: int = 0) -> None:
+        for message in messages:
+            raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
+            self.dealers[index].send(raw)
+
+    def run(self, timeout: float = 5.0, **ended: int) -> list[EngineFacts]:
+        return self.shake.run(Launcher(**ended).finished, timeout)
+
+    def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
+        with pytest.raises(LaunchError, match=text):
+            self.run(timeout, **ended)
+
+
+@pytest.fixture
+def front_end() -> Iterator[Callable[..., FrontEnd]]:
+    run = RunDirectory()
+    made: list[FrontEnd] = []
+
+    def make(*engines: CoreEngine) -> FrontEnd:
+        made.append(FrontEnd(run, *engines))
+        return made[-1]
+
+    yield make
+    for one in made:
+        close_all(one.socket, *one.dealers.values())
+        one.context.destroy(linger=0)
+    run.close()
+
+
+class TestEnginesSide:
+    """The engine's half, in this process."""
+
+    @pytest.fixture
+    def router(self) -> Iterator[tuple[Any, Callable[..., EngineHandshake]]]:
+        run, context = RunDirectory(), zmq.Context()
+        socket = make_socket(context, zmq.ROUTER, run.address("handshake"), bind=True)
+        made = []
+
+        def engine(**fields: Any) -> EngineHandshake:
+            spec = EngineSpec(
+                engine_index=258, local_rank=0, handshake_address=run.address("handshake"), config_text="",
+                plan_text=PLAN.encode(), model_text="", **fields,
+            )  # fmt: skip
+            made.append(EngineHandshake(context, spec))
+            return made[-1]
+
+        yield socket, engine
+        close_all(socket, *(one._socket for one in made))
+        context.destroy(linger=0)
+        run.close()
+
+    def hear(self, socket: Any) -> tuple[bytes, Any]:
+        assert socket.poll(3000)
+        identity, body = socket.recv_multipart()
+        return identity, msgspec.msgpack.decode(body, type=EngineHandshakeMessage)
+
+    @pytest.mark.parametrize("local", [True, False])
+    def test_it_says_who_it_is_and_what_it_found(self, router, local):
+        """HS-6."""
+        socket, engine = router
+        one = engine(local=local)
+        one._send(hello(local=local))
+        identity, _ = self.hear(socket)
+        assert identity == b"\x02\x01"
+        socket.send_multipart([identity, msgspec.msgpack.encode(METADATA)])
+        assert one.hello() == METADATA
+        _, said = self.hear(socket)
+        assert (said.local, said.protocol) == (local, PROTOCOL_VERSION)
+        assert said.versions == {"acme": "missing"}
+        assert said.node
+
+    def test_it_lingers_five_seconds(self, router):
+        """HS-6."""
+        assert router[1]()._socket.linger == 5000
+
+    def test_without_an_answer_it_gives_up_and_names_the_minutes(self, router, monkeypatch):
+        """HS-7."""
+        assert proc.HANDSHAKE_TIMEOUT_MINS == 5
+        monkeypatch.setattr(proc, "HANDSHAKE_TIMEOUT_MINS", 0.001)
+        with pytest.raises(
+            LaunchError,
+            match=r"no answer from the front end at ipc:///.*/handshake within 0\.001 minutes; "
+            "start it, and compare address, port and keys",
+        ):
+            router[1]().hello()
+
+    @pytest.mark.parametrize(
+        ("error", "text"),
+        [(ModelError("no weights"), "no weights"), (KeyError("x"), "KeyError: 'x'")],
+    )
+    def test_a_failure_is_told_in_words(self, router, error, text):
+        socket, engine = router
+        engine(local=False).failed(error)
+        assert self.hear(socket)[1] == FailedMessage(local=False, error=text)
+
+
+class TestRealEngine:
+    """The same with a process of its own."""
+
+    @pytest.fixture
+    def peer(self) -> Iterator[Callable[..., Peer]]:
+        made: list[Peer] = []
+
+        def make(**values: Any) -> Peer:
+            made.append(Peer(**values))
+            return made[-1]
+
+        yield make
+        for one in made:
+            one.close()
+
+    def test_ready_carries_what_only_a_built_engine_knows(self, peer):
+        """HS-9."""
+        one = peer(num_gpu_blocks_override=8, block_size=4, max_model_len=20)
+        one.launch()
+        one.hear()
+        one.answer()
+        ready = one.hear().facts
+        assert (ready.num_gpu_blocks, ready.block_size, ready.max_model_len) == (8, 4, 20)
+        assert ready.resolved == {"fake": "tokens"}
+
+    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer, capfd):
+        """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log tells it from a death."""
+        one = peer(
+            worker={
+                "name": "tenonry_testkit.fakes:FakeWorker",
+                "options": {"fail_load": "no weights in /x"},
+            }
+        )
+        one.launch()
+        one.hear()
+        one.answer()
+        assert one.hear() == FailedMessage(local=True, error="no weights in /x")
+        eventually(lambda: one.child.exit_code == 1)
+        said = capfd.readouterr().err
+        assert "engine 3 could not be built" in said
+        assert "died" not in said
+
+    def test_what_it_was_told_is_applied(self, peer):
+        """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
+        one = peer()
+        assert one.start().call("ping") is True
+
+    @pytest.mark.parametrize(
+        ("plugins", "theirs"),
+        [({"scheduler": "'t' (a:C)"}, r"scheduler 't' \(a:C\)"), ({}, "scheduler none")],
+    )
+    def test_another_plugin(self, front_end, plugins, theirs):
+        """Nodes that were given different flags."""
+        one = front_end()
+        one.say(hello(plugins=plugins))
+        one.fails(
+            rf"node node-a \(engine 0\) has {theirs}, this one has 's' \(a:B\); give both nodes the same flags"
+        )
