@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 
 import pytest
 
 from tenonry.errors import EngineDeadError, EngineGenerateError
 from tenonry.version import __version__
+from tenonry_openai_server import health
 from tenonry_openai_server.state import Phase
 
 
@@ -105,6 +107,29 @@ def test_health_asks_the_engines_and_says_why_not(error, reason, api, monkeypatc
     assert "0x7f" not in response.text
     assert "secret" not in response.text
     assert ("secret" in caplog.text) is isinstance(error, RuntimeError)
+
+
+def test_busy_engine_does_not_delay_a_probe(api, monkeypatch):
+    """A flood holds back the engine's answer; the last one holds until the check ends."""
+    monkeypatch.setattr(health, "ANSWER_S", 0.01)
+    asked = []
+
+    async def scenario() -> list[int]:
+        answered = asyncio.Event()
+
+        async def check_health() -> None:
+            asked.append(1)
+            await answered.wait()
+            raise EngineDeadError("engine 0 is not healthy")
+
+        monkeypatch.setattr(api.engine, "check_health", check_health)
+        statuses = [(await api._send("GET", "/health")).status_code for _ in range(3)]
+        answered.set()
+        await asyncio.sleep(0)
+        return [*statuses, (await api._send("GET", "/health")).status_code]
+
+    assert api.run(scenario()) == [200, 200, 200, 503]
+    assert len(asked) == 2
 
 
 @pytest.mark.parametrize("path", ["/health", "/ready", "/v1/models", "/v1/models/fake"])

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from tenonry.config import EngineConfig
 from tenonry_openai_server.errors import APIError
+from tenonry_openai_server.health import HealthCheck
 from tenonry_openai_server.settings import ServerConfig
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ class ServerState:
         self.idle = asyncio.Event()
         self.idle.set()
         self.created = int(time.time())
+        self.health = HealthCheck()
         self._engine: AsyncLLM | None = None
 
     def attach(self, engine: AsyncLLM) -> None:

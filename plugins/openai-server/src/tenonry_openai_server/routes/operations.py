@@ -43,9 +43,8 @@ async def health(request: Request) -> Response:
     state = server_state(request)
     if not state.is_healthy:
         return answer(StateResponse(_shown(state.phase)), 503)
-    try:
-        await state.engine.check_health()
-    except Exception as error:  # noqa: BLE001  whatever it is, the answer is that the engine is not well
+    error = await state.health.ask(state.engine)
+    if error is not None:
         return answer(StateResponse("unhealthy", _reason(error)), 503)
     return answer(StateResponse("ok"))
 
