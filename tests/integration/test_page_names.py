@@ -80,6 +80,8 @@ def test_names_on_a_page_exist(page):
 
 @pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
 def test_calls_on_a_page_bind(page):
+    if page.name in HISTORY:
+        return
     assert sorted({text for text in spans(page) if is_wrong_call(text)}) == []
 
 
