@@ -132,3 +132,11 @@ def test_an_error_within_a_stream(serve, answers):
     server = serve(lambda *_: answers.chunked(b'data: {"error":{"message":"engine died"}}\n\n'))
     with pytest.raises(HttpFailure, match="engine died"):
         collect(server.url)
+
+
+@pytest.mark.parametrize(
+    ("url", "authority"),
+    [("http://127.0.0.1:8000", "127.0.0.1:8000"), ("http://[::1]:8000/v1", "[::1]:8000")],
+)
+def test_the_host_header_has_ipv6_in_brackets(url, authority):
+    assert Endpoint.parse(url).authority == authority

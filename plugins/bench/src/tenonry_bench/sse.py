@@ -66,6 +66,12 @@ class Endpoint(NamedTuple):
             parts.path.rstrip("/").removesuffix("/v1"),
         )
 
+    @property
+    def authority(self) -> str:
+        """Host and port as the header Host has them: IPv6 addresses stand in brackets."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"{host}:{self.port}"
+
 
 class Client:
     """Sends requests to one server."""
@@ -114,7 +120,7 @@ class Client:
         endpoint = self._endpoint
         reader, writer = await asyncio.open_connection(endpoint.host, endpoint.port, ssl=self._tls)
         head = (
-            f"{method} {endpoint.prefix}{path} HTTP/1.1\r\nHost: {endpoint.host}:{endpoint.port}\r\n{self._key}"
+            f"{method} {endpoint.prefix}{path} HTTP/1.1\r\nHost: {endpoint.authority}\r\n{self._key}"
             f"Content-Type: application/json\r\nContent-Length: {len(payload)}\r\nConnection: close\r\n\r\n"
         )
         writer.write(head.encode() + payload)
