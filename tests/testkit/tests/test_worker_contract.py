@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from tenonry.errors import PluginError
+from tenonry.kv_cache import MemoryReport
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.worker import WorkerContract
@@ -28,6 +29,13 @@ class Unchecked(FakeWorker):
     def initialize_cache(self, kv_cache):
         super().initialize_cache(kv_cache)
         self.store._check = lambda *args: None
+
+
+class HasNoMemory(Unchecked):
+    caught_by = "test_start_reports_groups_and_memory"
+
+    def available_memory(self):
+        return MemoryReport(0)
 
 
 class ContiguousBlocks(Unchecked):
