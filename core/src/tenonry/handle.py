@@ -1,6 +1,6 @@
 """Handles: the number by which engine, wire and worker know a request. Made in a front end.
 
-A handle is (index of the front end, counter): whoever sees one knows where its outputs go.
+A handle is (index of the front end, counter), so it says by itself where its outputs go.
 """
 
 from __future__ import annotations

@@ -136,7 +136,7 @@ def fake_model_site(tmp_path: Path) -> Iterator[Any]:
 
 @pytest.fixture
 def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
-    """TENONRY_… variables of whoever runs the tests mean nothing to this test, nor to the processes that it starts."""
+    """TENONRY_… variables of the environment change neither this test nor the processes that it starts."""
     for name in [
         name for name in os.environ if name.startswith("TENONRY_") and name != EFFORT_VARIABLE
     ]:
