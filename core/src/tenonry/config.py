@@ -65,8 +65,8 @@ class PluginPolicy(Settings):
     disable: tuple[str, ...] = ()
 
 
-def _plugin(default: str | None, description: str) -> Any:
-    return Field(default=PluginChoice(name=default) if default else None, description=description)
+def _plugin(name: str) -> PluginChoice:
+    return PluginChoice(name=name)
 
 
 def read_list(value: Any) -> Any:
@@ -84,143 +84,122 @@ def plain_type(annotation: Any) -> Any:
 
 
 class EngineConfig(Settings):
-    """Every setting of an engine. Unknown keys, wrong types and bad bounds are refused by their path."""
+    """Every setting of an engine. Unknown keys, wrong types and bad bounds are refused by their path.
+
+    The text under a setting is its description in help texts and in the reference.
+    """
+
+    model_config = ConfigDict(use_attribute_docstrings=True)
 
     # the model
-    model: str = Field(description="Folder, hub id or registered name of the model.", min_length=1)
-    tokenizer: str | None = Field(
-        None, description="Folder or hub id of the tokenizer; the model's by default."
-    )
-    revision: str | None = Field(None, description="Branch, tag or commit of a hub model.")
-    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
-        "auto", description="Weight and KV data type."
-    )
-    device: str = Field(
-        "auto", description="auto, cpu or cuda.", pattern=r"^(auto|cpu|cuda(:\d+)?)$"
-    )
-    seed: int = Field(
-        0, description="Seeds the seeds of requests that bring none, and dummy weights.", ge=0
-    )
-    load_format: Literal["auto", "safetensors", "dummy"] = Field(
-        "auto", description="dummy: random weights."
-    )
-    max_model_len: int | None = Field(
-        None, description="Longest sequence in tokens; the model's own by default.", ge=1
-    )
-    skip_model_check: bool = Field(
-        False, description="Skip the packed-against-apart self check at start."
-    )
-    enforce_eager: bool = Field(False, description="Run the model as loaded: no fusion, no graphs.")
-    skip_tokenizer_init: bool = Field(
-        False, description="Load no tokenizer; prompts must be token ids."
-    )
-    served_model_name: tuple[str, ...] = Field(
-        (), description="Names in the API; the model's by default."
-    )
-    chat_template: str | None = Field(
-        None, description="Template text or file used instead of the model's own."
-    )
+    model: str = Field(min_length=1)
+    """Folder, hub id or registered name of the model."""
+    tokenizer: str | None = None
+    """Folder or hub id of the tokenizer; the model's by default."""
+    revision: str | None = None
+    """Branch, tag or commit of a hub model."""
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = "auto"
+    """Weight and KV data type."""
+    device: str = Field("auto", pattern=r"^(auto|cpu|cuda(:\d+)?)$")
+    """auto, cpu or cuda."""
+    seed: int = Field(0, ge=0)
+    """Seeds the seeds of requests that bring none, and dummy weights."""
+    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
+    """dummy: random weights."""
+    max_model_len: int | None = Field(None, ge=1)
+    """Longest sequence in tokens; the model's own by default."""
+    skip_model_check: bool = False
+    """Skip the packed-against-apart self check at start."""
+    enforce_eager: bool = False
+    """Run the model as loaded: no fusion, no graphs."""
+    skip_tokenizer_init: bool = False
+    """Load no tokenizer; prompts must be token ids."""
+    served_model_name: tuple[str, ...] = ()
+    """Names in the API; the model's by default."""
+    chat_template: str | None = None
+    """Template text or file used instead of the model's own."""
 
     # the batch and the KV cache
-    max_num_seqs: int = Field(256, description="Most sequences that run at once.", ge=1, le=65536)
-    max_num_batched_tokens: int | None = Field(
-        None,
-        description="Token budget of one step; default max(2048, max_num_seqs).",
-        ge=1,
-        le=1 << 24,
-    )
-    block_size: int | None = Field(
-        None, description="Slots in a KV block; the backend's choice by default.", ge=1, le=4096
-    )
-    num_gpu_blocks_override: int | None = Field(
-        None, description="Exactly this many KV blocks.", ge=1
-    )
-    gpu_memory_utilization: float = Field(
-        0.9, description="Share of the device's memory to use.", gt=0, le=1
-    )
-    kv_cache_memory_bytes: int | None = Field(
-        None, description="Exactly this much KV memory, in bytes.", ge=1
-    )
-    enable_prefix_caching: bool = Field(True, description="Reuse the KV blocks of equal prefixes.")
-    enable_chunked_prefill: bool = Field(True, description="Split long prompts over several steps.")
-    async_scheduling: bool = Field(
-        True, description="Let the executor keep several steps in flight."
-    )
-    max_num_queued_reqs: int | None = Field(
-        4096, description="Waiting requests above which new ones get 429.", ge=0
-    )
-    validate_scheduler: bool = Field(
-        True, description="Check every step of the scheduler against its contract."
-    )
+    max_num_seqs: int = Field(256, ge=1, le=65536)
+    """Most sequences that run at once."""
+    max_num_batched_tokens: int | None = Field(None, ge=1, le=1 << 24)
+    """Token budget of one step; default max(2048, max_num_seqs)."""
+    block_size: int | None = Field(None, ge=1, le=4096)
+    """Slots in a KV block; the backend's choice by default."""
+    num_gpu_blocks_override: int | None = Field(None, ge=1)
+    """Exactly this many KV blocks."""
+    gpu_memory_utilization: float = Field(0.9, gt=0, le=1)
+    """Share of the device's memory to use."""
+    kv_cache_memory_bytes: int | None = Field(None, ge=1)
+    """Exactly this much KV memory, in bytes."""
+    enable_prefix_caching: bool = True
+    """Reuse the KV blocks of equal prefixes."""
+    enable_chunked_prefill: bool = True
+    """Split long prompts over several steps."""
+    async_scheduling: bool = True
+    """Let the executor keep several steps in flight."""
+    max_num_queued_reqs: int | None = Field(4096, ge=0)
+    """Waiting requests above which new ones get 429."""
+    validate_scheduler: bool = True
+    """Check every step of the scheduler against its contract."""
 
     # parallelism
-    tensor_parallel_size: int = Field(1, description="Ranks that share each layer.", ge=1, le=1024)
-    pipeline_parallel_size: int = Field(
-        1, description="Ranks that share the stack of layers.", ge=1, le=1024
-    )
-    data_parallel_size: int = Field(
-        1, description="Independent copies of the engine.", ge=1, le=65536
-    )
-    data_parallel_size_local: int | None = Field(
-        None, description="Engines started on this node; all of them by default.", ge=0, le=65536
-    )
-    data_parallel_start_rank: int = Field(
-        0, description="First engine of this node (--headless).", ge=0, le=65535
-    )
-    data_parallel_rank: int | None = Field(
-        None,
-        description="This server runs the one engine of this rank; a balancer in front chooses.",
-        ge=0,
-        le=65535,
-    )
-    data_parallel_address: str = Field(
-        "127.0.0.1", description="Address of the first node, for engines on others."
-    )
-    data_parallel_rpc_port: int = Field(
-        0, description="Its port for them; 0 takes a free one.", ge=0, le=65535
-    )
-    data_parallel_sync_steps: int = Field(
-        32, description="Steps between two looks at who has work.", ge=1, le=65536
-    )
-    auth_key_file: str | None = Field(
-        None, description="File with the keys that nodes of one instance share."
-    )
+    tensor_parallel_size: int = Field(1, ge=1, le=1024)
+    """Ranks that share each layer."""
+    pipeline_parallel_size: int = Field(1, ge=1, le=1024)
+    """Ranks that share the stack of layers."""
+    data_parallel_size: int = Field(1, ge=1, le=65536)
+    """Independent copies of the engine."""
+    data_parallel_size_local: int | None = Field(None, ge=0, le=65536)
+    """Engines started on this node; all of them by default."""
+    data_parallel_start_rank: int = Field(0, ge=0, le=65535)
+    """First engine of this node (--headless)."""
+    data_parallel_rank: int | None = Field(None, ge=0, le=65535)
+    """This server runs the one engine of this rank; a balancer in front chooses."""
+    data_parallel_address: str = "127.0.0.1"
+    """Address of the first node, for engines on others."""
+    data_parallel_rpc_port: int = Field(0, ge=0, le=65535)
+    """Its port for them; 0 takes a free one."""
+    data_parallel_sync_steps: int = Field(32, ge=1, le=65536)
+    """Steps between two looks at who has work."""
+    auth_key_file: str | None = None
+    """File with the keys that nodes of one instance share."""
 
     # the plugins
-    executor: PluginChoice = _plugin(
-        "uni", "Where the ranks of one engine run; mp for more than one rank."
-    )
-    scheduler: PluginChoice = _plugin("batching", "What runs next.")
-    scheduling_policy: PluginChoice = _plugin(
-        "fcfs", "Order, admission and victims of the batching scheduler."
-    )
-    worker: PluginChoice = _plugin("torch", "What one rank runs.")
-    launcher: PluginChoice = _plugin("process", "Where engine processes are started.")
-    load_balancer: PluginChoice = _plugin("affinity", "Which engine a request goes to.")
-    io_processor: PluginChoice | None = _plugin("text", "Raw prompt to tokens and back.")
-    kv_connector: PluginChoice | None = _plugin(None, "Moves KV blocks in or out of the engine.")
-    stat_loggers: tuple[PluginChoice, ...] = Field(
-        (), description="Who hears the numbers; any number of them."
-    )
-    attention_backend: str | None = Field(
-        None, description="Attention backend of the torch worker."
-    )
-    plugins: PluginPolicy = Field(
-        PluginPolicy(), description="Which hook modules may be active (allow, disable)."
-    )
+    executor: PluginChoice = _plugin("uni")
+    """Where the ranks of one engine run; mp for more than one rank."""
+    scheduler: PluginChoice = _plugin("batching")
+    """What runs next."""
+    scheduling_policy: PluginChoice = _plugin("fcfs")
+    """Order, admission and victims of the batching scheduler."""
+    worker: PluginChoice = _plugin("torch")
+    """What one rank runs."""
+    launcher: PluginChoice = _plugin("process")
+    """Where engine processes are started."""
+    load_balancer: PluginChoice = _plugin("affinity")
+    """Which engine a request goes to."""
+    io_processor: PluginChoice | None = _plugin("text")
+    """Raw prompt to tokens and back."""
+    kv_connector: PluginChoice | None = None
+    """Moves KV blocks in or out of the engine."""
+    stat_loggers: tuple[PluginChoice, ...] = ()
+    """Who hears the numbers; any number of them."""
+    attention_backend: str | None = None
+    """Attention backend of the torch worker."""
+    plugins: PluginPolicy = PluginPolicy()
+    """Which hook modules may be active (allow, disable)."""
 
     # operations
-    shutdown_timeout: float = Field(
-        30.0, description="Seconds that running requests get after SIGTERM.", ge=0, le=86400
-    )
-    start_timeout: float = Field(
-        600.0, description="Seconds until an engine must be ready.", gt=0, le=86400
-    )
-    step_timeout: float = Field(
-        300.0, description="Seconds until a silent process is given up.", gt=0, le=86400
-    )
-    log_stats: bool = Field(True, description="Collect statistics for stat loggers.")
-    log_requests: bool = Field(False, description="Log each request as it comes and goes.")
+    shutdown_timeout: float = Field(30.0, ge=0, le=86400)
+    """Seconds that running requests get after SIGTERM."""
+    start_timeout: float = Field(600.0, gt=0, le=86400)
+    """Seconds until an engine must be ready."""
+    step_timeout: float = Field(300.0, gt=0, le=86400)
+    """Seconds until a silent process is given up."""
+    log_stats: bool = True
+    """Collect statistics for stat loggers."""
+    log_requests: bool = False
+    """Log each request as it comes and goes."""
 
     @model_validator(mode="before")
     @classmethod
@@ -278,9 +257,10 @@ class EngineConfig(Settings):
         return self.model_dump_json(exclude_defaults=True, exclude=hidden)
 
 
-_FIELDS = EngineConfig.model_fields.items()
 PLUGIN_FIELDS = tuple(
-    name for name, field in _FIELDS if plain_type(field.annotation) is PluginChoice
+    name
+    for name, field in EngineConfig.model_fields.items()
+    if plain_type(field.annotation) is PluginChoice
 )
 
 
