@@ -69,7 +69,7 @@ class AsyncLLM:
             )
             self._admission = Admission(config, self._outputs, self._engines)
             self._handler = OutputHandler(self._engines, self._outputs, self._admission)
-            self._calls = EngineCalls(self._client, self._handler, self._stats)
+            self._calls = EngineCalls(self._client, self._handler)
             self._engines.on_death = self._handler.died
             self._engines.start()
             self._inputs = InputProcessor(
@@ -247,7 +247,14 @@ class AsyncLLM:
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        return await self._calls.workers(method, args, timeout, kwargs)
+        engines = await self._calls.call(
+            "collective_rpc",
+            method,
+            list(args),
+            timeout,
+            dict(kwargs or {}),
+        )
+        return [result for ranks in engines for result in ranks]
 
     async def add_lora(self, name: str, path: str) -> bool:
         return await self._calls.all("add_lora", name, path)
@@ -270,10 +277,12 @@ class AsyncLLM:
 
     async def sleep(self, level: int = 1) -> None:
         """Give device memory back until `wake_up`; the prefix cache is reset first."""
-        await self._calls.sleep(level)
+        await self._calls.call("sleep", level)
+        self._stats.submit("record_sleep_state", True, level)
 
     async def wake_up(self, tags: list[str] | None = None) -> None:
-        await self._calls.wake_up(tags)
+        await self._calls.call("wake_up", tags)
+        self._stats.submit("record_sleep_state", False, 0)
 
     async def is_sleeping(self) -> bool:
         return await self._calls.all("is_sleeping")

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
-from tenonry.observers.stat_manager import StatManager
 
 HEALTH_TIMEOUT_S = 10.0  # an engine answers between two steps
 
@@ -21,15 +19,9 @@ class EngineCalls:
     EngineDeadError.
     """
 
-    def __init__(
-        self,
-        client: CoreClient,
-        handler: OutputHandler,
-        stats: StatManager,
-    ) -> None:
+    def __init__(self, client: CoreClient, handler: OutputHandler) -> None:
         self._client = client
         self._handler = handler
-        self._stats = stats
         self._health: asyncio.Future[list[None]] | None = None  # the question that is open
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -41,23 +33,6 @@ class EngineCalls:
     async def all(self, method: str, *args: Any) -> bool:
         """True if every engine answers with something true."""
         return all(await self.call(method, *args))
-
-    async def workers(
-        self,
-        method: str,
-        args: Sequence[Any],
-        timeout_s: float | None,
-        kwargs: Mapping[str, Any] | None,
-    ) -> list[Any]:
-        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        engines = await self.call(
-            "collective_rpc",
-            method,
-            list(args),
-            timeout_s,
-            dict(kwargs or {}),
-        )
-        return [result for ranks in engines for result in ranks]
 
     async def check_health(self) -> None:
         """Ask every engine, which asks its executor. Raises EngineDeadError that names one that is not healthy.
@@ -88,11 +63,3 @@ class EngineCalls:
             return
         if index in self._client.engines:  # else it has left, and the others serve
             raise EngineDeadError(f"engine {index} is not healthy: {reason}")
-
-    async def sleep(self, level: int) -> None:
-        await self.call("sleep", level)
-        self._stats.submit("record_sleep_state", True, level)
-
-    async def wake_up(self, tags: list[str] | None) -> None:
-        await self.call("wake_up", tags)
-        self._stats.submit("record_sleep_state", False, 0)
