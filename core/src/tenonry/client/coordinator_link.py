@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import time
-from typing import Any
 
 import msgspec
 import zmq
 
 from tenonry.messages import EngineZmqAddresses, LoadTable, WaveStart
 from tenonry.transport.keys import CurveKeys
-from tenonry.transport.sockets import close_all, make_socket
+from tenonry.transport.sockets import Context, Socket, close_all, make_socket
 
 STALE_S = 15.0  # three times the longest pause between two tables
 
@@ -19,15 +19,11 @@ STALE_S = 15.0  # three times the longest pause between two tables
 class CoordinatorLink:
     """What the coordinator published last, and the way to wake engines that pause. Idle without a coordinator."""
 
-    def __init__(
-        self,
-        context: zmq.Context[zmq.Socket[bytes]],
-        curve: CurveKeys | None,
-    ) -> None:
+    def __init__(self, context: Context, curve: CurveKeys | None) -> None:
         self._context = context
         self._curve = curve
-        self._table: zmq.Socket[bytes] | None = None
-        self._reports: zmq.Socket[bytes] | None = None
+        self._table: Socket | None = None
+        self._reports: Socket | None = None
         self._decoder = msgspec.msgpack.Decoder(LoadTable)
         self.loads: dict[int, int] = {}
         self.wave = 0
@@ -39,19 +35,10 @@ class CoordinatorLink:
         if self._table is None:
             loads = coordinator.frontend_stats_publish_address or ""
             reports = coordinator.coordinator_output or ""
-            self._table = self._connect(zmq.SUB, loads, "latest")
+            connected = functools.partial(make_socket, self._context, bind=False, curve=self._curve)
+            self._table = connected(zmq.SUB, loads, keep="latest")
             self._table.subscribe(b"")
-            self._reports = self._connect(zmq.PUSH, reports, "connected")
-
-    def _connect(self, kind: int, address: str, keep: Any) -> zmq.Socket[bytes]:
-        return make_socket(
-            self._context,
-            kind,
-            address,
-            bind=False,
-            curve=self._curve,
-            keep=keep,
-        )
+            self._reports = connected(zmq.PUSH, reports, keep="connected")
 
     def refresh(self) -> None:
         """Read what was published since the last call; called per request, so that no timer is needed."""

@@ -30,6 +30,8 @@ from tenonry.transport.keys import CurveKeys
 from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import (
     IDENTITY_BYTES,
+    Context,
+    Socket,
     close_all,
     endpoint,
     engine_identity,
@@ -84,9 +86,9 @@ class CoreClient:
         self._call_ids = itertools.count(1)
         self._encoder = Encoder()
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
-        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self._input: zmq.Socket[bytes] | None = None
-        self._output: zmq.Socket[bytes] | None = None
+        self._context: Context = zmq.Context()
+        self._input: Socket | None = None
+        self._output: Socket | None = None
         self._coordinator = CoordinatorLink(self._context, curve)
         self.num_clients = 1
 
@@ -127,7 +129,7 @@ class CoreClient:
             self._connected_inputs.add(engine_index_of(frames[0]))
         return set(self.engines) - (self._connected_inputs & self._connected_outputs)
 
-    def _sockets(self) -> tuple[zmq.Socket[bytes], zmq.Socket[bytes]]:
+    def _sockets(self) -> tuple[Socket, Socket]:
         if self._input is None or self._output is None:
             raise EngineDeadError("the engines are not connected")
         return self._input, self._output
