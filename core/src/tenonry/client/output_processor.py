@@ -265,14 +265,10 @@ class OutputProcessor:
         """The IO processor raised: this request ends, here and in the engine."""
         stream = completion.stream
         if completion.finish_reason is None:
-            self._name_fault(stream, call, error)
+            stream.error = stream.error or io_fault(self._io, stream.request_id, call, error)
             completion.detokenizer = None
             self._finish(completion, FinishReason.ERROR, None)
             stream.notify()
-
-    def _name_fault(self, stream: Stream, call: str, error: Exception) -> None:
-        if stream.error is None:
-            stream.error = io_fault(self._io, stream.request_id, call, error)
 
     def _count(self, completion: Completion, ids: list[int], now: float) -> None:
         completion.pending_ids += ids
@@ -307,7 +303,9 @@ class OutputProcessor:
             except Exception as error:  # noqa: BLE001 - it fails this request, and is named
                 reason = FinishReason.ERROR
                 stop_reason = None
-                self._name_fault(stream, "finish", error)
+                stream.error = stream.error or io_fault(
+                    self._io, stream.request_id, "finish", error
+                )
         completion.finish_reason = str(reason)
         completion.stop_reason = stop_reason
         if self._completions.pop(completion.handle, None) is not None:
