@@ -20,7 +20,7 @@ from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
-from tenonry.outputs import FinishReason, Logprob
+from tenonry.outputs import FinishReason, Logprob, RequestMetrics
 from tenonry.stats import IterationStats
 
 Lines = Iterable[tuple[np.ndarray, np.ndarray, int]]
@@ -68,7 +68,14 @@ class OutputProcessor:
                 f"request id '{first.request_id}' is in use; ids of running requests must differ",
                 "request_id",
             )
-        stream = Stream(first, processed, self._clock())
+        stream = Stream(
+            first,
+            first.request_id,
+            first.sampling_params.output_kind,
+            processed.text,
+            processed.token_ids.tolist(),
+            RequestMetrics(arrival_time=self._clock()),
+        )
         for index, request in enumerate(requests):
             params = request.sampling_params
             detokenizer = None

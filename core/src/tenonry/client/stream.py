@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
-from tenonry.interfaces.io_processor import Detokenizer, ProcessedPrompt
+from tenonry.interfaces.io_processor import Detokenizer
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
 from tenonry.sampling_params import OutputKind
@@ -60,30 +60,28 @@ class Completion:
         )
 
 
+@dataclass(slots=True, eq=False)
 class Stream:
-    """One caller request with its `n` completions. `take` never waits; `wait` does."""
+    """One caller request with its `n` completions. `take` never waits; `wait` does.
 
-    __slots__ = (
-        "completions", "engine_index", "error", "kind", "kv_transfer_params", "metrics", "num_cached_tokens",
-        "num_finished", "prompt", "prompt_logprobs", "prompt_token_ids", "ready", "request", "request_id", "waiter",
-    )  # fmt: skip
+    `request`: the first of its engine requests. `ready`: completions with something to take.
+    """
 
-    def __init__(self, request: EngineCoreRequest, prompt: ProcessedPrompt, now: float) -> None:
-        self.request = request
-        self.request_id = request.request_id
-        self.prompt = prompt.text
-        self.prompt_token_ids: list[int] = prompt.token_ids.tolist()
-        self.kind = request.sampling_params.output_kind
-        self.completions: list[Completion] = []
-        self.ready: list[Completion] = []  # completions with something to take
-        self.engine_index = 0
-        self.num_finished = 0
-        self.num_cached_tokens = 0
-        self.prompt_logprobs: list[dict[int, Logprob] | None] | None = None
-        self.metrics = RequestMetrics(arrival_time=now)
-        self.kv_transfer_params: dict[str, object] | None = None
-        self.error: Exception | None = None
-        self.waiter: asyncio.Future[None] | None = None
+    request: EngineCoreRequest
+    request_id: str
+    kind: OutputKind
+    prompt: str | None
+    prompt_token_ids: list[int]
+    metrics: RequestMetrics
+    completions: list[Completion] = field(default_factory=list)
+    ready: list[Completion] = field(default_factory=list)
+    engine_index: int = 0
+    num_finished: int = 0
+    num_cached_tokens: int = 0
+    prompt_logprobs: list[dict[int, Logprob] | None] | None = None
+    kv_transfer_params: dict[str, object] | None = None
+    error: Exception | None = None
+    waiter: asyncio.Future[None] | None = None
 
     @property
     def finished(self) -> bool:
