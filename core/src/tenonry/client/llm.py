@@ -52,9 +52,7 @@ class LLM:
         self.config = config
         manager, plan, self.model = resolve_front_end(config, launcher=False)
         with contextlib.ExitStack() as parts:  # ended again if the rest cannot be built
-            self.io_processor = build_io_processor(config, plan, self.model)
-            if self.io_processor is not None:
-                parts.callback(self.io_processor.shutdown)
+            self.io_processor = build_io_processor(config, plan, self.model, parts)
             self._post_process = post_processor(self.io_processor)
             self._stats = StatManager(config, plan)
             parts.callback(self._stats.shutdown)
@@ -97,10 +95,11 @@ class LLM:
             isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
         ):
             prompts = [prompts]
-        given = sampling_params
-        if given is None:
-            given = SamplingParams(**self.model.default_sampling)
-        params = given if isinstance(given, Sequence) else [given] * len(prompts)
+        params = sampling_params
+        if params is None:
+            params = SamplingParams(**self.model.default_sampling)
+        if not isinstance(params, Sequence):
+            params = [params] * len(prompts)
         if len(params) != len(prompts):
             raise ConfigError(
                 f"{len(params)} sampling params for {len(prompts)} prompts; give one, or one each"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Sequence
 
@@ -32,13 +33,14 @@ def resolve_front_end(
 
 
 def build_io_processor(
-    config: EngineConfig, plan: PluginPlan, model: ModelInfo
+    config: EngineConfig, plan: PluginPlan, model: ModelInfo, parts: contextlib.ExitStack
 ) -> IOProcessor | None:
-    """The chosen IO processor, or None where the configuration has none."""
+    """The chosen IO processor, which `parts` shuts down; None where the configuration has none."""
     entry = plan.find("io_processor")
     if entry is None or config.skip_tokenizer_init:
         return None
     made: IOProcessor = build_plugin(entry, IOProcessorContext(config, model))
+    parts.callback(made.shutdown)
     return made
 
 
