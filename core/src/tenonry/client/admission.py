@@ -126,12 +126,12 @@ class Admission:
             return
         loop = asyncio.get_running_loop()
         if not self._waiting:
-            loop.call_soon(self._next_turn, loop)
+            loop.call_soon(self._next_turn)
         place = loop.create_future()
         self._waiting.append(place)
         await place
 
-    def _next_turn(self, loop: asyncio.AbstractEventLoop) -> None:
+    def _next_turn(self) -> None:
         self._left_in_turn = MAX_REQUESTS_PER_TURN
         while self._left_in_turn and self._waiting:
             place = self._waiting.popleft()
@@ -139,4 +139,4 @@ class Admission:
                 place.set_result(None)
                 self._left_in_turn -= 1
         if self._waiting:
-            loop.call_soon(self._next_turn, loop)
+            asyncio.get_running_loop().call_soon(self._next_turn)

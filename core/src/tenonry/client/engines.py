@@ -87,9 +87,8 @@ class OwnedEngines(Engines):
             config = config.replaced(log_stats=True)
         self._manager, self.plan, self.model = resolve_front_end(config, launcher=True)
         self._config, self._context = config, context
-        with (
-            contextlib.ExitStack() as parts
-        ):  # loggers may hold a port, and there may be no engines
+        # Loggers may hold a port, and there may be no engines.
+        with contextlib.ExitStack() as parts:
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
             self.fleet = EngineFleet(
@@ -150,10 +149,9 @@ class OwnedEngines(Engines):
                 )
                 try:
                     facts = await asyncio.shield(start)
-                except asyncio.CancelledError:
+                finally:
                     # A thread cannot be cancelled; the engines that it started are stopped below.
                     await asyncio.wait([start])
-                    raise
                 self._join(facts)
                 self.client.leaving.update(indexes)  # until they are connected
                 while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
