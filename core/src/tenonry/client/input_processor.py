@@ -87,23 +87,20 @@ class InputProcessor:
                     "add_special_tokens=False: the prompt is an EngineCoreRequest, which holds tokens; leave it out",
                     "add_special_tokens",
                 )
-            ready = msgspec.structs.replace(prompt, **given)
-            _check_fields({name: getattr(ready, name) for name in REQUEST_FIELDS})
-            prompt = {"prompt_token_ids": ready.prompt_token_ids}
+            request = msgspec.structs.replace(prompt, **given)
+            _check_fields({name: getattr(request, name) for name in REQUEST_FIELDS})
+            prompt = {"prompt_token_ids": request.prompt_token_ids}
         else:
-            ready = EngineCoreRequest(
+            request = EngineCoreRequest(
                 handle=0, request_id="", prompt_token_ids=NO_ROWS, sampling_params=params, **given
             )
         processed = self._process_prompt(prompt, params, request_id, add_special_tokens)
-        request = msgspec.structs.replace(
-            ready,
-            request_id=request_id,
-            prompt_token_ids=processed.token_ids,
-            sampling_params=self._seeded(params, 0),
-            stop_token_ids=ready.stop_token_ids or self._stop_token_ids(params),
-            bad_words=ready.bad_words or processed.bad_words,
-            features=ready.features or processed.features,
-        )
+        request.request_id = request_id
+        request.prompt_token_ids = processed.token_ids
+        request.sampling_params = self._seeded(params, 0)
+        request.stop_token_ids = request.stop_token_ids or self._stop_token_ids(params)
+        request.bad_words = request.bad_words or processed.bad_words
+        request.features = request.features or processed.features
         check_request(request, self._limits)
         request.handle = next(self._handles)
         first = request.sampling_params
