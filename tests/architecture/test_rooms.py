@@ -14,11 +14,11 @@ FACE = {"__init__.py", "__main__.py", "cli.py"}
 MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
-# To be reached: 14_700, 18_100, 15_400.
+# To be reached: 14_700 and 18_100 (contract, engine).
 MAX_TOKENS = {
     "contract": 15_850,
     "engine": 18_470,
-    "client": 15_720,
+    "client": 15_400,
     "settings": 900,
     "observers": 1_150,
 }
