@@ -9,9 +9,8 @@ import importlib
 import importlib.abc
 import importlib.metadata
 import importlib.util
+import operator
 import sys
-from importlib.machinery import ModuleSpec
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -29,7 +28,7 @@ class PluginPlan(msgspec.Struct, frozen=True):
     hook_modules: tuple[PluginRecord, ...] = ()
 
     def find(self, kind: str) -> PluginRecord | None:
-        return next((entry for entry in self.entries if entry.kind == kind), None)
+        return next(iter(self.all(kind)), None)
 
     def get(self, kind: str) -> PluginRecord:
         entry = self.find(kind)
@@ -55,11 +54,10 @@ class PluginPlan(msgspec.Struct, frozen=True):
 
     def of_engines(self) -> dict[str, str]:
         """What every engine must have alike: kind → name and class."""
-        kinds = {kind.kind for kind in KINDS.values() if kind.lives_in != "front end"}
         return {
             entry.kind: f"'{entry.name}' ({entry.target})"
             for entry in self.entries
-            if entry.kind in kinds
+            if KINDS[entry.kind].lives_in != "front end"
         }
 
     def versions(self) -> dict[str, str]:
@@ -80,14 +78,14 @@ class PluginPlan(msgspec.Struct, frozen=True):
 class _TextLoader(importlib.abc.SourceLoader):
     """Loads a module from text that travelled in the plan, so that tracebacks still show its lines."""
 
-    def __init__(self, source: str, path: str) -> None:
-        self._source, self._path = source, path
+    def __init__(self, entry: PluginRecord) -> None:
+        self._entry = entry
 
     def get_filename(self, fullname: str) -> str:
-        return self._path
+        return self._entry.path
 
     def get_data(self, path: str | bytes) -> bytes:
-        return self._source.encode()
+        return self._entry.source.encode()
 
 
 def file_module_name(source: str) -> str:
@@ -95,12 +93,11 @@ def file_module_name(source: str) -> str:
     return f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
-def _import_text(name: str, entry: PluginRecord) -> ModuleType:
+def _import_text(name: str, entry: PluginRecord) -> None:
     if name in sys.modules:
-        return sys.modules[name]
-    loader = _TextLoader(entry.source, entry.path)
-    spec = ModuleSpec(name, loader, origin=entry.path)
-    spec.has_location = True
+        return
+    loader = _TextLoader(entry)
+    spec: Any = importlib.util.spec_from_loader(name, loader)
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
@@ -108,35 +105,32 @@ def _import_text(name: str, entry: PluginRecord) -> ModuleType:
     except BaseException:
         del sys.modules[name]
         raise
-    return module
 
 
 def import_target(entry: PluginRecord) -> Any:
     """Import the "module:Class", or the whole module, of a record. Raises PluginError with the plugin and the cause."""
     module_name, colon, attribute = entry.target.partition(":")
     try:
-        module = (
+        if entry.source:
             _import_text(module_name, entry)
-            if entry.source
-            else importlib.import_module(module_name)
-        )
+        module = importlib.import_module(module_name)
     except (Exception, SystemExit) as error:
         raise PluginError(
             f"{entry.label()} cannot be imported: {type(error).__name__}: {error}"
         ) from error
-    found: Any = module
-    for part in attribute.split(".") if colon else ():
-        found = getattr(found, part, None)
-        if found is None:
-            own = [
-                name
-                for name, one in vars(module).items()
-                if module_name in str(getattr(one, "__module__", ""))
-            ]
-            raise PluginError(
-                f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}"
-            )
-    return found
+    if not colon:
+        return module
+    try:
+        return operator.attrgetter(attribute)(module)
+    except AttributeError:
+        own = [
+            name
+            for name, value in vars(module).items()
+            if module_name in str(getattr(value, "__module__", ""))
+        ]
+        raise PluginError(
+            f"{entry.label()} has no '{attribute}'; {entry.path or module_name} defines {own}"
+        ) from None
 
 
 def load_class(record: PluginRecord) -> Any:
