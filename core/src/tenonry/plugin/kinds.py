@@ -12,23 +12,18 @@ class Kind(Point):
     """A point of the kernel. `base` is "module:Class"; `lives_in` says which processes build it."""
 
     lives_in: str
-    how_many: str
 
     @property
     def hook(self) -> str:
         return f"tenonry_get_{self.kind}"
 
 
-def _kind(
-    kind: str, class_name: str, lives_in: str, how_many: str = "one", **provider: str
-) -> Kind:
+def _kind(kind: str, class_name: str, lives_in: str, **provider: str) -> Kind:
     return Kind(
         f"tenonry.{kind}s",
         f"tenonry.interfaces.{kind}:{class_name}",
         provider,
-        kind,
         lives_in=lives_in,
-        how_many=how_many,
     )
 
 
@@ -54,18 +49,16 @@ KINDS: dict[str, Kind] = {
             "stat_logger",
             "StatLogger",
             "front end",
-            "any",
             console="tenonry-stat-logger-console",
             opentelemetry="tenonry-stat-logger-opentelemetry",
             prometheus="tenonry-stat-logger-prometheus",
         ),
-        _kind("kv_connector", "KVConnector", "engine and worker", "none or one"),
+        _kind("kv_connector", "KVConnector", "engine and worker"),
         _kind("io_processor", "IOProcessor", "front end", text="tenonry-io-text"),
         _kind(
             "worker",
             "Worker",
             "worker",
-            "one per rank",
             torch="tenonry-worker-torch",
             null="tenonry-bench",
         ),
