@@ -45,17 +45,17 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
 
 def _wrong_class(found: Any, base: Any, point: Point) -> str:
     """What keeps it from being an implementation of the interface, or nothing."""
-    if not (isinstance(found, type) and issubclass(found, base)):
-        return f"is not a subclass of {base.__module__}.{base.__qualname__}"
-    missing = sorted(getattr(found, "__abstractmethods__", ()))
+    if not (inspect.isclass(found) and issubclass(found, base)):
+        return f"is not a subclass of {base.__module__}.{base.__qualname__}; it stands at {_where(found)}"
+    missing = ", ".join(sorted(getattr(found, "__abstractmethods__", ())))
     if missing:
-        return f"does not implement {', '.join(missing)} of {base.__name__}"
+        return f"does not implement {missing} of {base.__name__}; it stands at {_where(found)}"
     version = getattr(found, "interface_version", None)
     if version is None or version in supported_versions(base):
         return ""
-    supported = list(supported_versions(base))
     return (
-        f"speaks version {version} of the {point.kind} interface; this kernel can drive {supported}"
+        f"speaks version {version} of the {point.kind} interface; this kernel can drive "
+        f"{list(supported_versions(base))}"
     )
 
 
@@ -81,7 +81,7 @@ def _where(thing: Any) -> str:
 
 def _wrong_options(found: Any) -> str:
     options = getattr(found, "Options", NoOptions)
-    if isinstance(options, type) and issubclass(options, BaseModel):
+    if inspect.isclass(options) and issubclass(options, BaseModel):
         return ""
     return (
         f"has Options that are no pydantic model: {options!r}, in the class at {_where(found)}; write: class "
@@ -94,13 +94,11 @@ def _misspelt(found: type, base: type) -> str:
     for place, owner in enumerate(found.__mro__):
         if owner is base:
             break
-        inherited = {name for parent in found.__mro__[place + 1 :] for name in vars(parent)}
+        inherited = set[str]().union(*map(vars, found.__mro__[place + 1 :]))
         own = vars(owner).keys()
         for name in own - inherited:
-            if name.startswith("_"):
-                continue
             near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=NEAR)
-            if near:
+            if near and not name.startswith("_"):
                 return (
                     f"has a member '{name}', in the class at {_where(owner)}, that is never called; did you mean "
                     f"'{near[0]}'? Else write: _{name}"
