@@ -148,7 +148,7 @@ def check_requirements(distribution: str) -> None:
             requirement = Requirement(text)
         except InvalidRequirement:
             continue  # pip installed it; a spelling that only pip understands says nothing about the kernel
-        applies = requirement.marker is None or requirement.marker.evaluate({"extra": ""})
+        applies = requirement.marker is None or requirement.marker.evaluate()
         if (
             applies
             and canonicalize_name(requirement.name) == KERNEL

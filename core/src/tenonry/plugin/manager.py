@@ -70,15 +70,14 @@ class PluginManager:
             raise PluginError(f"hook module {label}: {' '.join(str(error).split())}") from error
 
     def _load_hook_modules(self, policy: PluginPolicy) -> None:
-        names = sorted({entry.name for entry in installed(HOOK_MODULES)})
-        unknown = sorted({*(policy.allow or ()), *policy.disable}.difference(names))
+        names = {entry.name for entry in installed(HOOK_MODULES)}
+        allowed = names if policy.allow is None else {*policy.allow}
+        unknown = allowed.union(policy.disable) - names
         if unknown:
             raise ConfigError(
-                f"plugins.allow/disable name {unknown}, which are not installed; installed: {names}"
+                f"plugins.allow/disable name {sorted(unknown)}, which are not installed; installed: {sorted(names)}"
             )
-        for name in names:
-            if name in policy.disable or (policy.allow is not None and name not in policy.allow):
-                continue
+        for name in sorted(allowed.difference(policy.disable)):
             try:
                 module, entry = resolve_point(HOOK_MODULES, name)
             except PluginError as error:
@@ -99,11 +98,11 @@ class PluginManager:
 
     def _find(self, kind: Kind, choice: PluginChoice, config: EngineConfig) -> PluginRecord:
         """For a plain name the answer of a hook module, else the entry point."""
-        if ":" in choice.name:
-            return qualified_record(kind.kind, choice)
-        target = self.call(kind.hook, name=choice.name, config=config)
+        target = None
+        if ":" not in choice.name:
+            target = self.call(kind.hook, name=choice.name, config=config)
         if target is None:
-            return _installed_record(kind, choice)
+            return _find_record(kind, choice)
         if not isinstance(target, str) or ":" not in target:
             raise PluginError(
                 f"{kind.hook} answered {target!r} for '{choice.name}'; hooks answer with names: \"module:Class\""
@@ -112,18 +111,18 @@ class PluginManager:
 
     def plan(self, config: EngineConfig, *, launcher: bool = True) -> PluginPlan:
         """Resolve every kind that the configuration names; raises on the first that fails."""
-        unused = {"stat_logger"}
+        kinds = list(KINDS)
         if not launcher:
-            unused |= {"launcher", "load_balancer"}
-        elif config.data_parallel_size == 1 and config.load_balancer == LOAD_BALANCER:
-            unused.add("load_balancer")
-        chosen: list[tuple[str, PluginChoice | None]] = [
-            (kind, getattr(config, kind)) for kind in KINDS if kind not in unused
-        ]
-        chosen += [("stat_logger", choice) for choice in config.stat_loggers]
-        entries = [
-            self.resolve(kind, choice, config) for kind, choice in chosen if choice is not None
-        ]
+            kinds.remove("launcher")
+        if not launcher or (
+            config.data_parallel_size == 1 and config.load_balancer == LOAD_BALANCER
+        ):
+            kinds.remove("load_balancer")
+        entries = []
+        for kind in kinds:
+            is_one = kind != "stat_logger"
+            choices = (getattr(config, kind),) if is_one else config.stat_loggers
+            entries += [self.resolve(kind, choice, config) for choice in choices if choice]
         plan = PluginPlan(tuple(entries), tuple(self.hook_modules))
         self.call("tenonry_configured", config=config)
         return plan
@@ -187,8 +186,10 @@ def _target_record(kind: str, choice: PluginChoice, target: str) -> PluginRecord
     return PluginRecord(kind, choice.name, target, distribution, version, options=choice.options)
 
 
-def _installed_record(point: Point, choice: PluginChoice) -> PluginRecord:
-    """The record of an entry point's name, with the distribution that declares it. Raises PluginNotFound."""
+def _find_record(point: Point, choice: PluginChoice) -> PluginRecord:
+    """The record of `module:Class`, `path.py:Class` or an entry point's name. Raises PluginNotFound."""
+    if ":" in choice.name:
+        return qualified_record(point.kind, choice)
     found = find_entry_point(point, choice.name)
     if found is None:
         raise not_found(point, choice.name)
@@ -204,10 +205,7 @@ def resolve_point(point: Point, choice: PluginChoice | str) -> tuple[Any, Plugin
     """
     if isinstance(choice, str):
         choice = PluginChoice.model_construct(name=choice)  # any text may be asked for
-    if ":" in choice.name:
-        record = qualified_record(point.kind, choice)
-    else:
-        record = _installed_record(point, choice)
+    record = _find_record(point, choice)
     found = import_target(record)
     check_plugin(found, record, point)
     load_options(record, found)
