@@ -61,18 +61,18 @@ def choose_block_size(groups: Sequence[KVCacheGroup], wanted: int | None) -> int
     """
     offers = [list(group.block_sizes) for group in groups if group.block_sizes]
     if not offers:
-        return DEFAULT_BLOCK_SIZE if wanted is None else wanted
+        return wanted or DEFAULT_BLOCK_SIZE
     allowed = [size for size in offers[0] if all(size in offer for offer in offers)]
     if not allowed:
         text = ", ".join(map(str, offers))
         raise ConfigError(
             f"the KV groups have no block size in common ({text}); use another attention backend"
         )
-    if wanted is not None and wanted not in allowed:
+    if wanted and wanted not in allowed:
         raise ConfigError(
             f"block_size={wanted} is not possible with this attention backend; it can do {allowed}"
         )
-    return allowed[0] if wanted is None else wanted
+    return wanted or allowed[0]
 
 
 def plan_kv_cache(

@@ -15,9 +15,7 @@ def configure_logging(process: str) -> None:
         logging.Formatter(f"%(levelname).1s %(asctime)s [{process}] %(message)s", "%H:%M:%S")
     )
     root = logging.getLogger("tenonry")
-    for old in list(root.handlers):
-        root.removeHandler(old)
-    root.addHandler(handler)
+    root.handlers = [handler]
     root.propagate = False
     level = os.environ.get(LEVEL_VARIABLE, "INFO").upper()
     root.setLevel(level if level in logging.getLevelNamesMapping() else "INFO")

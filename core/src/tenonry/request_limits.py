@@ -85,7 +85,7 @@ def _check_texts(request: EngineCoreRequest) -> None:
     if len(request.tags) > MAX_TAGS:
         raise RequestError(f"{len(request.tags)} tags; at most {MAX_TAGS} are allowed", "tags")
     for key, value in request.tags.items():
-        if len(key) > MAX_TAG_CHARS or (isinstance(value, str) and len(value) > MAX_TAG_CHARS):
+        if max(len(key), len(str(value))) > MAX_TAG_CHARS:
             raise RequestError(
                 f"tag '{key[:32]}' is longer than {MAX_TAG_CHARS} characters", "tags"
             )

@@ -36,9 +36,10 @@ def check_count(field: str, values: Sized, most: int) -> None:
 
 def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_TOKEN_ID) -> None:
     """Raises RequestError for one that is negative or above `largest`."""
-    if token_ids and (min(token_ids) < 0 or max(token_ids) > largest):
-        bad = min(token_ids) if min(token_ids) < 0 else max(token_ids)
-        raise RequestError(f"{field} holds token id {bad}; ids are 0 to {largest}", field)
+    extremes = (min(token_ids), max(token_ids)) if token_ids else ()
+    for token_id in extremes:
+        if not 0 <= token_id <= largest:
+            raise RequestError(f"{field} holds token id {token_id}; ids are 0 to {largest}", field)
 
 
 def check_type(field: str, value: Any, kind: Any) -> None:
@@ -101,7 +102,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
             raise RequestError(
                 f"min_tokens={self.min_tokens} is above max_tokens={self.max_tokens}", "min_tokens"
             )
-        if self.stop is not None and self.stop_strings and not self.detokenize:
+        if self.stop and not self.detokenize:
             raise RequestError(
                 "stop strings need detokenize=True; use stop_token_ids without text", "stop"
             )
@@ -131,7 +132,7 @@ def _check_field(info: msgspec.structs.FieldInfo, value: Any) -> None:
     if field in _BOUNDS:
         low, high = _BOUNDS[field]
         is_open = field == "top_p"  # 0 would keep no token at all
-        if not (low < value <= high or (value == low and not is_open)):  # NaN is nowhere
+        if not low <= value <= high or (is_open and value == low):  # NaN is nowhere
             bounds = f"{'above' if is_open else 'at least'} {low} and at most {high}"
             raise RequestError(f"{field}={value} is out of bounds: it must be {bounds}", field)
     elif field in _LENGTHS:
@@ -144,12 +145,12 @@ def _check_items(field: str, items: Any) -> None:
     if field in {"stop", "bad_words"}:
         for text in items:
             if not 1 <= len(text) <= MAX_STOP_STRING_CHARS:
-                what = (
-                    f"a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}"
+                raise RequestError(
+                    f"{field} holds a text of {len(text)} characters; it must have 1 to {MAX_STOP_STRING_CHARS}",
+                    field,
                 )
-                raise RequestError(f"{field} holds {what}", field)
-        return
-    check_token_ids(field, items)
+    else:
+        check_token_ids(field, items)
     if field == "logit_bias":
         for token_id, bias in items.items():
             if not -100 <= bias <= 100:
