@@ -279,16 +279,17 @@ def explain(error: ValidationError, known: Sequence[str], hidden: Container[str]
     """
     lines = []
     for problem in error.errors(include_url=False):
-        path = ".".join(str(part) for part in problem["loc"])
+        place = problem["loc"]
+        path = ".".join(map(str, place))
         if problem["type"] == "extra_forbidden":
-            near = difflib.get_close_matches(path, known if len(problem["loc"]) == 1 else (), n=1)
+            near = difflib.get_close_matches(path, known if len(place) == 1 else (), n=1)
             hint = f"; did you mean '{near[0]}'?" if near else ""
             lines.append(f"unknown setting '{path}'{hint}")
         elif problem["type"] == "missing":
             lines.append(f"setting '{path}' is missing")
         else:
             text = problem["msg"].removeprefix("Value error, ")
-            is_hidden = problem["loc"][:1] and problem["loc"][0] in hidden
+            is_hidden = place and place[0] in hidden
             value = "" if is_hidden else f"={problem['input']!r}"
             lines.append(f"{path}{value}: {text}" if path else text)
     return "; ".join(lines)
