@@ -38,7 +38,7 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
 
 def installed(point: Point) -> list[PluginRecord]:
     """All entry points of a point, by name; nothing is imported."""
-    return list(_installed(point.group, point.kind, _path_state()))
+    return list(_installed(point, _path_state()))
 
 
 def _path_state() -> tuple[tuple[str, int], ...]:
@@ -57,10 +57,10 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 
 
 @functools.lru_cache(maxsize=64)
-def _installed(group: str, kind: str, state: object) -> list[PluginRecord]:  # noqa: ARG001
-    points: Any = _Extensions(group, names=[]).list_entry_points()
+def _installed(point: Point, state: object) -> list[PluginRecord]:  # noqa: ARG001
+    points: Any = _Extensions(point.group, names=[]).list_entry_points()
     found = {(one.name, one.value, one.dist.name, one.dist.version) for one in points}
-    return [PluginRecord(kind, *one) for one in sorted(found)]
+    return [PluginRecord(point.kind, *one) for one in sorted(found)]
 
 
 def find_entry_point(point: Point, name: str) -> PluginRecord | None:
@@ -91,7 +91,6 @@ def _fits(entry: PluginRecord) -> bool:
 def not_found(point: Point, name: str) -> PluginNotFound:
     """The error for an unknown name: what is installed, the nearest spelling, and what to install."""
     entries = installed(point)
-    names = [entry.name for entry in entries]
     listing = [f"{entry.name} ({entry.distribution} {entry.version})" for entry in entries]
     text = (
         f"no {point.kind.replace('_', ' ')} is called '{name}'; installed: "
@@ -101,7 +100,7 @@ def not_found(point: Point, name: str) -> PluginNotFound:
         for entry in installed(Point(group, kind=point.kind)):
             if entry.name == name:
                 text += f"; {entry.distribution} {entry.version} names it in the group '{group}': write '{point.group}'"
-    near = difflib.get_close_matches(name, names, n=1)
+    near = difflib.get_close_matches(name, [entry.name for entry in entries], n=1)
     if near:
         text += f"; did you mean '{near[0]}'?"
     if package := point.provider.get(name):
