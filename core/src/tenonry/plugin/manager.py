@@ -7,6 +7,7 @@ answers, the entry points of the kind's group.
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import traceback
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,7 @@ from tenonry.plugin.discovery import (
     not_found,
 )
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, Kind
-from tenonry.plugin.plan import PluginPlan, file_module_name, import_target, load_class
+from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
 LOAD_BALANCER = EngineConfig.model_fields["load_balancer"].default
@@ -161,18 +162,18 @@ def qualified_record(kind: str, choice: PluginChoice) -> PluginRecord:
 
 
 def _file_record(kind: str, choice: PluginChoice, path: str, attribute: str) -> PluginRecord:
+    """The record of a class in a loose file. The same text is the same module, wherever it came from."""
     try:
         source = Path(path).read_text("utf-8")
-    except OSError as error:
+    except (OSError, UnicodeDecodeError) as error:
         raise PluginError(
-            f"{kind} '{choice.name}': file {path} cannot be read: {error.strerror}"
+            f"{kind} '{choice.name}': file {path} cannot be read, or is not UTF-8: {error}"
         ) from None
-    except UnicodeDecodeError as error:
-        raise PluginError(f"{kind} '{choice.name}': file {path} is not UTF-8: {error}") from None
+    digest = hashlib.sha256(source.encode()).hexdigest()
     return PluginRecord(
         kind,
         choice.name,
-        target=f"{file_module_name(source)}:{attribute}",
+        target=f"tenonry_file_{digest[:16]}:{attribute}",
         source=source,
         path=str(Path(path).resolve()),
         options=choice.options,

@@ -4,7 +4,6 @@ which imports by name and never rediscovers.
 
 from __future__ import annotations
 
-import hashlib
 import importlib
 import importlib.abc
 import importlib.metadata
@@ -86,11 +85,6 @@ class _TextLoader(importlib.abc.SourceLoader):
 
     def get_data(self, path: str | bytes) -> bytes:
         return self._entry.source.encode()
-
-
-def file_module_name(source: str) -> str:
-    """The module name of a loose file: the same text is the same module, wherever it came from."""
-    return f"tenonry_file_{hashlib.sha256(source.encode()).hexdigest()[:16]}"
 
 
 def _import_text(name: str, entry: PluginRecord) -> None:
