@@ -9,7 +9,7 @@ from __future__ import annotations
 import difflib
 import types
 import typing
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from typing import Any, Literal, Self
 
 from pydantic import (
@@ -204,8 +204,11 @@ class EngineConfig(Settings):
     @model_validator(mode="before")
     @classmethod
     def _choose_executor(cls, values: Any) -> Any:
-        is_chosen = not isinstance(values, dict) or "executor" in values
-        return values if is_chosen else {**values, "executor": default_name("executor", values)}
+        """Several ranks need several processes."""
+        if isinstance(values, dict) and "executor" not in values:
+            if any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
+                return {**values, "executor": "mp"}
+        return values
 
     @field_validator("*", mode="before")
     @classmethod
@@ -262,14 +265,6 @@ PLUGIN_FIELDS = tuple(
     for name, field in EngineConfig.model_fields.items()
     if plain_type(field.annotation) is PluginChoice
 )
-
-
-def default_name(field: str, values: Mapping[str, Any]) -> str | None:
-    """The plugin of a field that no source names. Several ranks need several processes."""
-    if field == "executor" and any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
-        return "mp"
-    default: PluginChoice | None = EngineConfig.model_fields[field].default
-    return default.name if default else None
 
 
 def explain(error: ValidationError, known: Sequence[str], hidden: Container[str] = ()) -> str:

@@ -202,6 +202,32 @@ class TestOptions:
         made = config(*words, *(word for text in texts for word in ("--stat-logger-option", text)))
         assert [logger.options for logger in made.stat_loggers] == [{"x": 1}, {"y": 2}, {"b": 3}]
 
+    @pytest.mark.parametrize(
+        ("yaml", "expected"),
+        [
+            ("worker: null", PluginChoice(name="null", options={"a": 1})),
+            ("worker: {name: torch}", PluginChoice(name="torch", options={"a": 1})),
+            ("worker: torch", PluginChoice(name="torch", options={"a": 1})),
+        ],
+    )
+    def test_they_join_every_spelling_of_a_choice(self, yaml, expected, tmp_path):
+        path = tmp_path / "c.yaml"
+        path.write_text(yaml + "\n")
+        assert config("--config", str(path), "--worker-option", "a=1").worker == expected
+
+    @pytest.mark.parametrize(
+        ("yaml", "flag"),
+        [
+            ("worker: {name: torch, options: }", ("--worker-option", "a=1")),
+            ("stat_loggers:", ("--stat-logger-option", "console.a=1")),
+        ],
+    )
+    def test_an_empty_value_is_a_config_error(self, yaml, flag, tmp_path):
+        path = tmp_path / "c.yaml"
+        path.write_text(yaml + "\n")
+        with pytest.raises(ConfigError, match=yaml.partition(":")[0]):
+            config("--config", str(path), *flag)
+
     @pytest.mark.parametrize("text", ["b.x=1", "x=1", "a=1", "a.=1"])
     def test_options_of_an_unknown_stat_logger_are_refused(self, text):
         with pytest.raises(ConfigError, match=r"write NAME\.key=value; NAME is a --stat-logger: a"):

@@ -326,3 +326,12 @@ def test_help_loads_nothing_heavy():
         [sys.executable, "-c", script], capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+@pytest.mark.parametrize("text", ["0", "off", "'false'"])
+def test_stat_loggers_are_left_out_however_statistics_are_switched_off(text, tmp_path, monkeypatch):
+    path = tmp_path / "c.yaml"
+    path.write_text(f"log_stats: {text}\n")
+    assert parse("demo", "--config", str(path))[0].stat_loggers == ()
+    monkeypatch.setenv("TENONRY_LOG_STATS", text)
+    assert parse("demo")[0].stat_loggers == ()

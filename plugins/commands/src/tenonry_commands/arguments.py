@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import BaseModel
@@ -17,9 +17,7 @@ from tenonry.config import (
     PLUGIN_FIELDS,
     EngineConfig,
     PluginChoice,
-    default_name,
     plain_type,
-    read_list,
 )
 from tenonry.errors import ConfigError
 from tenonry.settings.reading import ENV_PREFIX, read_yaml
@@ -140,52 +138,45 @@ def sources_from_arguments(args: argparse.Namespace, *others: type[BaseModel]) -
 def config_from_arguments(args: argparse.Namespace, **overrides: Any) -> EngineConfig:
     """The EngineConfig that the parsed flags, the environment and `--config` describe. Raises ConfigError."""
     sources = sources_from_arguments(args)
-    values = sources.values(EngineConfig) | overrides
-    return sources.make(EngineConfig, with_options(values, args))
+    made = sources.make(EngineConfig, sources.values(EngineConfig) | overrides)
+    return with_options(made, args)
 
 
-def with_options(values: dict[str, Any], args: argparse.Namespace) -> dict[str, Any]:
+def with_options(made: EngineConfig, args: argparse.Namespace) -> EngineConfig:
     """The settings with the options that flags give to plugins, whichever source chose these. Raises ConfigError."""
     given = vars(args)
-    values = dict(values)
+    changes: dict[str, Any] = {}
     for field in PLUGIN_FIELDS:
         flag = f"--{field.replace('_', '-')}"
         if options := parse_options(given.get(f"{field}_option") or (), f"{flag}-option"):
-            chosen = values.get(field, default_name(field, values))
-            if chosen in (None, "none"):
+            chosen: PluginChoice | None = getattr(made, field)
+            if chosen is None:
                 raise ConfigError(f"{flag}-option needs {flag}")
-            values[field] = _joined(chosen, options)
+            changes[field] = _joined(chosen, options)
     if texts := given.get("stat_logger_option"):
-        values["stat_loggers"] = _loggers_with_options(values.get("stat_loggers", ()), texts)
-    return values
+        changes["stat_loggers"] = _loggers_with_options(made.stat_loggers, texts)
+    return made.replaced(**changes) if changes else made
 
 
-def _loggers_with_options(chosen: Any, texts: Iterable[str]) -> list[Any]:
+def _loggers_with_options(
+    chosen: Sequence[PluginChoice], texts: Iterable[str]
+) -> list[PluginChoice]:
     flag = "--stat-logger-option"
-    loggers = {_name_of(choice): choice for choice in read_list(chosen)}
+    options: dict[str, dict[str, Any]] = {logger.name: {} for logger in chosen}
     for key, value in parse_options(texts, flag).items():
-        owners = [name for name in loggers if key[:-1].startswith(f"{name}.")]
+        owners = [name for name in options if key[:-1].startswith(f"{name}.")]
         if not owners:
-            names = ", ".join(loggers) or "none is chosen"
+            names = ", ".join(options) or "none is chosen"
             raise ConfigError(
                 f"{flag} {key}: write NAME.key=value; NAME is a --stat-logger: {names}"
             )
         name = max(owners, key=len)
-        loggers[name] = _joined(loggers[name], {key[len(name) + 1 :]: value})
-    return list(loggers.values())
+        options[name][key[len(name) + 1 :]] = value
+    return [_joined(logger, options[logger.name]) for logger in chosen]
 
 
-def _name_of(choice: Any) -> str:
-    return str(choice.get("name") if isinstance(choice, dict) else choice)
-
-
-def _joined(chosen: Any, options: dict[str, Any]) -> Any:
-    """A choice as sources give it, a name or a mapping, with more options. What is neither is left to the model."""
-    if isinstance(chosen, str):
-        return {"name": chosen, "options": options}
-    if not isinstance(chosen, dict):
-        return chosen
-    return {**chosen, "options": {**chosen.get("options", {}), **options}}
+def _joined(chosen: PluginChoice, options: dict[str, Any]) -> PluginChoice:
+    return PluginChoice(name=chosen.name, options=chosen.options | options)
 
 
 def parse_options(texts: Iterable[str], flag: str) -> dict[str, Any]:

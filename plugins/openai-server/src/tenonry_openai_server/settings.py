@@ -16,7 +16,7 @@ from pydantic import (
     model_validator,
 )
 
-from tenonry.config import EngineConfig, Settings, human_int, read_list
+from tenonry.config import EngineConfig, PluginChoice, Settings, human_int
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
 from tenonry.settings.reading import ENV_PREFIX
@@ -173,27 +173,26 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
     """The two configurations that flags, environment and `--config` describe, each checked once. Raises ConfigError."""
     sources = sources_from_arguments(args, ServerConfig)
     server = sources.make(ServerConfig)
-    values = sources.values(EngineConfig)
-    if "stat_loggers" not in values and values.get("log_stats") is not False:
-        values["stat_loggers"] = _default_stat_loggers()
-    values = with_options(values, args)
+    config = sources.make(EngineConfig)
+    if "stat_loggers" not in sources.values(EngineConfig) and config.log_stats:
+        config = config.replaced(stat_loggers=_default_stat_loggers())
+    config = with_options(config, args)
     if server.otlp_traces_endpoint is not None:
-        values["stat_loggers"] = _with_tracer(values, server.otlp_traces_endpoint)
-    return sources.make(EngineConfig, values), server
+        config = _traced(config, server.otlp_traces_endpoint)
+    return config, server
 
 
-def _with_tracer(values: dict[str, Any], endpoint: str) -> list[Any]:
-    """The chosen stat loggers with the one that sends traces, to this endpoint."""
-    loggers = []
+def _traced(config: EngineConfig, endpoint: str) -> EngineConfig:
+    """With the stat logger that sends traces, to this endpoint."""
     options: dict[str, Any] = {}
-    for choice in read_list(values.get("stat_loggers", ())):
-        if choice == TRACER:
-            continue
-        if isinstance(choice, dict) and choice.get("name") == TRACER:
-            options = choice.get("options", {})
-            continue
-        loggers.append(choice)
-    return [*loggers, {"name": TRACER, "options": {**options, "endpoint": endpoint}}]
+    others = []
+    for choice in config.stat_loggers:
+        if choice.name == TRACER:
+            options = choice.options
+        else:
+            others.append(choice)
+    tracer = PluginChoice(name=TRACER, options={**options, "endpoint": endpoint})
+    return config.replaced(stat_loggers=[*others, tracer])
 
 
 def _default_stat_loggers() -> list[str]:
