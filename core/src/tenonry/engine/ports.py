@@ -42,7 +42,6 @@ class ClientPorts:
             self._context,
             zmq.DEALER,
             input_address,
-            bind=False,
             identity=self._identity,
             curve=self._curve,
         )
@@ -50,7 +49,6 @@ class ClientPorts:
             self._context,
             zmq.PUSH,
             output_address,
-            bind=False,
             linger_ms=OUTPUT_LINGER_MS,
             curve=self._curve,
         )
@@ -90,7 +88,7 @@ class ClientPorts:
     def receive(self) -> Iterator[tuple[int, list[bytes]]]:
         """All messages that have arrived, as (client, frames)."""
         for client, (source, _) in list(self._sockets.items()):
-            while not source.closed and (frames := receive_frames(source)) is not None:
+            while not source.closed and (frames := receive_frames(source)):
                 yield client, frames
 
     def send(self, client: int, frames: list[Any]) -> None:

@@ -30,7 +30,7 @@ class CurveKeys(NamedTuple):
     def decode(text: str) -> CurveKeys:
         """The keys that `encode` wrote. Raises ConfigError for anything else."""
         keys = text.split()
-        if len(keys) != 4 or any(len(key) != 40 for key in keys):
+        if [len(key) for key in keys] != [40] * 4:
             raise ConfigError(
                 "this is no set of keys: four keys of 40 characters are needed (tenonry keys FILE)"
             )

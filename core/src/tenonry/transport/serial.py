@@ -48,11 +48,10 @@ class Encoder:
                     return text, data
                 return text, value.shape, data
             native = value.dtype.newbyteorder("=")
-            if native in _TEXTS and native != value.dtype:
+            if native in _TEXTS:
                 return self._hook(value.astype(native))
-        elif isinstance(value, np.generic):
-            return value.item()
-        raise TypeError(f"{_type_name(value)} cannot be sent to another process")
+            raise TypeError(f"an array of {value.dtype} cannot be sent to another process")
+        return _plain_numpy(value)
 
     def _refer_to(self, array: np.ndarray) -> int:
         """The number of the frame that holds a large array."""
@@ -63,7 +62,7 @@ class Encoder:
 class Decoder(Generic[T]):
     """Decodes frames into a struct type; strict: anything unexpected is a WireError."""
 
-    def __init__(self, kind: Any) -> None:
+    def __init__(self, kind: type[T]) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind, dec_hook=self._hook)
         self._frames: Sequence[Any] = ()
 
@@ -73,12 +72,11 @@ class Decoder(Generic[T]):
             raise WireError(f"a message has {len(frames)} frames; 1 to {MAX_FRAMES} are possible")
         self._frames = frames
         try:
-            decoded: T = self._decoder.decode(frames[0])
+            return self._decoder.decode(frames[0])
         except (msgspec.DecodeError, ValueError, TypeError, OverflowError, RecursionError) as error:
             raise WireError(f"a frame cannot be decoded: {error}") from None
         finally:
             self._frames = ()
-        return decoded
 
     def _hook(self, kind: Any, value: Any) -> Any:
         if type(value) is not list or not 2 <= len(value) <= 3:
@@ -119,17 +117,12 @@ def _convert(array: np.ndarray, wanted: np.dtype[Any]) -> np.ndarray:
 def to_plain(value: Any) -> Any:
     """A value as plain lists, dicts, numbers, texts and bytes, for messages without a declared type."""
     return msgspec.to_builtins(
-        value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_array
+        value, builtin_types=(bytes, bytearray, memoryview), enc_hook=_plain_numpy
     )
 
 
-def _plain_array(value: Any) -> Any:
+def _plain_numpy(value: Any) -> Any:
+    """A numpy array as lists, a numpy scalar as a number. Raises TypeError for anything else."""
     if isinstance(value, np.ndarray | np.generic):
         return value.tolist()
-    raise TypeError(f"{_type_name(value)} cannot be sent to another process")
-
-
-def _type_name(value: Any) -> str:
-    if isinstance(value, np.ndarray):
-        return f"an array of {value.dtype}"
-    return type(value).__name__
+    raise TypeError(f"{type(value).__name__} cannot be sent to another process")

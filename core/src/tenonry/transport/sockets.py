@@ -62,13 +62,14 @@ def make_socket(
     kind: int,
     address: str,
     *,
-    bind: bool,
-    identity: bytes | None = None,
+    bind: bool = False,
+    identity: bytes = b"",
     linger_ms: int = 0,
     curve: CurveKeys | None = None,
     keep: Literal["all", "connected", "latest"] = "all",
 ) -> Socket:
-    """A socket without high-water marks. TCP without keys, or bound to every interface, is refused (ConfigError).
+    """A socket without high-water marks, bound or connected to `address`. Raises ConfigError for TCP without keys, or
+    bound to every interface.
 
     `keep`: "connected" keeps nothing for a peer that is not there, and sending raises zmq.Again instead; "latest" lets
     a reader keep the last message only.
@@ -83,9 +84,8 @@ def make_socket(
     socket.linger = linger_ms
     socket.set_hwm(0)
     socket.immediate = keep == "connected"
-    if keep == "latest":
-        socket.conflate = True
-    if identity is not None:
+    socket.conflate = keep == "latest"
+    if identity:
         socket.setsockopt(zmq.IDENTITY, identity)
     if kind == zmq.ROUTER:
         socket.router_mandatory = True
