@@ -10,13 +10,11 @@ import pytest
 
 from tenonry.config import PluginChoice
 from tenonry.engine import build
-from tenonry.engine.build import longest_sequence
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginFault
 from tenonry.interfaces.kv_connector import KVConnectorRole
 from tenonry.plugin import Point
 from tenonry.version import __version__
-from tenonry_testkit.fakes.model import fake_model
-from tenonry_testkit.kernel.engine import FAKES, fake_config, make_core
+from tenonry_testkit.kernel.engine import FAKES, make_core
 from tenonry_testkit.kernel.faulty import CALLS, FaultyConnector
 
 
@@ -113,7 +111,9 @@ class TestCache:
 
     @pytest.mark.parametrize(("wanted", "longest"), [(None, 2048), (64, 64), (4096, 2048)])
     def test_the_longest_sequence_is_the_smaller_of_wish_and_model(self, wanted, longest):
-        assert longest_sequence(fake_config(max_model_len=wanted), fake_model()) == longest
+        core = make_core(max_model_len=wanted, num_gpu_blocks_override=2048)
+        context: Any = core.executor.context  # type: ignore[attr-defined]
+        assert context.max_model_len == longest
 
 
 class TestScheduler:

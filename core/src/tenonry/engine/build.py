@@ -73,7 +73,7 @@ def build_engine(
         with blamed(plan.get("worker"), "start"):
             executor.start()
         with blamed(plan.get("worker"), "initialize"):
-            kv_cache = _initialize_kv_cache(executor, config, model)
+            kv_cache = _initialize_kv_cache(executor, context)
         if (entry := plan.find("kv_connector")) is not None:
             connector_context = KVConnectorContext(
                 config,
@@ -128,7 +128,7 @@ def _executor_context(
     return ExecutorContext(
         config,
         model,
-        max_model_len=longest_sequence(config, model),
+        max_model_len=min(config.max_model_len or model.max_model_len, model.max_model_len),
         worker_class=worker_class,
         worker_target=worker.target,
         worker_options=load_options(worker, worker_class),
@@ -139,15 +139,14 @@ def _executor_context(
     )
 
 
-def _initialize_kv_cache(
-    executor: Executor, config: EngineConfig, model: ModelInfo
-) -> KVCacheConfig:
+def _initialize_kv_cache(executor: Executor, context: ExecutorContext) -> KVCacheConfig:
+    config = context.config
     started = time.monotonic()
     kv_cache = plan_kv_cache(
         executor.kv_cache_groups(),
         executor.available_memory(),
         config,
-        longest_sequence(config, model),
+        context.max_model_len,
     )
     executor.initialize(kv_cache)
     logger.info(
@@ -158,10 +157,11 @@ def _initialize_kv_cache(
         executor.max_concurrent_batches,
         time.monotonic() - started,
     )
-    if kv_cache.max_model_len < model.max_model_len and config.max_model_len is None:
+    longest = context.model.max_model_len
+    if kv_cache.max_model_len < longest and config.max_model_len is None:
         logger.warning(
             "the model handles %d tokens, but the KV cache holds %d: longer sequences are refused",
-            model.max_model_len,
+            longest,
             kv_cache.num_slots,
         )
     return kv_cache
@@ -176,8 +176,3 @@ def _shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:
             part.shutdown()
         except Exception:
             logger.exception("an error while shutting down %s", type(part).__name__)
-
-
-def longest_sequence(config: EngineConfig, model: ModelInfo) -> int:
-    """Tokens, before the KV cache is known."""
-    return min(config.max_model_len or model.max_model_len, model.max_model_len)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -123,27 +123,24 @@ METHODS = frozenset(
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
-    """Run one call; any Exception becomes the failure text of its result, and the engine lives on."""
+    """Run one call; any Exception becomes the failure text of its result, and the engine lives on.
+
+    Structs that travelled as plain values become what the annotations of the method name.
+    """
     try:
         if call.method not in METHODS:
             raise Unsupported(
                 f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}"
             )
         method = getattr(utilities, call.method)
-        value = method(**_convert(method, call))
-        result = UtilityResult(call.call_id, to_plain(value))
+        arguments = bind_arguments(method, call.args, call.kwargs).arguments
+        hints = get_type_hints(method)
+        for name, value in arguments.items():
+            hint = hints[name]
+            if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
+                arguments[name] = msgspec.convert(value, hint)
+        result = UtilityResult(call.call_id, to_plain(method(**arguments)))
         msgspec.msgpack.encode(result)  # a value that cannot be sent fails here, for this caller
         return result
     except Exception as error:  # noqa: BLE001 - the caller gets it as text; SystemExit and KeyboardInterrupt pass
         return UtilityResult(call.call_id, failure=f"{type(error).__name__}: {error}")
-
-
-def _convert(method: Any, call: UtilityCall) -> dict[str, Any]:
-    """The arguments by name; structs that travelled as plain values become what the annotations say."""
-    arguments = bind_arguments(method, call.args, call.kwargs).arguments
-    hints = inspect.signature(method, eval_str=True).parameters
-    for name, value in arguments.items():
-        hint = hints[name].annotation
-        if isinstance(hint, type) and issubclass(hint, msgspec.Struct):
-            arguments[name] = msgspec.convert(value, hint)
-    return arguments

@@ -93,15 +93,15 @@ class StepValidator:
     def _check_columns(self, output: SchedulerOutput) -> None:
         """Shapes, sums and ranges."""
         num_tokens = output.num_tokens
-        rows = len(output.row)
+        num_rows = len(output.row)
         is_equal = (
-            rows
+            num_rows
             == len(num_tokens)
             == len(output.next_token)
             == len(output.samples)
             == len(output.generation)
         )
-        self._expect(is_equal, "columns of a step have one length", "%d rows", rows)
+        self._expect(is_equal, "columns of a step have one length", "%d rows", num_rows)
         total = int(num_tokens.sum())
         budget = self._budget
         self._expect(
@@ -113,8 +113,8 @@ class StepValidator:
         )
         is_idle = np.count_nonzero(num_tokens < 1)
         self._expect(not is_idle, "a scheduled row computes tokens", "num_tokens below 1")
-        self._check_range(output.row, self._num_rows, "max_num_seqs", "row")
-        self._check_range(output.gone, self._num_rows, "max_num_seqs", "row")
+        for rows in (output.row, output.gone):
+            self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
     def _check_range(self, values: np.ndarray, stop: int, rule: str, what: str) -> None:
         if len(values):

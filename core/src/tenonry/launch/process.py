@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from tenonry.interfaces.launcher import EngineSpec, Launcher, LauncherContext
 from tenonry.launch.devices import device_environment
-from tenonry.launch.supervise import STOP_TIMEOUT_S, Supervisor
+from tenonry.launch.supervise import STOP_TIMEOUT_S, ExitCallback, Supervisor
 
 ENGINE_ROLE = "tenonry.engine.proc:run_engine"
 
@@ -25,15 +25,13 @@ class ProcessLauncher(Launcher):
         limit += max(1.0, limit / 10)  # an executor that watches its ranks names the hung one first
         try:
             for spec in engines:
-                environment = device_environment(self.context.config, spec.local_rank)
-                payload = {"spec": msgspec.json.encode(spec).decode()}
                 self._supervisor.start(
                     f"engine {spec.engine_index}",
                     ENGINE_ROLE,
-                    payload,
+                    {"spec": msgspec.json.encode(spec).decode()},
                     silence_s=limit,
                     silence_hint=" (--step-timeout)",
-                    environment=environment,
+                    environment=device_environment(self.context.config, spec.local_rank),
                 )
         except BaseException:
             self.stop([f"engine {spec.engine_index}" for spec in engines])
@@ -45,7 +43,7 @@ class ProcessLauncher(Launcher):
     def finished(self) -> dict[str, int]:
         return self._supervisor.finished()
 
-    def on_exit(self, callback: Callable[[str, int, int], None]) -> None:
+    def on_exit(self, callback: ExitCallback) -> None:
         self._supervisor.on_exit(callback)
 
     def pids(self) -> dict[str, int]:
