@@ -160,11 +160,10 @@ class WaveStart(msgspec.Struct, array_like=True, tag=True):
 
 
 class WaveSync(msgspec.Struct, array_like=True, tag=True):
-    """Engine to coordinator: whether it has unfinished requests at this step of this wave."""
+    """Engine to coordinator: whether it has unfinished requests in this wave."""
 
     engine_index: int
     wave: int
-    step: int
     unfinished: bool
 
 
@@ -172,7 +171,6 @@ class WaveVerdict(msgspec.Struct, array_like=True, tag=True):
     """Coordinator to engines, once all have sent WaveSync: whether any of them has unfinished requests."""
 
     wave: int
-    step: int
     unfinished: bool
 
 
@@ -203,24 +201,23 @@ class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
 
 
 class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
-    """Front end to engine: where to connect, and the parallel facts to apply."""
+    """Front end to engine: where to connect, how many engines there are, and whether they step together."""
 
     addresses: EngineZmqAddresses
-    parallel_config: dict[str, int | str] = {}
+    data_parallel_size: int = 1
+    lockstep: bool = False
     epoch: int = 0
 
 
 class ReadyMessage(msgspec.Struct, kw_only=True, tag="READY"):
     """Engine to front end: the engine is built; its facts."""
 
-    local: bool
     facts: EngineFacts
 
 
 class FailedMessage(msgspec.Struct, kw_only=True, tag="FAILED"):
     """Engine to front end: the engine could not be built, and why."""
 
-    local: bool
     error: str
 
 

@@ -62,19 +62,17 @@ def test_a_newer_wave_is_adopted():
 def test_the_verdict_waits_for_the_last_and_is_the_or():
     state = joined(3)
     state.take(WaveStart(0, 0))
-    assert state.take(WaveSync(0, 0, 32, unfinished=False)) == []
-    assert state.take(WaveSync(2, 0, 32, unfinished=True)) == []
-    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [WaveVerdict(0, 32, unfinished=True)]
+    assert state.take(WaveSync(0, 0, unfinished=False)) == []
+    assert state.take(WaveSync(2, 0, unfinished=True)) == []
+    assert state.take(WaveSync(1, 0, unfinished=False)) == [WaveVerdict(0, unfinished=True)]
     assert state.table().is_running
 
 
 def test_a_wave_ends_when_nobody_has_work():
     state = joined(2)
     state.take(WaveStart(0, 0))
-    state.take(WaveSync(0, 0, 32, unfinished=False))
-    assert state.take(WaveSync(1, 0, 32, unfinished=False)) == [
-        WaveVerdict(0, 32, unfinished=False)
-    ]
+    state.take(WaveSync(0, 0, unfinished=False))
+    assert state.take(WaveSync(1, 0, unfinished=False)) == [WaveVerdict(0, unfinished=False)]
     assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
     assert state.take(WaveStart(1, 0)) == [WaveStart(1, 0)]
 
@@ -83,8 +81,8 @@ def test_word_of_a_wave_that_is_over_wakes_nobody():
     """A front end's word may be late: the engine it excludes would stay out of a wave in which the others wait."""
     state = joined(2)
     state.take(WaveStart(0, 0))
-    state.take(WaveSync(0, 0, 32, unfinished=False))
-    state.take(WaveSync(1, 0, 32, unfinished=False))
+    state.take(WaveSync(0, 0, unfinished=False))
+    state.take(WaveSync(1, 0, unfinished=False))
     assert state.take(WaveStart(0, 0)) == []
     assert state.table() == LoadTable([(0, 0, 0), (1, 0, 0)], 1, False)
 
@@ -97,11 +95,11 @@ def test_word_of_a_wave_that_is_over_wakes_nobody():
 def test_one_verdict_per_round_whatever_the_order(work, order):
     state = joined(3)
     wave = 0
-    for step, unfinished in enumerate(work, 1):
+    for unfinished in work:
         state.take(WaveStart(wave, 0))
-        syncs = [WaveSync(index, wave, step, flag) for index, flag in enumerate(unfinished)]
+        syncs = [WaveSync(index, wave, flag) for index, flag in enumerate(unfinished)]
         order.shuffle(syncs)
         verdicts = [verdict for sync in syncs for verdict in state.take(sync)]
-        assert verdicts == [WaveVerdict(wave, step, any(unfinished))]
+        assert verdicts == [WaveVerdict(wave, any(unfinished))]
         wave += not any(unfinished)
         assert state.wave == wave

@@ -15,6 +15,7 @@ from tenonry.errors import LaunchError, ModelError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.handshake import CoreEngine, Handshake
+from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -41,12 +42,14 @@ ADDRESSES = EngineZmqAddresses(
 )  # fmt: skip
 
 
-METADATA = HandshakeMetadata(
-    addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4
-)
+METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 
 
 VERSIONS = {"acme": "2.0"}
+
+
+def no_death(index: int, reason: str) -> None:
+    raise AssertionError(f"engine {index}: {reason}")
 
 
 def hello(**fields: Any) -> HelloMessage:
@@ -79,7 +82,7 @@ class FrontEnd:
         self.address = address = run.address("handshake")
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
-        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
         self.dealers = {
             index: make_socket(
                 self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
@@ -180,7 +183,7 @@ class TestEnginesSide:
     def test_a_failure_is_told_in_words(self, router, error, text):
         socket, engine = router
         engine(local=False).failed(error)
-        assert self.hear(socket)[1] == FailedMessage(local=False, error=text)
+        assert self.hear(socket)[1] == FailedMessage(error=text)
 
 
 class TestRealEngine:
@@ -219,7 +222,7 @@ class TestRealEngine:
         one.launch()
         one.hear()
         one.answer()
-        assert one.hear() == FailedMessage(local=True, error="no weights in /x")
+        assert one.hear() == FailedMessage(error="no weights in /x")
         eventually(lambda: one.child.exit_code == 1)
         said = capfd.readouterr().err
         assert "engine 3 could not be built" in said

@@ -15,7 +15,7 @@ from tenonry.errors import LaunchError
 from tenonry.info import PluginRecord
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
-from tenonry.launch.nodes import NODE_IDENTITY
+from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
@@ -36,15 +36,17 @@ ADDRESSES = EngineZmqAddresses(
     inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
     frontend_stats_publish_address="stats",
 )  # fmt: skip
-METADATA = HandshakeMetadata(
-    addresses=ADDRESSES, parallel_config={"data_parallel_size": 2}, epoch=4
-)
+METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
 VERSIONS = {"acme": "2.0"}
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 FACTS = EngineFacts(
     index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"}
 )
-READY = ReadyMessage(local=True, facts=FACTS)
+READY = ReadyMessage(facts=FACTS)
+
+
+def no_death(index: int, reason: str) -> None:
+    raise AssertionError(f"engine {index}: {reason}")
 
 
 def hello(**fields: Any) -> HelloMessage:
@@ -77,7 +79,7 @@ class FrontEnd:
         self.address = address = run.address("handshake")
         self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
         self.engines = list(engines) or [CoreEngine(0)]
-        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN)
+        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
         self.dealers = {
             index: make_socket(
                 self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
@@ -119,12 +121,7 @@ class TestGoodOrder:
         """HS-2, HS-4, HS-5, HS-15."""
         one = front_end()
         engine = one.engines[0]
-        assert (engine.index, engine.local, engine.identity, engine.state) == (
-            0,
-            True,
-            b"\0\0",
-            CoreEngineState.NEW,
-        )
+        assert (engine.index, engine.local, engine.state) == (0, True, CoreEngineState.NEW)
         one.say(hello(), READY)
         assert one.run() == [FACTS]
         init = msgspec.msgpack.decode(one.dealers[0].recv(), type=HandshakeMetadata)
@@ -137,7 +134,7 @@ class TestGoodOrder:
         one.say(hello(local=False), index=1)
         one.say(hello(), READY, index=258)
         fewer = msgspec.structs.replace(FACTS, num_gpu_blocks=7)
-        one.say(ReadyMessage(local=False, facts=fewer), index=1)
+        one.say(ReadyMessage(facts=fewer), index=1)
         one.say(hello(), READY, index=0)
         assert sum(facts.num_gpu_blocks for facts in one.run()) == 27
 
@@ -186,7 +183,7 @@ class TestWhatGoesWrong:
 
     def test_the_last_words_of_a_dead_child_say_more_than_its_exit_code(self, front_end):
         one = front_end()
-        one.say(hello(), FailedMessage(local=True, error="no weights in /x"))
+        one.say(hello(), FailedMessage(error="no weights in /x"))
         one.fails("engine 0 could not start: no weights in /x", engine_0=1)
 
     def test_last_words_that_are_still_on_their_way_are_awaited(self, front_end):
@@ -196,7 +193,7 @@ class TestWhatGoesWrong:
         class Dying(Launcher):
             def finished(self) -> dict[str, int]:
                 if not self.ended:
-                    one.say(FailedMessage(local=True, error="no weights in /x"))
+                    one.say(FailedMessage(error="no weights in /x"))
                 self.ended = {"engine 0": 1}
                 return self.ended
 

@@ -23,7 +23,6 @@ from tenonry.messages import (
     EngineZmqAddresses,
     LoadTable,
     WaveStart,
-    WaveSync,
     WaveVerdict,
 )
 from tenonry.transport.keys import CurveKeys, keys_of
@@ -45,7 +44,7 @@ class CoordinatorState:
         self.wave = 0
         self.is_running = not lockstep
         self.changed = False
-        self._asked: dict[int, WaveSync] = {}
+        self._unfinished: dict[int, bool] = {}  # of the engines that have asked
 
     def take(self, message: CoordinatorInput) -> list[CoordinatorOrder]:
         self.changed = True
@@ -54,7 +53,7 @@ class CoordinatorState:
             return []
         if isinstance(message, WaveStart):
             return self._start(message)
-        self._asked[message.engine_index] = message
+        self._unfinished[message.engine_index] = message.unfinished
         return self._verdict()
 
     def _start(self, order: WaveStart) -> list[CoordinatorOrder]:
@@ -64,17 +63,17 @@ class CoordinatorState:
         """
         if order.wave < self.wave or (self.is_running and order.wave == self.wave):
             return []
-        self.wave, self.is_running = order.wave, True
+        self.wave = order.wave
+        self.is_running = True
         return [WaveStart(self.wave, order.exclude_index)]
 
     def _verdict(self) -> list[CoordinatorOrder]:
         """Once every engine has asked."""
-        if set(self._asked) < set(self.loads):
+        if set(self._unfinished) < set(self.loads):
             return []
-        asked = list(self._asked.values())
-        self._asked = {}
-        unfinished = any(sync.unfinished for sync in asked)
-        verdict = WaveVerdict(self.wave, max(sync.step for sync in asked), unfinished)
+        unfinished = any(self._unfinished.values())
+        self._unfinished = {}
+        verdict = WaveVerdict(self.wave, unfinished)
         if not unfinished:
             self.wave += 1
             self.is_running = False
@@ -116,7 +115,7 @@ class Coordinator:
         while True:
             due = published + (PUBLISH_EVERY_S if self.state.changed else REPEAT_EVERY_S)
             wait_ms = round((due - time.monotonic()) * 1000)
-            if self._reports.poll(max(0, min(1000, wait_ms))):
+            if self._reports.poll(max(0, wait_ms)):
                 self._receive(self._reports.recv())
             if time.monotonic() >= due:
                 self._loads.send(msgspec.msgpack.encode(self.state.table()))

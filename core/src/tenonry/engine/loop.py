@@ -64,9 +64,8 @@ class EngineLoop:
         self._epoch = metadata.epoch
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
-        size = metadata.parallel_config.get("data_parallel_size", 1)
         config = EngineConfig.model_validate_json(spec.config_text)
-        self.config = config.replaced(data_parallel_size=size)
+        self.config = config.replaced(data_parallel_size=metadata.data_parallel_size)
         plan = PluginPlan.decode(spec.plan_text)
         self._coordinator: CoordinatorClient | None = None
         if metadata.addresses.coordinator_input is not None:
@@ -93,10 +92,10 @@ class EngineLoop:
             self._ports.attach(client, *pair)
         if self._coordinator is not None:
             self._ports.listen(self._coordinator.orders)
-            self._coordinator.report_load(0, 0)
-        self._add_decoder = Decoder[EngineCoreRequest](EngineCoreRequest)
-        self._call_decoder = Decoder[UtilityCall](UtilityCall)
-        self._abort_decoder = Decoder[list[int]](list[int])
+            self._coordinator.on_send(self.core)
+        self._add_decoder = Decoder(EngineCoreRequest)
+        self._call_decoder = Decoder(UtilityCall)
+        self._abort_decoder = Decoder(list[int])
         self._encoder = Encoder()
         self.frames_dropped = 0
         signal.set_wakeup_fd(self._ports.wake_fd, warn_on_full_buffer=False)

@@ -60,7 +60,6 @@ class EngineHandshake:
             context,
             zmq.DEALER,
             spec.handshake_address,
-            bind=False,
             identity=engine_identity(spec.engine_index),
             linger_ms=HANDSHAKE_LINGER_MS,
             curve=keys_of(spec.curve_keys),
@@ -77,19 +76,19 @@ class EngineHandshake:
         )
         self._send(hello)
         if not self._socket.poll(HANDSHAKE_TIMEOUT_MINS * 60_000):
-            missed = f"{self._spec.handshake_address} within {HANDSHAKE_TIMEOUT_MINS} minutes"
             raise LaunchError(
-                f"no answer from the front end at {missed}; start it, and compare address, port and keys"
+                f"no answer from the front end at {self._spec.handshake_address} within {HANDSHAKE_TIMEOUT_MINS} "
+                "minutes; start it, and compare address, port and keys"
             )
         return msgspec.msgpack.decode(self._socket.recv(), type=HandshakeMetadata)
 
     def ready(self, facts: EngineFacts) -> None:
-        self._send(ReadyMessage(local=self._spec.local, facts=facts))
+        self._send(ReadyMessage(facts=facts))
         self._socket.close()
 
     def failed(self, error: Exception) -> None:
         text = str(error) if isinstance(error, TenonryError) else f"{type(error).__name__}: {error}"
-        self._send(FailedMessage(local=self._spec.local, error=text))
+        self._send(FailedMessage(error=text))
 
     def _send(self, message: msgspec.Struct) -> None:
         self._socket.send(msgspec.msgpack.encode(message))

@@ -28,7 +28,7 @@ from tenonry.messages import (
 )
 from tenonry.plugin.plan import load_class
 from tenonry.transport.keys import keys_of
-from tenonry.transport.sockets import Context, make_socket
+from tenonry.transport.sockets import Context, make_socket, receive_frames
 
 REPORT_EVERY_S = 0.05
 VERDICT_POLL_MS = 100
@@ -54,7 +54,7 @@ class CoordinatorClient:
     ) -> None:
         self._index = spec.engine_index
         self._keeps_waiting = keeps_waiting
-        self._lockstep = bool(metadata.parallel_config.get("lockstep"))
+        self._lockstep = metadata.lockstep
         self._sync_steps = sync_steps
         if self._lockstep and "dummy_batch" not in load_class(worker).capabilities:
             raise ConfigError(
@@ -62,15 +62,12 @@ class CoordinatorClient:
             )
         curve = keys_of(spec.curve_keys)
         addresses = metadata.addresses
-        self.orders = make_socket(
-            context, zmq.SUB, addresses.coordinator_input or "", bind=False, curve=curve
-        )
+        self.orders = make_socket(context, zmq.SUB, addresses.coordinator_input or "", curve=curve)
         self.orders.subscribe(b"")
         self._reports = make_socket(
             context,
             zmq.PUSH,
             addresses.coordinator_output or "",
-            bind=False,
             curve=curve,
             keep="connected",
         )
@@ -80,14 +77,14 @@ class CoordinatorClient:
         self._wave = 0
         self._step = 0
         self._num_passes = 0
-        self._reported = (0, 0)
+        self._reported = (-1, -1)  # running and waiting requests
         self._report_due = 0.0
         self._decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
 
     def receive(self) -> None:
         """Follow the orders that have arrived."""
-        while self.orders.getsockopt(zmq.EVENTS) & zmq.POLLIN:  # type: ignore[operator,arg-type]
-            order = self._decoder.decode(self.orders.recv())
+        while frames := receive_frames(self.orders):
+            order = self._decoder.decode(frames[0])
             if not isinstance(order, WaveStart) or order.exclude_index == self._index:
                 continue
             if order.wave >= self._wave:
@@ -106,18 +103,15 @@ class CoordinatorClient:
         self.must_step = self._lockstep
 
     def on_send(self, core: EngineCore) -> None:
-        """Report the load when it changed, at most every 50 ms while there is work."""
+        """Report the load at first and when it changed, at most every 50 ms while there is work."""
         counts = core.request_counts()
         if counts == self._reported:
             return
         now = time.monotonic()
         if now >= self._report_due or not any(counts):
             self._report_due = now + REPORT_EVERY_S
-            self.report_load(*counts)
-
-    def report_load(self, num_running: int, num_waiting: int) -> None:
-        self._reported = (num_running, num_waiting)
-        self._report(EngineLoad(self._index, num_running, num_waiting))
+            self._reported = counts
+            self._report(EngineLoad(self._index, *counts))
 
     def on_step(self, core: EngineCore) -> None:
         """Count a step of the wave; every `data_parallel_sync_steps` steps, ask whether any engine has work.
@@ -133,7 +127,7 @@ class CoordinatorClient:
             core.call_workers("execute_dummy_batch")
         self._step += 1
         if self._step % self._sync_steps == 0:
-            self._report(WaveSync(self._index, self._wave, self._step, core.has_work()))
+            self._report(WaveSync(self._index, self._wave, core.has_work()))
             if not self._is_work_left():
                 self._wave += 1
                 self.must_step = False

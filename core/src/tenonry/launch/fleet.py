@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 import threading
 from collections.abc import Callable, Iterable, Sequence
 from socket import socketpair
@@ -71,19 +72,18 @@ class EngineFleet:
         self._closing = False
         self._lock = threading.Lock()
         self._starting = threading.Lock()  # held while engines are started
-        self._coordinator_directory: RunDirectory | None = None
+        self._coordinator_files = contextlib.ExitStack()
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._helpers = Supervisor()
         self._helpers.on_exit(self._on_exit)
         self._launcher.on_exit(self._on_exit)
         host = self._launcher.host()
-        size = config.data_parallel_size
-        num_local = (
-            size if config.data_parallel_size_local is None else config.data_parallel_size_local
-        )
-        self.is_local = host is None and num_local >= size
+        num_local = config.data_parallel_size_local
+        self._num_local = math.inf if num_local is None else num_local
+        self.is_local = host is None and self._num_local >= config.data_parallel_size
         self._host = host or config.data_parallel_address
         self.curve = None if self.is_local else _keys(config)
+        self._curve_text = "" if self.curve is None else self.curve.encode()
         self._coordinated = coordinated or model.needs_lockstep
         self._context: Context = zmq.Context()
         self._nodes = NodeWatch(self.lost)
@@ -133,11 +133,8 @@ class EngineFleet:
         self._epoch += 1
         self.stop([index for index in indexes if self.dead.pop(index, None)])
         # Engines that join a running instance are always started by this node.
-        num_local = None if self.engines else self._config.data_parallel_size_local
-        engines = [
-            CoreEngine(index, num_local is None or place < num_local)
-            for place, index in enumerate(indexes)
-        ]
+        num_local = math.inf if self.engines else self._num_local
+        engines = [CoreEngine(index, place < num_local) for place, index in enumerate(indexes)]
         local = [engine for engine in engines if engine.local]
         if self._coordinated and self.coordinator is None:
             self.coordinator = self._start_coordinator()
@@ -162,10 +159,8 @@ class EngineFleet:
         size = max(self._config.data_parallel_size, len(self.engines) + len(engines))
         metadata = HandshakeMetadata(
             addresses=addresses,
-            parallel_config={
-                "data_parallel_size": size,
-                "lockstep": int(self._model.needs_lockstep),
-            },
+            data_parallel_size=size,
+            lockstep=self._model.needs_lockstep,
             epoch=self._epoch,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
@@ -183,13 +178,14 @@ class EngineFleet:
 
     def _start_coordinator(self) -> EngineZmqAddresses:
         """Engines that join later connect to it as well, so its directory stays until it ends."""
-        self._coordinator_directory = directory = self.run_directory()
+        closing = contextlib.closing(self.run_directory())
+        directory = self._coordinator_files.enter_context(closing)
         ours, theirs = socketpair()
         payload = {
             "address": self.address(directory),
             "answer": str(theirs.fileno()),
             "lockstep": "yes" if self._model.needs_lockstep else "",
-            "curve_keys": "" if self.curve is None else self.curve.encode(),
+            "curve_keys": self._curve_text,
         }
         with ours:
             with theirs:  # then only the child holds it, so `recv` returns when the child ends
@@ -214,17 +210,17 @@ class EngineFleet:
             config_text=self._config.model_dump_json(),
             plan_text=self._plan.encode(),
             model_text=msgspec.json.encode(self._model).decode(),
-            curve_keys="" if self.curve is None else self.curve.encode(),
+            curve_keys=self._curve_text,
         )
 
     # ------------------------------------------------------------------ ends
     def finished(self) -> dict[str, int]:
         """Processes that ended: name → exit code (negative: the signal)."""
-        return {**self._launcher.finished(), **self._helpers.finished()}
+        return self._launcher.finished() | self._helpers.finished()
 
     def pids(self) -> dict[str, int]:
         """Processes that run: name → process id."""
-        return {**self._launcher.pids(), **self._helpers.pids()}
+        return self._launcher.pids() | self._helpers.pids()
 
     def _on_exit(self, name: str, pid: int, code: int) -> None:
         """A process has ended. Called in a watcher's thread."""
@@ -245,7 +241,7 @@ class EngineFleet:
         if index != self.COORDINATOR:
             self._on_death(index, reason)
         elif not self._model.needs_lockstep:
-            self._close_coordinator_directory()
+            self._coordinator_files.close()
             logger.error(
                 "%s; requests are still served, but front ends know only their own load", reason
             )
@@ -271,12 +267,8 @@ class EngineFleet:
         self._nodes.close()
         self._launcher.shutdown(timeout)
         self._helpers.stop(timeout)
-        self._close_coordinator_directory()
+        self._coordinator_files.close()
         self._context.destroy(linger=0)
-
-    def _close_coordinator_directory(self) -> None:
-        if self._coordinator_directory is not None:
-            self._coordinator_directory.close()
 
 
 def check_alike(engines: Sequence[EngineFacts]) -> None:

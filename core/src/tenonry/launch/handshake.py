@@ -46,14 +46,10 @@ class CoreEngineState(enum.Enum):
 class CoreEngine:
     """What a front end knows of one engine; `facts` once it is ready."""
 
-    index: int = 0
+    index: int
     local: bool = True
     state: CoreEngineState = CoreEngineState.NEW
     facts: EngineFacts | None = None
-
-    @property
-    def identity(self) -> bytes:
-        return engine_identity(self.index)
 
 
 class Handshake:
@@ -65,10 +61,10 @@ class Handshake:
         engines: list[CoreEngine],
         metadata: HandshakeMetadata,
         plan: PluginPlan,
-        nodes: NodeWatch | None = None,
+        nodes: NodeWatch,
     ) -> None:
         self._nodes = nodes  # takes the reports that nodes send meanwhile
-        self._engines = {engine.identity: engine for engine in engines}
+        self._engines = {engine_identity(engine.index): engine for engine in engines}
         self._socket = socket
         self._metadata = metadata
         self._give_up = math.inf
@@ -82,9 +78,12 @@ class Handshake:
         """
         deadline = time.monotonic() + timeout
         report = time.monotonic() + REPORT_EVERY_S
-        while pending := self._pending():
+        engines = self._engines.values()
+        while pending := [
+            engine for engine in engines if engine.state is not CoreEngineState.READY
+        ]:
             now = time.monotonic()
-            self._check_children(finished, now)
+            self._check_children(finished(), now)
             names = ", ".join(f"engine {engine.index} ({engine.state.value})" for engine in pending)
             if now > deadline:
                 raise LaunchError(
@@ -95,14 +94,10 @@ class Handshake:
                 logger.info("waiting for %s", names)
             if self._socket.poll(POLL_MS):
                 self._receive()
-        return [engine.facts for engine in self._engines.values() if engine.facts is not None]
+        return [engine.facts for engine in engines if engine.facts is not None]
 
-    def _pending(self) -> list[CoreEngine]:
-        engines = self._engines.values()
-        return [engine for engine in engines if engine.state is not CoreEngineState.READY]
-
-    def _check_children(self, finished: Callable[[], Mapping[str, int]], now: float) -> None:
-        if ended := finished():
+    def _check_children(self, ended: Mapping[str, int], now: float) -> None:
+        if ended:
             self._give_up = min(self._give_up, now + EXIT_GRACE_S)
             # The last message of a process says more than its exit code.
             if now > self._give_up or not self._socket.poll(POLL_MS):
@@ -112,9 +107,10 @@ class Handshake:
                 )
 
     def _receive(self) -> None:
-        identity, *body = self._socket.recv_multipart()
-        if self._nodes is not None and identity.startswith(NODE_IDENTITY):
-            report = self._nodes.receive(self._socket, [identity, *body])
+        frames = self._socket.recv_multipart()
+        identity = frames[0]
+        if identity.startswith(NODE_IDENTITY):
+            report = self._nodes.receive(self._socket, frames)
             if report is not None and report.ended:
                 raise LaunchError(
                     f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready"
@@ -126,7 +122,7 @@ class Handshake:
                 f"engine {engine_index_of(identity)} is none of those that start; {COMPARE}"
             )
         try:
-            message = self._decoder.decode(body[0] if body else b"")
+            message = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:
             raise LaunchError(
                 f"engine {engine.index} sent what is no handshake message: {error}"
@@ -135,18 +131,18 @@ class Handshake:
 
     def _advance(self, engine: CoreEngine, message: EngineHandshakeMessage) -> None:
         side = "local" if engine.local else "remote"
-        if message.local != engine.local:
-            other = "remote" if engine.local else "local"
-            raise LaunchError(
-                f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}"
-            )
         if isinstance(message, FailedMessage):
             raise LaunchError(f"engine {engine.index} could not start: {message.error}")
         if isinstance(message, HelloMessage) and engine.state is CoreEngineState.NEW:
+            if message.local != engine.local:
+                other = "remote" if engine.local else "local"
+                raise LaunchError(
+                    f"engine {engine.index} should be {side}, but says it is {other}; {COMPARE}"
+                )
             self._check_hello(engine, message)
             try:
                 init = msgspec.msgpack.encode(self._metadata)
-                self._socket.send_multipart([engine.identity, init], copy=False)
+                self._socket.send_multipart([engine_identity(engine.index), init], copy=False)
             except zmq.ZMQError as error:
                 raise LaunchError(
                     f"engine {engine.index} said HELLO and was gone: {error.strerror}"
