@@ -14,10 +14,10 @@ FACE = {"__init__.py", "__main__.py", "cli.py"}
 MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
-# To be reached: 14_700 and 18_100 (contract, engine).
+# To be reached: 14_700 (contract).
 MAX_TOKENS = {
     "contract": 15_640,
-    "engine": 18_470,
+    "engine": 18_087,
     "client": 15_400,
     "settings": 900,
     "observers": 1_150,
