@@ -67,8 +67,7 @@ class RankTransfers:
         self._num_ranks = num_ranks
         self._handle_of: dict[int, int] = {}  # by row
         self._failed_of: dict[int, dict[int, bool]] = {}  # handle → rank → whether it failed there
-        self._done: list[int] = []
-        self._failed: list[int] = []
+        self._ended: dict[int, bool] = {}  # handle → whether it failed; since the last `take`
 
     def launched(self, output: SchedulerOutput) -> None:
         """A step was sent to the ranks."""
@@ -78,28 +77,24 @@ class RankTransfers:
 
     def add(self, rank: int, done: Iterable[int], failed: Iterable[int]) -> None:
         """What one rank said."""
-        for handle in done:
-            self._named(rank, handle, is_failed=False)
-        for handle in failed:
-            if handle not in self._handle_of.values():
-                self._named(rank, handle, is_failed=True)
-            elif handle not in self._failed:
-                self._failed.append(handle)
-
-    def _named(self, rank: int, handle: int, *, is_failed: bool) -> None:
-        failed_of = self._failed_of.setdefault(handle, {})
-        failed_of[rank] = is_failed
-        if len(failed_of) == self._num_ranks:
-            del self._failed_of[handle]
-            ended = self._failed if any(failed_of.values()) else self._done
-            ended.append(handle)
+        outcomes = dict.fromkeys(done, False) | dict.fromkeys(failed, True)
+        for handle, has_failed in outcomes.items():
+            if has_failed and handle in self._handle_of.values():
+                self._ended[handle] = True
+                continue
+            failed_of = self._failed_of.setdefault(handle, {})
+            failed_of[rank] = has_failed
+            if len(failed_of) == self._num_ranks:
+                del self._failed_of[handle]
+                self._ended[handle] = any(failed_of.values())
 
     def take(self) -> tuple[list[int], list[int]]:
         """(done, failed) since the last call, for `ModelRunnerOutput.transfers_done` and `transfers_failed`."""
-        ended = self._done, self._failed
-        self._done = []
-        self._failed = []
-        return ended
+        ended = self._ended
+        self._ended = {}
+        done = [handle for handle, has_failed in ended.items() if not has_failed]
+        failed = [handle for handle, has_failed in ended.items() if has_failed]
+        return done, failed
 
 
 class KVConnector(Plugin[KVConnectorContext], ABC):
