@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+import pkgutil
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +34,5 @@ class Point:
         """The class that a plugin must derive from, imported now if `base` is its name."""
         if not isinstance(self.base, str):
             return self.base
-        module_name, _, class_name = self.base.partition(":")
-        base: type[Any] = getattr(importlib.import_module(module_name), class_name)
+        base: type[Any] = pkgutil.resolve_name(self.base)
         return base
