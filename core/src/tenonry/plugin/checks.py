@@ -113,14 +113,14 @@ def _wrong_signature(found: type) -> str:
         declared |= {name: (owner, member) for name, member in vars(owner).items()}
     for name, (owner, member) in declared.items():
         mine = inspect.getattr_static(found, name)
-        called = not name.startswith("_") or name == "__init__"
-        if called and inspect.isfunction(member) and inspect.isfunction(mine):
-            if not _takes(mine, member):
-                wanted = str(inspect.signature(member)).replace("'", "")
-                return (
-                    f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
-                    f"{owner.__name__} declares it; write: def {name}{wanted}"
-                )
+        if name.startswith("_") and name != "__init__":
+            continue
+        if inspect.isfunction(member) and inspect.isfunction(mine) and not _takes(mine, member):
+            wanted = str(inspect.signature(member)).replace("'", "")
+            return (
+                f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
+                f"{owner.__name__} declares it; write: def {name}{wanted}"
+            )
     return ""
 
 
