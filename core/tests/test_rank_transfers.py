@@ -58,11 +58,11 @@ def test_one_that_failed_on_all_is_reported_once():
 def test_a_load_within_the_step_fails_with_the_first_rank():
     """The others name none that went well; a later transfer of the same request is a new one."""
     transfers = RankTransfers(2)
-    transfers.launched(enter(3))
+    transfers.begin(enter(3))
     transfers.add(0, [], [])
     transfers.add(1, [], [30])
     assert transfers.take() == ([], [30])
-    transfers.launched(SchedulerOutput(step_id=1, gone=np.array([3], np.int32)))
+    transfers.begin(SchedulerOutput(step_id=1, gone=np.array([3], np.int32)))
     transfers.add(0, [30], [])
     assert transfers.take() == ([], [])
     transfers.add(1, [30], [])
@@ -71,8 +71,22 @@ def test_a_load_within_the_step_fails_with_the_first_rank():
 
 def test_such_a_load_that_fails_on_two_ranks_is_reported_once():
     transfers = RankTransfers(2)
-    transfers.launched(enter(3))
+    transfers.begin(enter(3))
     transfers.add(0, [], [30])
     transfers.add(1, [], [30])
     assert transfers.take() == ([], [30])
     assert transfers.take() == ([], [])
+
+
+def test_a_load_that_fails_while_its_row_leaves_in_the_next_step_is_reported():
+    """Steps are begun in the order of their answers; what fails in the step that leaves is another transfer."""
+    transfers = RankTransfers(2)
+    transfers.begin(enter(3))
+    transfers.add(0, [], [])
+    transfers.add(1, [], [30])
+    assert transfers.take() == ([], [30])
+    transfers.begin(SchedulerOutput(step_id=1, gone=np.array([3], np.int32)))
+    transfers.add(1, [], [30])
+    assert transfers.take() == ([], [])
+    transfers.add(0, [30], [])
+    assert transfers.take() == ([], [30])

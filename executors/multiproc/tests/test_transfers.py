@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from tenonry.step import SchedulerOutput
 from tenonry_testkit.fakes import TokenModel
 from tenonry_testkit.kernel.engine import Inbox, make_core, request
 
@@ -103,3 +105,17 @@ def test_a_load_is_reported_once_when_the_last_rank_has_ended_it(start, late_ran
     assert engine.run(2)[0] == tokens()
     assert engine.done == ([1] if fail_loads else [1, 2])
     assert engine.failed == ([2] if fail_loads else [])
+
+
+@pytest.mark.parametrize("bad_rank", [0, 1])
+def test_a_load_that_fails_is_reported_although_its_row_leaves_in_a_step_in_flight(
+    start, first_step, bad_rank
+):
+    """As when the request is aborted or preempted before the result of the step is read."""
+    executor = start(fail_loads=1, bad_rank=bad_rank).core.executor
+    loading = first_step()
+    loading.connector_metadata = {"load": [[1, []]], "save": []}
+    leaving = SchedulerOutput(step_id=1, gone=np.array([0], np.int32))
+    futures = [executor.execute_model(output) for output in (loading, leaving)]
+    results = [future.result(10) for future in futures]
+    assert [result.transfers_failed for result in results] == [[1], []]

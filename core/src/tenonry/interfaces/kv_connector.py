@@ -69,8 +69,12 @@ class RankTransfers:
         self._failed_of: dict[int, dict[int, bool]] = {}  # handle → rank → whether it failed there
         self._ended: dict[int, bool] = {}  # handle → whether it failed; since the last `take`
 
-    def launched(self, output: SchedulerOutput) -> None:
-        """A step was sent to the ranks."""
+    def begin(self, output: SchedulerOutput) -> None:
+        """What `add` brings next was said in this step.
+
+        To be called when its answers are merged, not when it is sent: a row that leaves in the next step, which may be
+        in flight already, still holds its request in this one.
+        """
         for row in output.gone.tolist():
             self._handle_of.pop(row, None)
         self._handle_of.update({new.row: new.handle for new in output.new})

@@ -34,6 +34,7 @@ from tenonry_executor_multiproc.packets import (
     rebuild_error,
 )
 from tenonry_executor_multiproc.rank import RankSetup
+from tenonry_executor_multiproc.rank_step import RankStep
 
 logger = logging.getLogger("tenonry.executor.mp")
 ROLE = "tenonry_executor_multiproc.rank:run_rank"
@@ -57,31 +58,6 @@ class StepFault(NamedTuple):
     rank: int
     sequence: int
     settled_at: float
-
-
-class RankStep:
-    """A StepFuture; see `RankGroup.launch`. No thread waits for it. `num_awaited`: ranks that have yet to answer."""
-
-    __slots__ = ("_group", "launched", "num_awaited", "output", "packets", "sequence", "step_id")
-
-    def __init__(self, group: RankGroup, sequence: int, step_id: int, num_awaited: int) -> None:
-        self._group = group
-        self.sequence = sequence
-        self.step_id = step_id
-        self.launched = time.monotonic()
-        self.num_awaited = num_awaited
-        self.packets: dict[int, Packet] = {}  # by rank
-        self.output: ModelRunnerOutput | None = None
-
-    def done(self) -> bool:
-        """Also true if `result` would raise."""
-        return self._group.is_answered(self)
-
-    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
-        """Raises the worker's error, EngineDeadError, or TimeoutError after `timeout` seconds."""
-        if self.output is None:
-            self.output = self._group.collect(self, timeout)
-        return self.output
 
 
 class RankGroup:
@@ -240,12 +216,15 @@ class RankGroup:
     def launch(self, output: SchedulerOutput) -> RankStep:
         """Send a step to all ranks. Raises TypeError for what cannot be sent, EngineDeadError."""
         frames = self._encoder.encode(output)
-        num_awaited = 1
-        if self._transfers is not None:
-            self._transfers.launched(output)
-            num_awaited = len(self.names)
+        num_awaited = 1 if self._transfers is None else len(self.names)
         self._sequence += 1
-        step = RankStep(self, self._sequence, output.step_id, num_awaited)
+        step = RankStep(
+            self.is_answered,
+            self.collect,
+            self._sequence,
+            output,
+            num_awaited,
+        )
         self._steps[step.sequence] = step
         try:
             self._send(Kind.STEP, step.sequence, frames)
@@ -276,6 +255,7 @@ class RankGroup:
             name = self.names[self._driver]
             raise WireError(f"{name} answered step {output.step_id}, not step {step.step_id}")
         if self._transfers is not None:
+            self._transfers.begin(step.sent)
             self._transfers.add(self._driver, output.transfers_done, output.transfers_failed)
             for rank, packet in step.packets.items():
                 ended = self._transfer_reports.decode(packet.frames)

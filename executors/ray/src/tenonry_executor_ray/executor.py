@@ -85,10 +85,8 @@ class RayExecutor(Executor):
         self.ranks.ask_all("initialize", kv_cache)
 
     def execute_model(self, output: SchedulerOutput) -> StepFuture:
-        if self._transfers is not None:
-            self._transfers.launched(output)
         calls = self.ranks.launch([bytes(frame) for frame in self._encoder.encode(output)])
-        return RayStepFuture(self.ranks, self._decoder, calls, output.step_id, self._transfers)
+        return RayStepFuture(self.ranks, self._decoder, calls, output, self._transfers)
 
     def call(
         self,
@@ -119,20 +117,20 @@ class RayExecutor(Executor):
 class RayStepFuture:
     """The result of one step, which the driver rank answers; with a KV connector the other ranks answer as well."""
 
-    __slots__ = ("_calls", "_decoder", "_output", "_ranks", "_step_id", "_transfers")
+    __slots__ = ("_calls", "_decoder", "_output", "_ranks", "_step", "_transfers")
 
     def __init__(
         self,
         ranks: Ranks,
         decoder: Decoder[ModelRunnerOutput],
         calls: dict[int, Any],
-        step_id: int,
+        step: SchedulerOutput,
         transfers: RankTransfers | None,
     ) -> None:
         self._ranks = ranks
         self._decoder = decoder
         self._calls = calls
-        self._step_id = step_id
+        self._step = step
         self._transfers = transfers
         self._output: ModelRunnerOutput | None = None
 
@@ -143,9 +141,10 @@ class RayStepFuture:
     def result(self, timeout: float | None = None) -> ModelRunnerOutput:
         """See `Ranks.wait` for what it raises."""
         if self._output is None:
-            frames = self._ranks.wait(self._calls, self._step_id, timeout)
+            frames = self._ranks.wait(self._calls, self._step.step_id, timeout)
             output = self._decode(frames[self._ranks.driver])
             if self._transfers is not None:
+                self._transfers.begin(self._step)
                 for rank, own in frames.items():
                     ended = output if rank == self._ranks.driver else self._decode(own)
                     self._transfers.add(rank, ended.transfers_done, ended.transfers_failed)
@@ -155,6 +154,7 @@ class RayStepFuture:
 
     def _decode(self, frames: list[bytes]) -> ModelRunnerOutput:
         output = self._decoder.decode(frames)
-        if output.step_id != self._step_id:
-            raise WireError(f"the answer to step {self._step_id} is one to step {output.step_id}")
+        step_id = self._step.step_id
+        if output.step_id != step_id:
+            raise WireError(f"the answer to step {step_id} is one to step {output.step_id}")
         return output
