@@ -54,7 +54,7 @@ class Launcher(Plugin[LauncherContext], ABC):
 
     @abstractmethod
     def stop(self, names: Sequence[str], timeout: float = 5.0) -> None:
-        """Stop some engines for good, as `shutdown` does; no callback hears of it. Unknown names are ignored."""
+        """Stop some engines for good, as `shutdown` does; no callback is called for them. Unknown names are ignored."""
 
     @abstractmethod
     def finished(self) -> dict[str, int]:
