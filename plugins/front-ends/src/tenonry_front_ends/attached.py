@@ -20,7 +20,7 @@ from tenonry.info import EngineInfo
 from tenonry.observers.stat_manager import StatManager
 from tenonry.plugin.plan import PluginPlan
 from tenonry.stats import IterationStats, StatRecord
-from tenonry.transport.keys import CurveKeys
+from tenonry.transport.keys import keys_of
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.messages import (
     EngineDied,
@@ -166,9 +166,8 @@ class AttachedEngines(Engines):
         self.count = attachment.count
         self.stats = StatForwarder(config, link)
         self._link = link
-        curve = CurveKeys.decode(attachment.curve_keys) if attachment.curve_keys else None
         chooser = EngineChooser(config, self.plan, attachment.index)
-        self.client = CoreClient(chooser, self._on_engine_dead, curve)
+        self.client = CoreClient(chooser, self._on_engine_dead, keys_of(attachment.curve_keys))
         self.client.num_clients = attachment.count
         self._dead_engines: set[int] = set()
         self._pids: dict[str, int] = {}
