@@ -23,7 +23,7 @@ MAX_TOKENS = {
     "observers": 1_150,
 }
 # Packed assignments that are still to be unpacked, and rooms that are still too dense: entries only ever go.
-STILL_PACKED = 1
+STILL_PACKED = 0
 STILL_DENSE: set[str] = set()
 SITTINGS = {
     "contract": [

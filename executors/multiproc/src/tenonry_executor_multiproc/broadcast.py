@@ -84,7 +84,8 @@ class SharedBroadcast:
     """A ring of slots in a memfd. A rank's `filled` counts packets to read, its `freed` those it has finished."""
 
     def __init__(self, num_ranks: int, num_slots: int) -> None:
-        self._num_slots, self._sent = num_slots, 0
+        self._num_slots = num_slots
+        self._sent = 0
         self._finished = [0] * num_ranks
         self._fds: list[int] = []
         try:
@@ -115,7 +116,7 @@ class SharedBroadcast:
         return f"memfd:{','.join(map(str, fds))},{self._num_slots}", fds
 
     def handed_down(self, rank: int) -> None:
-        """Both sides keep them."""
+        """Does nothing: both sides keep the descriptors."""
 
     def send(self, data: bytes, wait: Wait) -> None:
         if len(data) > SLOT_BYTES:
@@ -123,7 +124,7 @@ class SharedBroadcast:
                 f"a message of {len(data)} bytes is larger than {SLOT_BYTES}, which is all that fits"
             )
         for rank, fd in enumerate(self._freed):
-            while self._sent - self._finished[rank] >= self._num_slots and not self._hear(rank):
+            while self._sent - self._finished[rank] >= self._num_slots and not self._update(rank):
                 wait(fd, select.POLLIN)
         self._write(data, self._sent % self._num_slots * SLOT_BYTES)
         self._sent += 1
@@ -141,7 +142,8 @@ class SharedBroadcast:
                 ) from error
             rest, at = rest[written:], at + written
 
-    def _hear(self, rank: int) -> bool:
+    def _update(self, rank: int) -> bool:
+        """Add the packets that a rank has finished since the last call; False if there are none."""
         with contextlib.suppress(BlockingIOError):
             self._finished[rank] += os.eventfd_read(self._freed[rank])
             return True
@@ -149,7 +151,7 @@ class SharedBroadcast:
 
     def behind(self) -> list[int]:
         for rank in range(len(self._finished)):
-            self._hear(rank)
+            self._update(rank)
         return [rank for rank, finished in enumerate(self._finished) if finished < self._sent]
 
     def close(self) -> None:
@@ -161,7 +163,10 @@ class SharedReader:
     """See `SharedBroadcast`."""
 
     def __init__(self, memory: int, filled: int, freed: int, num_slots: int) -> None:
-        self._memory, self._filled, self._freed, self._num_slots = memory, filled, freed, num_slots
+        self._memory = memory
+        self._filled = filled
+        self._freed = freed
+        self._num_slots = num_slots
         self._received = 0
         for fd in (memory, filled, freed):
             os.set_inheritable(fd, False)
@@ -251,4 +256,4 @@ class SocketReader:
         return self._packets.pop(0)
 
     def finish(self) -> None:
-        """Nobody counts."""
+        """Does nothing: packets in sockets are not counted."""

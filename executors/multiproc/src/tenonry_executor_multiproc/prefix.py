@@ -24,9 +24,11 @@ class PrefixedStream:
     """
 
     def __init__(self, stream: TextIO, prefix: str) -> None:
-        self._stream, self._prefix = stream, prefix
+        self._stream = stream
+        self._prefix = prefix
         self._lock = threading.RLock()
-        self._rest, self._at_start = "", True
+        self._rest = ""
+        self._at_start = True
 
     def write(self, text: str) -> int:
         """Returns the length of `text`, as any stream does."""
@@ -37,7 +39,7 @@ class PrefixedStream:
         return len(text)
 
     def flush(self) -> None:
-        """Also what has no end yet."""
+        """Pass on an unfinished line as well."""
         with self._lock:
             if self._rest:
                 self._pass_on(self._rest, "")
@@ -57,9 +59,9 @@ class PrefixedStream:
 
 
 def prefix_of(name: str, pid: int, *, colour: bool) -> str:
-    """The words before a line, cyan and bold if `colour`."""
-    words = f"({name} pid={pid})"
-    return f"{CYAN_BOLD}{words}{RESET} " if colour else f"{words} "
+    """The prefix of a line, cyan and bold if `colour`."""
+    label = f"({name} pid={pid})"
+    return f"{CYAN_BOLD}{label}{RESET} " if colour else f"{label} "
 
 
 def prefix_output(name: str) -> None:
