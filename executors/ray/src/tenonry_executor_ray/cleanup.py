@@ -18,13 +18,13 @@ from pathlib import Path
 
 import psutil
 
-SESSION = "session_"  # how Ray calls their folders
-PATIENCE_S = 10.0
+SESSION = "session_"  # the prefix of their folders
+KILL_TIMEOUT_S = 10.0
 PAUSE_S = 0.2
 
 
 def start_cleanup(session: str) -> subprocess.Popen[bytes]:
-    """Begin to wait, for the cluster whose session folder this is. Close its standard input to make it work."""
+    """Start the process for the cluster with this session folder. It cleans up when its standard input is closed."""
     command = [sys.executable, "-P", "-m", "tenonry_executor_ray.cleanup", session]
     return subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True)
 
@@ -39,7 +39,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     sys.stdin.buffer.read()
-    deadline = time.monotonic() + PATIENCE_S
+    deadline = time.monotonic() + KILL_TIMEOUT_S
     while (left := processes_of(session)) and time.monotonic() < deadline:
         for process in left:
             with contextlib.suppress(psutil.NoSuchProcess):

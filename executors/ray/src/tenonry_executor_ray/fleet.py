@@ -38,10 +38,8 @@ CALLS_AT_ONCE = 8  # of one actor: `wait` occupies one for good
 WAIT_S = 0.5
 STOP_GRACE_S = 5.0
 KILL_GRACE_S = 2.0
-KILLED, FAILED = (
-    -9,
-    1,
-)  # exit codes of an engine whose actor is gone, and of one whose end nobody saw
+KILLED = -9  # the exit code of an engine whose actor is gone
+FAILED = 1  # and of one whose end could not be observed
 
 
 class Engine:
@@ -183,20 +181,28 @@ class Fleet:
     def finished(self) -> dict[str, int]:
         with self._lock:
             return {
-                name: one.exit_code
-                for name, one in self._engines.items()
-                if one.exit_code is not None
+                name: engine.exit_code
+                for name, engine in self._engines.items()
+                if engine.exit_code is not None
             }
 
     def pids(self) -> dict[str, int]:
         with self._lock:
-            return {name: one.pid for name, one in self._engines.items() if one.exit_code is None}
+            return {
+                name: engine.pid
+                for name, engine in self._engines.items()
+                if engine.exit_code is None
+            }
 
     def _watch(self) -> None:
-        """Fetch every end: a run reference that nobody fetches hides a dead actor (Q3)."""
+        """Fetch every end: a run reference that is not fetched hides a dead actor (Q3)."""
         while not self._closing.is_set() and self._session.lost is None:
             with self._lock:
-                living = {one.life: one for one in self._engines.values() if one.exit_code is None}
+                living = {
+                    engine.life: engine
+                    for engine in self._engines.values()
+                    if engine.exit_code is None
+                }
             if not living:
                 self._closing.wait(WAIT_S)
                 continue
@@ -214,7 +220,7 @@ class Fleet:
     def _ended(self, engine: Engine, code: int, reason: str) -> None:
         with self._lock:
             if engine.exit_code is not None or self._engines.get(engine.name) is not engine:
-                return  # told already, or stopped by us
+                return  # reported already, or stopped by `stop`
             engine.exit_code = code
         if self._closing.is_set():
             return
@@ -231,19 +237,21 @@ class Fleet:
     def _head_is_lost(self, reason: str) -> None:
         """Everything is lost with the head; disconnect, because Ray would end this process a minute later."""
         with self._lock:
-            living = [one for one in self._engines.values() if one.exit_code is None]
+            living = [engine for engine in self._engines.values() if engine.exit_code is None]
         for engine in living:
             self._ended(engine, FAILED, reason)
         if living and ray.is_initialized():
             bounded(
-                lambda: ray.wait([one.actor.leave.remote() for one in living], timeout=WAIT_S),
+                lambda: ray.wait(
+                    [engine.actor.leave.remote() for engine in living], timeout=WAIT_S
+                ),
                 STOP_GRACE_S,
             )
         self._session.close()
 
     # ------------------------------------------------------------------ stop
     def stop(self, names: Sequence[str], timeout: float) -> None:
-        """Stop some engines and forget them; no callback hears of it."""
+        """Stop some engines and forget them; no callback is called for them."""
         with self._lock:
             engines = [self._engines.pop(name) for name in names if name in self._engines]
         self._release(engines, timeout)
@@ -259,9 +267,9 @@ class Fleet:
     def _release(self, engines: Sequence[Engine], timeout: float) -> None:
         if self._session.alive:
             calls = [
-                one.actor.stop.remote(timeout)
-                for one in engines
-                if one.pid and one.exit_code is None
+                engine.actor.stop.remote(timeout)
+                for engine in engines
+                if engine.pid and engine.exit_code is None
             ]
             if calls:  # their own deadline is `timeout`, after which they kill
                 limit = timeout + KILL_GRACE_S

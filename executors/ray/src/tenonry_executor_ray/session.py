@@ -24,7 +24,7 @@ from tenonry_executor_ray.options import RayOptions
 
 logger = logging.getLogger("tenonry.ray")
 DISCONNECTED = "this process was disconnected from Ray"
-LOCAL = "local"  # Ray's word for a cluster of its own, which ends with the process
+LOCAL = "local"  # Ray's name for a cluster of its own, which ends with the process
 PROBE_EVERY_S = 0.5
 PROBE_TIMEOUT_S = 1.0
 PROBES_TO_LOSE = 4
@@ -46,7 +46,7 @@ class RaySession:
         default_address: str | None = None,
     ) -> None:
         self.owned = not ray.is_initialized()
-        # A question to Ray that meets the end of the connection must fail, and not start a cluster of its own.
+        # A call to Ray after the connection has ended must fail, and not start a cluster of its own.
         auto_init_hook.enable_auto_connect = False
         self._cleanup: subprocess.Popen[bytes] | None = None
         if self.owned:
@@ -67,7 +67,7 @@ class RaySession:
         return self.lost is None and ray.is_initialized()
 
     def _watch(self) -> None:
-        """Ray keeps silent about a lost head for a minute, and then ends the process."""
+        """Ray itself does not report a lost head for a minute, and then ends the process."""
         failures = 0
         while failures < PROBES_TO_LOSE:
             if self._closing.wait(PROBE_EVERY_S):
@@ -107,12 +107,12 @@ def ready(calls: Sequence[Any], timeout: float) -> list[Any]:
 
 
 def bounded(call: Callable[[], Any], timeout: float) -> bool:
-    """Run what asks the head, which may be gone; False if it did not come back within `timeout` seconds."""
+    """Run a call to the head, which may be gone; False if it did not return within `timeout` seconds."""
 
     def run() -> None:
         try:
             call()
-        except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises what it likes; it is logged
+        except (Exception, SystemExit) as error:  # noqa: BLE001 - Ray raises exceptions of many types; all are logged
             logger.warning("releasing something in Ray failed: %s", error)
 
     thread = threading.Thread(target=run, name="ray release", daemon=True)
@@ -123,9 +123,9 @@ def bounded(call: Callable[[], Any], timeout: float) -> bool:
 
 def _connect(address: str, namespace: str | None) -> None:
     handler = signal.getsignal(signal.SIGTERM)
-    fresh = {"include_dashboard": False} if address == LOCAL else {}
+    options = {"include_dashboard": False} if address == LOCAL else {}
     try:
-        ray.init(address=address, namespace=namespace, logging_level=logging.WARNING, **fresh)
+        ray.init(address=address, namespace=namespace, logging_level=logging.WARNING, **options)
     except Exception as error:
         raise LaunchError(
             f"cannot connect to Ray at {address}: {words(error)}; start it with: ray start --head"
@@ -139,7 +139,7 @@ def _connect(address: str, namespace: str | None) -> None:
 def _find(address: str | None) -> str:
     """The given address, else that of the cluster which was started last on this node, else `LOCAL`: a new one.
 
-    Raises LaunchError if nobody listens there: Ray itself would wait for a minute.
+    Raises LaunchError if no process listens there: Ray itself would wait for a minute.
     """
     if address is None or address == "auto":
         last: str | None = read_ray_address()
