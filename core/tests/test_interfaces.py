@@ -104,20 +104,16 @@ class TestWorker:
 
     def test_its_place_among_the_ranks(self):
         context = self.worker().context
-        assert (context.config.world_size, context.rank, context.tp_rank, context.pp_rank) == (
-            4,
-            3,
-            1,
-            1,
-        )
+        assert context.config.world_size == 4
+        assert context.rank == 3
+        assert context.tp_rank == 1
+        assert context.pp_rank == 1
 
     def test_it_promises_nothing_by_itself(self):
         worker = self.worker()
-        assert (worker.steps_in_flight, worker.capabilities, worker.rpc_methods) == (
-            1,
-            frozenset(),
-            frozenset(),
-        )
+        assert worker.steps_in_flight == 1
+        assert worker.capabilities == frozenset()
+        assert worker.rpc_methods == frozenset()
         worker.warm_up()
         worker.check_health()
         worker.shutdown()
@@ -143,7 +139,8 @@ class TestExecutor:
         executor: Executor = complete(Executor)(
             ExecutorContext(CONFIG, MODEL, max_model_len=8, worker_class=worker_class)
         )
-        assert (executor.max_concurrent_batches, executor.feeds_back_tokens) == (1, True)
+        assert executor.max_concurrent_batches == 1
+        assert executor.feeds_back_tokens is True
         assert executor.capabilities == {"profile"}
         executor.on_failure(lambda reason: None)
         executor.check_health()
@@ -173,7 +170,9 @@ class TestIOProcessor:
 
     def test_a_prompt_has_ids_and_may_have_more(self):
         prompt = ProcessedPrompt(token_ids=np.array([1], np.int32))
-        assert (prompt.text, prompt.bad_words, prompt.features) == (None, (), None)
+        assert prompt.text is None
+        assert prompt.bad_words == ()
+        assert prompt.features is None
 
 
 class TestKVConnector:

@@ -161,7 +161,8 @@ class TestRefusals:
         plan = plan_kv_cache(
             [[few], [many]], memory, config(kv_cache_memory_bytes=192 * 16 * 5), 16
         )
-        assert (plan.num_blocks, plan.groups) == (5, (few,))
+        assert plan.num_blocks == 5
+        assert plan.groups == (few,)
 
     def test_no_memory_for_one_block_names_both_numbers(self):
         with pytest.raises(
@@ -194,10 +195,8 @@ class TestLongestSequence:
         planned = plan_kv_cache(
             [[group(), group(kind="sliding", window=8)]], [MemoryReport(8 * KIB)], config(), 100
         )
-        assert (
-            planned.num_blocks,
-            planned.block_size,
-            planned.num_slots,
-            planned.max_model_len,
-        ) == (4, 16, 64, 64)
+        assert planned.num_blocks == 4
+        assert planned.block_size == 16
+        assert planned.num_slots == 64
+        assert planned.max_model_len == 64
         assert [each.window for each in planned.groups] == [0, 8]

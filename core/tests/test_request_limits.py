@@ -175,16 +175,18 @@ class TestRequest:
         )
         source.handle = make_handle(5, 9)
         made = Request(source, arrival=2, arrival_time=1.5, max_model_len=100)
-        assert (made.handle, made.request_id, made.priority) == (source.handle, "r", 3)
+        assert made.handle == source.handle
+        assert made.request_id == "r"
+        assert made.priority == 3
         assert made.token_ids.tolist() == [1, 2, 3, 7, 8]
         assert made.token_ids.dtype == np.int32
-        assert (made.num_prompt_tokens, made.num_output_tokens, made.num_tokens) == (3, 2, 5)
-        assert (made.arrival, made.arrival_time, made.row, made.num_cached_tokens) == (
-            2,
-            1.5,
-            -1,
-            -1,
-        )
+        assert made.num_prompt_tokens == 3
+        assert made.num_output_tokens == 2
+        assert made.num_tokens == 5
+        assert made.arrival == 2
+        assert made.arrival_time == 1.5
+        assert made.row == -1
+        assert made.num_cached_tokens == -1
         assert made.tags == {"tenant": "a"}
         assert made.status is RequestStatus.WAITING
         assert not made.is_finished

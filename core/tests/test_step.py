@@ -62,12 +62,11 @@ class TestInputs:
         )
         assert inputs.token_ids.tolist() == [10, 11, 12]
         assert inputs.positions.tolist() == [0, 1, 2]
-        assert (inputs.start.tolist(), inputs.seq_lens.tolist()) == ([0], [3])
-        assert (int(state.handle[2]), int(state.num_prompt[2]), int(state.num_output[2])) == (
-            9,
-            5,
-            0,
-        )
+        assert inputs.start.tolist() == [0]
+        assert inputs.seq_lens.tolist() == [3]
+        assert int(state.handle[2]) == 9
+        assert int(state.num_prompt[2]) == 5
+        assert int(state.num_output[2]) == 0
         inputs = state.apply(step({2: (2, 13, True)}))
         assert inputs.token_ids.tolist() == [13, 14]
         assert inputs.positions.tolist() == [3, 4]
@@ -131,8 +130,10 @@ class TestInputs:
         block = {"new_block_row": i32(1), "new_block_group": i32(0), "new_block_id": i32(3)}
         inputs = state.apply(step({1: (4, 1, True)}, gone=i32(1), new=[back], **block))
         assert inputs.token_ids.tolist() == [1, 2, 3, 4]
-        assert (int(state.num_blocks[0, 1]), state.block_table[0][1, :2].tolist()) == (2, [7, 3])
-        assert (int(state.num_prompt[1]), int(state.num_output[1])) == (3, 2)
+        assert int(state.num_blocks[0, 1]) == 2
+        assert state.block_table[0][1, :2].tolist() == [7, 3]
+        assert int(state.num_prompt[1]) == 3
+        assert int(state.num_output[1]) == 2
 
     def test_rows_that_leave_hold_nothing(self):
         state = BatchState(SEQS, LENGTH, BLOCK, num_groups=2)
@@ -234,10 +235,8 @@ def compare(state: BatchState, row: int, naive: NaiveRow | None) -> None:
         assert not state.num_blocks[:, row].any()
         return
     assert int(state.handle[row]) == row + 1
-    assert (int(state.num_computed[row]), int(state.num_output[row])) == (
-        naive.computed,
-        naive.output,
-    )
+    assert int(state.num_computed[row]) == naive.computed
+    assert int(state.num_output[row]) == naive.output
     assert state.token_ids[row, : len(naive.tokens)].tolist() == naive.tokens
     for group, ids in enumerate(naive.blocks):
         assert state.block_table[group][row, : state.num_blocks[group, row]].tolist() == ids

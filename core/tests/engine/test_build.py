@@ -91,11 +91,9 @@ class TestCache:
             core = make_core(
                 executor=executor, num_gpu_blocks_override=8, block_size=4, max_model_len=None
             )
-        assert (core.kv_cache.num_blocks, core.kv_cache.block_size, core.limits.max_model_len) == (
-            8,
-            4,
-            32,
-        )
+        assert core.kv_cache.num_blocks == 8
+        assert core.kv_cache.block_size == 4
+        assert core.limits.max_model_len == 32
         assert core.scheduler.context.kv_cache is core.kv_cache
         assert core.scheduler.context.max_model_len == 32
         assert (
@@ -125,11 +123,9 @@ class TestScheduler:
             **faulty(scheduler={"refuse": "x"}),
         )
         context = core.scheduler.context
-        assert (context.engine_index, context.max_concurrent_steps, context.feeds_back_tokens) == (
-            5,
-            2,
-            False,
-        )
+        assert context.engine_index == 5
+        assert context.max_concurrent_steps == 2
+        assert context.feeds_back_tokens is False
         assert context.plugin_name == "tenonry_testkit.kernel.faulty:FaultyScheduler"
         assert context.options.refuse == "x"
         assert context.clock is core.clock
@@ -165,10 +161,8 @@ class TestConnector:
         assert core.scheduler.context.kv_connector is core.kv_connector
         assert core.kv_connector is not None
         assert core.kv_connector.context is scheduler_half
-        assert (scheduler_half.role, worker_half.role) == (
-            KVConnectorRole.SCHEDULER,
-            KVConnectorRole.WORKER,
-        )
+        assert scheduler_half.role is KVConnectorRole.SCHEDULER
+        assert worker_half.role is KVConnectorRole.WORKER
         assert scheduler_half.kv_cache == core.kv_cache
 
     def test_its_engine_id_is_one_per_engine_and_equal_in_both_halves(self):

@@ -96,10 +96,8 @@ class TestSignals:
         peer.child.process.send_signal(STOP_SIGNAL)
         peer.add(request(2))
         finished = peer.until_finished(1, 2).finished
-        assert (finished[1].reason, finished[2].error) == (
-            FinishReason.LENGTH,
-            "the engine is shutting down",
-        )
+        assert finished[1].reason is FinishReason.LENGTH
+        assert finished[2].error == "the engine is shutting down"
         eventually(lambda: peer.child.exit_code == 0)
 
     def test_the_second_one_aborts(self, start):

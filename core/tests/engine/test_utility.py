@@ -38,12 +38,31 @@ class TestAllowList:
     """Q10."""
 
     def test_it_is_what_it_is(self):
-        assert sorted(METHODS) == [
-            "add_lora", "attach_client", "check_health", "collective_rpc", "detach_client",
-            "execute_dummy_batch", "is_sleeping",
-            "list_loras", "pin_lora", "ping", "profile", "remove_lora", "request_counts", "reset_mm_cache",
-            "reset_prefix_cache", "save_sharded_state", "save_tensorized_model", "sleep", "wake_up",
-        ]  # fmt: skip
+        expected = {
+            "add_lora",
+            "attach_client",
+            "check_health",
+            "collective_rpc",
+            "detach_client",
+            "execute_dummy_batch",
+            "is_sleeping",
+            "list_loras",
+            "pin_lora",
+            "ping",
+            "profile",
+            "remove_lora",
+            "request_counts",
+            "reset_mm_cache",
+            "reset_prefix_cache",
+            "save_sharded_state",
+            "save_tensorized_model",
+            "sleep",
+            "wake_up",
+        }
+        missing = expected - set(METHODS)
+        unexpected = set(METHODS) - expected
+        assert not missing
+        assert not unexpected
 
     @pytest.mark.parametrize(
         "name",

@@ -95,7 +95,8 @@ def expect(validator: StepValidator, rule: str, output: SchedulerOutput, detail:
     with pytest.raises(ContractViolation) as caught:
         validator.check(output)
     assert caught.value.rule == rule
-    assert (caught.value.plugin, caught.value.step_id) == ("mine", output.step_id)
+    assert caught.value.plugin == "mine"
+    assert caught.value.step_id == output.step_id
     assert "mine" in str(caught.value)
     assert rule in str(caught.value)
     assert detail in str(caught.value)
