@@ -84,9 +84,9 @@ def sh(*command: str, site: Site) -> subprocess.CompletedProcess[str]:
 
 
 class TestHelp:
-    @pytest.mark.parametrize("words", [[], ["-h"], ["--help"], ["help"]])
-    def test_lists_every_verb_from_metadata(self, acts, capsys, words):
-        assert main(words) == 0
+    @pytest.mark.parametrize("arguments", [[], ["-h"], ["--help"], ["help"]])
+    def test_lists_every_verb_from_metadata(self, acts, capsys, arguments):
+        assert main(arguments) == 0
         out = capsys.readouterr().out
         assert "usage: tenonry" in out
         assert "act          Acts on words. (acts 2.0)" in out
@@ -108,8 +108,8 @@ class TestHelp:
         assert caught.value.code == 0
         assert "Does what its argument says." in capsys.readouterr().out
 
-    @pytest.mark.parametrize("words", [["--version"], ["--help"]])
-    def test_nothing_heavy_and_no_plugin_is_imported(self, acts, words):
+    @pytest.mark.parametrize("arguments", [["--version"], ["--help"]])
+    def test_nothing_heavy_and_no_plugin_is_imported(self, acts, arguments):
         """Help and lists come from metadata alone."""
         code = (
             "import sys; from tenonry.cli import main; status = main(sys.argv[1:])\n"
@@ -120,7 +120,7 @@ class TestHelp:
         )
         environment = {**os.environ, "PYTHONPATH": str(acts.folder)}
         done = subprocess.run(
-            [sys.executable, "-c", code, *words],
+            [sys.executable, "-c", code, *arguments],
             capture_output=True,
             text=True,
             env=environment,
@@ -146,7 +146,7 @@ class TestStatus:
         assert "did you mean 'act'?" in err
 
     @pytest.mark.parametrize(
-        ("words", "line"),
+        ("arguments", "line"),
         [
             (["ok", "--numbr", "7"], "unrecognized arguments: --numbr 7; did you mean --number?"),
             (["ok", "--numb=7"], "unrecognized arguments: --numb=7; did you mean --number?"),
@@ -155,9 +155,9 @@ class TestStatus:
             ([], "the following arguments are required: what;"),
         ],
     )
-    def test_two_for_wrong_words_with_the_nearest_flag(self, acts, capsys, words, line):
+    def test_two_for_wrong_words_with_the_nearest_flag(self, acts, capsys, arguments, line):
         with pytest.raises(SystemExit) as caught:
-            main(["act", *words])
+            main(["act", *arguments])
         assert caught.value.code == 2
         assert (
             capsys.readouterr().err
@@ -188,7 +188,7 @@ class TestStatus:
         assert f"pip install {package}\n" in capsys.readouterr().err
 
     @pytest.mark.parametrize(
-        "words",
+        "arguments",
         [
             ["--nonsense"],
             ["act"],
@@ -197,9 +197,9 @@ class TestStatus:
             ["act", "ok", "--num", "1"],
         ],
     )
-    def test_two_for_wrong_usage(self, acts, words):
+    def test_two_for_wrong_usage(self, acts, arguments):
         try:
-            status: Any = main(words)
+            status: Any = main(arguments)
         except SystemExit as exit_:
             status = exit_.code
         assert status == 2
@@ -217,7 +217,8 @@ class TestStatus:
             assert process.stdout.readline() == "waiting\n"
             process.send_signal(signal.SIGINT)
             _, err = process.communicate(timeout=25)
-        assert (process.returncode, err) == (130, "")
+        assert process.returncode == 130
+        assert err == ""
 
     def test_a_bug_keeps_its_traceback(self, acts):
         with pytest.raises(ZeroDivisionError):
@@ -238,7 +239,8 @@ class TestStatus:
 
     def test_python_dash_m(self, acts):
         done = sh(sys.executable, "-m", "tenonry", "act", "fail", site=acts)
-        assert (done.returncode, done.stderr) == (1, "tenonry: error: a setting is wrong\n")
+        assert done.returncode == 1
+        assert done.stderr == "tenonry: error: a setting is wrong\n"
 
 
 class TestBrokenVerbs:

@@ -166,8 +166,8 @@ class TestDescription:
             io_processor="none",
             stat_loggers=[secret, "b"],
         )
-        told = json.loads(config.describe())
-        assert told == {
+        described = json.loads(config.describe())
+        assert described == {
             "model": "m", "max_num_seqs": 3, "executor": {"name": "mine:X"}, "kv_connector": {"name": "mine:X"},
             "io_processor": None, "stat_loggers": [{"name": "mine:X"}, {"name": "b"}],
         }  # fmt: skip

@@ -51,7 +51,7 @@ def pips(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[t
         (folder / "bin" / "python").touch()
 
     monkeypatch.setattr(dev, "make_venv", make_venv)
-    monkeypatch.setattr(dev, "pip", lambda _python, *words, **_options: calls.append(words))
+    monkeypatch.setattr(dev, "pip", lambda _python, *arguments, **_options: calls.append(arguments))
     return calls
 
 
@@ -81,8 +81,8 @@ def test_installs_again_when_the_last_installation_failed(
 ):
     pip = dev.pip
 
-    def failing(*words: object, **options: object) -> None:
-        pip(*words, **options)
+    def failing(*arguments: object, **options: object) -> None:
+        pip(*arguments, **options)
         dev.stop("pip ended with status 1")
 
     monkeypatch.setattr(dev, "pip", failing)
@@ -239,28 +239,32 @@ def test_isolated_environment_holds_kernel_testkit_and_what_is_declared(
     assert not (copy / ".isolated" / "tenonry-thing").exists()
 
 
-@pytest.mark.parametrize(("others", "ray", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)])
+@pytest.mark.parametrize(
+    ("other_status", "ray_status", "status"), [(0, 0, 0), (1, 0, 1), (0, -9, 1)]
+)
 def test_all_tests_run_and_each_failure_counts(
-    others, ray, status, dev, tmp_path, monkeypatch, capfd
+    other_status, ray_status, status, dev, tmp_path, monkeypatch, capfd
 ):
     """Ray's are alone in a process, which it may end; what they say comes last."""
-    end = "exit 0" if not ray else "kill -9 $$"
+    end = "exit 0" if not ray_status else "kill -9 $$"
     python = tmp_path / "python"
-    python.write_text(f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n 2"*) exit {others};; esac\n{end}\n')
+    python.write_text(
+        f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n 2"*) exit {other_status};; esac\n{end}\n'
+    )
     python.chmod(0o755)
     monkeypatch.setattr(dev, "PYTHON", python)
     monkeypatch.setattr(dev, "ensure_environment", lambda: None)
     monkeypatch.chdir(ROOT)
     assert dev.test([]) == status
-    said = capfd.readouterr().out.splitlines()
-    assert [line.split()[:4] for line in said] == [
+    printed = capfd.readouterr().out.splitlines()
+    assert [line.split()[:4] for line in printed] == [
         ["-m", "pytest", "-q", "-n"],
         ["-m", "pytest", "-q", dev.ALONE[0]],
     ]
     for path in dev.ALONE:
         assert (ROOT / path).exists()
-        assert f"--deselect={path}" in said[0].split()
-        assert path in said[1].split()
+        assert f"--deselect={path}" in printed[0].split()
+        assert path in printed[1].split()
 
 
 @pytest.mark.parametrize(
@@ -295,19 +299,19 @@ def test_unsupported_python_hands_over_to_one_that_starts(
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(sys, "version_info", (3, 14, 0))
     monkeypatch.setattr(
-        dev.os, "execv", lambda path, words: calls.append((path, words)) or sys.exit(0)
+        dev.os, "execv", lambda path, arguments: calls.append((path, arguments)) or sys.exit(0)
     )
     with pytest.raises(SystemExit):
         dev.need_python()
-    [(path, words)] = calls
+    [(path, arguments)] = calls
     assert path == str(tmp_path / "python3.12")
-    assert words[1] == str(ROOT / "dev.py")
+    assert arguments[1] == str(ROOT / "dev.py")
 
 
-@pytest.mark.parametrize(("words", "status"), [([], 2), (["--help"], 0), (["bild"], 1)])
-def test_usage_is_printed(words: list[str], status: int):
+@pytest.mark.parametrize(("arguments", "status"), [([], 2), (["--help"], 0), (["bild"], 1)])
+def test_usage_is_printed(arguments: list[str], status: int):
     done = subprocess.run(
-        [sys.executable, ROOT / "dev.py", *words], capture_output=True, text=True, check=False
+        [sys.executable, ROOT / "dev.py", *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == status
     assert (

@@ -76,8 +76,8 @@ def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
     """Starts servers; they are gone when the test ends."""
     servers: list[Server] = []
 
-    def start(*words: str, worker: str = "null") -> Server:
-        servers.append(Server(text_model, "--worker", worker, *words))
+    def start(*arguments: str, worker: str = "null") -> Server:
+        servers.append(Server(text_model, "--worker", worker, *arguments))
         return servers[-1]
 
     yield start

@@ -69,7 +69,7 @@ def sources() -> list[Path]:
 
 
 @functools.cache
-def words() -> frozenset[str]:
+def known_words() -> frozenset[str]:
     """Every identifier, and every word of a string, in code, metadata and tests: what a short name may be."""
     files = [
         *sources(),
@@ -111,7 +111,9 @@ def exists(name: str) -> bool:
     first, *rest = name.split(".")
     if first.startswith("tenonry"):
         return _from_module(name) is not None
-    holders = [one.load() for one in definitions().get(first, []) if not one.is_method]
+    holders = [
+        definition.load() for definition in definitions().get(first, []) if not definition.is_method
+    ]
     return any(_has(holder, rest) for holder in holders)
 
 
@@ -173,11 +175,11 @@ def binds(call: ast.Call) -> bool | None:
     candidates = definitions().get(name, [])
     if owner and owner[-1] in definitions():
         candidates = [
-            one for one in candidates if one.path.split(".")[-2:-1] == owner[-1:]
+            candidate for candidate in candidates if candidate.path.split(".")[-2:-1] == owner[-1:]
         ] or candidates
     if not candidates:
         return None
-    return any(_takes(one, call) for one in candidates)
+    return any(_takes(candidate, call) for candidate in candidates)
 
 
 def _takes(definition: Definition, call: ast.Call) -> bool:

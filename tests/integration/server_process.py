@@ -26,7 +26,7 @@ TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "tor
 class Server:
     """A `tenonry serve` process on a free port, with what it wrote."""
 
-    def __init__(self, model: Path, *words: str, **environment: str) -> None:
+    def __init__(self, model: Path, *arguments: str, **environment: str) -> None:
         command = [
             sys.executable,
             "-m",
@@ -38,7 +38,7 @@ class Server:
             "--served-model-name",
             "tiny",
         ]
-        command += ["--load-format", "dummy", *words]
+        command += ["--load-format", "dummy", *arguments]
         self.process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**TORCH_CACHE, **os.environ, **environment}, start_new_session=True,

@@ -36,9 +36,9 @@ def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
     seen: set[int] = set()
 
-    def run(*words: str) -> Server:
-        words = ("--worker", "null", "--api-server-count", "2", *words)
-        servers.append(Server(text_model, *words, TMPDIR=str(temporary)))
+    def run(*arguments: str) -> Server:
+        arguments = ("--worker", "null", "--api-server-count", "2", *arguments)
+        servers.append(Server(text_model, *arguments, TMPDIR=str(temporary)))
         return servers[-1]
 
     yield run
@@ -125,7 +125,7 @@ def total(server: Server, name: str, **labels: str) -> float:
     """The sum of a metric over all engines."""
     values = re.findall(rf"^tenonry:{name}{{(.*)}} (\S+)$", server.get("/metrics")[1], re.MULTILINE)
     wanted = [f'{key}="{value}"' for key, value in labels.items()]
-    return sum(float(value) for found, value in values if all(one in found for one in wanted))
+    return sum(float(value) for found, value in values if all(label in found for label in wanted))
 
 
 def ask(server: Server) -> int:
@@ -247,12 +247,12 @@ def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
 def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
     server = start("--data-parallel-size", "2", *SLOW).ready()
     pids = server.pids()
-    mine = [Stream(server).begin(**{"x-data-parallel-rank": "0"}) for _ in range(4)]
-    others = [Stream(server, 150).begin(**{"x-data-parallel-rank": "1"}) for _ in range(4)]
+    of_dead_engine = [Stream(server).begin(**{"x-data-parallel-rank": "0"}) for _ in range(4)]
+    of_live_engine = [Stream(server, 150).begin(**{"x-data-parallel-rank": "1"}) for _ in range(4)]
     os.kill(pids["engine 0"], signal.SIGKILL)
-    assert {stream.end() for stream in mine} == {"engine_dead"}
+    assert {stream.end() for stream in of_dead_engine} == {"engine_dead"}
     assert {ask(server) for _ in range(4)} == {200}
-    assert {stream.end() for stream in others} == {"length"}
+    assert {stream.end() for stream in of_live_engine} == {"length"}
     last = [Stream(server).begin() for _ in range(4)]
     os.kill(pids["engine 1"], signal.SIGKILL)
     assert {stream.end() for stream in last} == {"engine_dead"}
@@ -286,15 +286,15 @@ def test_second_signal_aborts_what_runs(start):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (("--ssl-certfile", "/nowhere.pem"), "ssl_certfile=/nowhere.pem"),
         (("--scheduler", "batchin"), "did you mean 'batching'?"),
     ],
 )
-def test_start_that_cannot_work_is_one_line_and_status_1(start, words, named):
+def test_start_that_cannot_work_is_one_line_and_status_1(start, arguments, named):
     """PM-7."""
-    server = start(*words)
+    server = start(*arguments)
     assert server.end() == 1
     (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]
     assert named in line

@@ -15,9 +15,9 @@ from tenonry.plugin.kinds import KINDS
 NULL = ["--load-format", "dummy", "--io-processor", "none", "--worker", "null"]
 
 
-def refused(capsys, *words: str, status: int = 1) -> str:
+def refused(capsys, *arguments: str, status: int = 1) -> str:
     """Run the command line; returns the one line on standard error."""
-    assert main(["generate", "hi", *words]) == status
+    assert main(["generate", "hi", *arguments]) == status
     text = capsys.readouterr().err.strip().splitlines()
     errors = [line for line in text if line.startswith("tenonry: error: ")]
     assert len(errors) == 1, text
@@ -90,7 +90,7 @@ def test_unknown_key_in_the_config_file(capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (["--max-num-seqs", "0"], "max_num_seqs"),
         (["--gpu-memory-utilization", "1.5"], "gpu_memory_utilization"),
@@ -102,8 +102,8 @@ def test_unknown_key_in_the_config_file(capsys, tmp_path):
         (["--max-tokens", "0"], "max_tokens"),
     ],
 )
-def test_settings_out_of_bounds(capsys, weightless_model, words, named):
-    assert named in refused(capsys, "--model", str(weightless_model), *NULL, *words)
+def test_settings_out_of_bounds(capsys, weightless_model, arguments, named):
+    assert named in refused(capsys, "--model", str(weightless_model), *NULL, *arguments)
 
 
 def make_llm(model, **settings) -> LLM:

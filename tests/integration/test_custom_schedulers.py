@@ -49,7 +49,7 @@ def serve(model: Path, scheduler: str) -> list[int]:
     """Run the prompts through an engine process; returns how many tokens each got."""
     engine = AsyncLLM(EngineConfig(**settings(model, scheduler)))
 
-    async def one(index: int) -> int:
+    async def count_tokens(index: int) -> int:
         params = SamplingParams(max_tokens=7, temperature=0, ignore_eos=True)
         last = None
         async for output in engine.generate(PROMPTS[index], params, f"r{index}"):
@@ -59,7 +59,7 @@ def serve(model: Path, scheduler: str) -> list[int]:
         return len(last.outputs[0].token_ids)
 
     async def all_of_them() -> list[int]:
-        return list(await asyncio.gather(*(one(index) for index in range(len(PROMPTS)))))
+        return list(await asyncio.gather(*(count_tokens(index) for index in range(len(PROMPTS)))))
 
     try:
         return asyncio.run(all_of_them())
@@ -170,7 +170,7 @@ def test_scheduler_by_flag_on_the_command_line(tmp_path, weightless_model):
     """The same through the command line, as a user types it; a wrong one ends with one line and status 1."""
     (tmp_path / "my_sched.py").write_text(SHORTEST_FIRST)
     (tmp_path / "bad.py").write_text("raise RuntimeError('no luck today')")
-    words = [
+    arguments = [
         "generate",
         "hi",
         "--model",
@@ -188,7 +188,16 @@ def test_scheduler_by_flag_on_the_command_line(tmp_path, weightless_model):
         ),  # resolved and built: the prompt is what is refused
         ("./bad.py:Mine", 1, "no luck today"),
     ]:
-        command = [sys.executable, "-m", "tenonry", *words, "--worker", "null", "--scheduler", name]
+        command = [
+            sys.executable,
+            "-m",
+            "tenonry",
+            *arguments,
+            "--worker",
+            "null",
+            "--scheduler",
+            name,
+        ]
         done = subprocess.run(
             command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
         )

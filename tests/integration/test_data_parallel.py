@@ -53,13 +53,13 @@ def finished(logger: RecordingStatLogger) -> dict[int, int]:
 def expected() -> list[list[list[int]]]:
     """The tokens of each prompt, greedy and seeded, from one engine in this process."""
     with_params = []
-    one = LLM(**MODEL)
+    llm = LLM(**MODEL)
     try:
         for params in (GREEDY, SEEDED):
-            outputs = one.generate(PROMPTS, params, use_tqdm=False)
+            outputs = llm.generate(PROMPTS, params, use_tqdm=False)
             with_params.append([list(output.outputs[0].token_ids) for output in outputs])
     finally:
-        one.shutdown()
+        llm.shutdown()
     return with_params
 
 

@@ -51,14 +51,14 @@ def free_port() -> str:
 class Server:
     """`tenonry serve` as the reader started it, in a terminal of its own."""
 
-    def __init__(self, words: list[str], folder: Path, port: str) -> None:
-        self.words, self.port, self.log = words, port, folder / f"server-{port}.log"
+    def __init__(self, arguments: list[str], folder: Path, port: str) -> None:
+        self.arguments, self.port, self.log = arguments, port, folder / f"server-{port}.log"
         with self.log.open("wb") as log:
-            command = [sys.executable, "-m", "tenonry", *words]
+            command = [sys.executable, "-m", "tenonry", *arguments]
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log
             )
-        self.is_ready = "--headless" in words  # whoever waits for its engines says so
+        self.is_ready = "--headless" in arguments  # whoever waits for its engines says so
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 90
@@ -69,7 +69,7 @@ class Server:
             except OSError:
                 time.sleep(0.1)
         assert self.is_ready, (
-            f"{self.words}: exit status {self.process.poll()}\n{self.log.read_text()}"
+            f"{self.arguments}: exit status {self.process.poll()}\n{self.log.read_text()}"
         )
 
     def stop(self) -> None:
@@ -128,24 +128,24 @@ class Reader:
     def shell(self, line: str) -> int:
         if not line or line.startswith("#") or line.partition("  ")[0] in ELSEWHERE:
             return 0
-        words = shlex.split(self.translate(line))
+        arguments = shlex.split(self.translate(line))
         environment = {}
-        if words[0] == "env":
-            environment = dict(word.split("=", 1) for word in words[1:] if "=" in word)
+        if arguments[0] == "env":
+            environment = dict(word.split("=", 1) for word in arguments[1:] if "=" in word)
             line = line[line.index(DEV_RUN) :]
-            words = shlex.split(line)
+            arguments = shlex.split(line)
         if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
-            self.serve(words[3:] or ["serve", "demo"])
+            self.serve(arguments[3:] or ["serve", "demo"])
         elif line.startswith(f"{DEV_RUN} serve path/"):
             check_settings(
-                words[4:]
+                arguments[4:]
             )  # a path that only the reader has, and often a cluster, or more GPUs than here
         elif line.startswith(DEV_RUN) and self.installed.exists():
-            self.run([sys.executable, "-m", "tenonry", *self.lighter(words[3:])])
+            self.run([sys.executable, "-m", "tenonry", *self.lighter(arguments[3:])])
         elif line.startswith(DEV_RUN):
-            self.tenonry(words[3:], environment)
-        elif words[0] == ".venv/bin/python":
-            self.run([sys.executable, *words[1:]])
+            self.tenonry(arguments[3:], environment)
+        elif arguments[0] == ".venv/bin/python":
+            self.run([sys.executable, *arguments[1:]])
         elif line.startswith(".venv/bin/pip install ./"):
             offline = [
                 "--no-index",
@@ -154,16 +154,16 @@ class Reader:
                 "--target",
                 str(self.installed),
             ]
-            self.run([sys.executable, "-m", "pip", "install", *offline, words[-1]])
+            self.run([sys.executable, "-m", "pip", "install", *offline, arguments[-1]])
         else:
-            assert words[0] == "curl", f"{line!r} is documented, but this test cannot run it"
-            self.run(["curl", "--fail", "--silent", "--show-error", *words[1:]])
+            assert arguments[0] == "curl", f"{line!r} is documented, but this test cannot run it"
+            self.run(["curl", "--fail", "--silent", "--show-error", *arguments[1:]])
         return 1
 
-    def tenonry(self, words: list[str], environment: dict[str, str]) -> None:
+    def tenonry(self, arguments: list[str], environment: dict[str, str]) -> None:
         """The command line, in this process: what takes long, importing torch, happens once."""
         self.wait_for_servers()
-        words = self.lighter(words)
+        arguments = self.lighter(arguments)
         with (
             pytest.MonkeyPatch.context() as patch,
             contextlib.redirect_stdout(io.StringIO()) as printed,
@@ -171,8 +171,8 @@ class Reader:
             patch.chdir(self.folder)
             for name, value in environment.items():
                 patch.setenv(name, value)
-            assert main(words) == 0
-        assert printed.getvalue().strip(), f"{words} printed nothing"
+            assert main(arguments) == 0
+        assert printed.getvalue().strip(), f"{arguments} printed nothing"
 
     def run(self, command: list[str]) -> None:
         self.wait_for_servers()
@@ -195,22 +195,22 @@ class Reader:
         text = (self.folder / command[-1]).read_text() if command[-1].startswith("test_") else ""
         return "-k right_at_depth" if "SchedulerContract" in text else ""
 
-    def serve(self, words: list[str]) -> None:
+    def serve(self, arguments: list[str]) -> None:
         """In the place of the server that had the port."""
-        port = "headless" if "--headless" in words else self.ports[DEFAULT_PORT]
-        if "--port" in words:
-            port = words[words.index("--port") + 1]
+        port = "headless" if "--headless" in arguments else self.ports[DEFAULT_PORT]
+        if "--port" in arguments:
+            port = arguments[arguments.index("--port") + 1]
         elif port != "headless":
-            words = [*words, "--port", port]
+            arguments = [*arguments, "--port", port]
         if port in self.servers:
             self.servers.pop(port).stop()
-        self.servers[port] = Server(self.lighter(words), self.folder, port)
+        self.servers[port] = Server(self.lighter(arguments), self.folder, port)
 
-    def lighter(self, words: list[str]) -> list[str]:
+    def lighter(self, arguments: list[str]) -> list[str]:
         return (
-            words
-            if self.needs_model or words[0] in {"keys", "plugins", "ps"}
-            else [*words, "--worker", "null"]
+            arguments
+            if self.needs_model or arguments[0] in {"keys", "plugins", "ps"}
+            else [*arguments, "--worker", "null"]
         )
 
     def wait_for_servers(self) -> None:
@@ -227,10 +227,10 @@ class Reader:
                 server.process.wait()
 
 
-def check_settings(words: list[str]) -> None:
+def check_settings(arguments: list[str]) -> None:
     """Flags, plugins and their options are right, as far as they can be judged without starting anything."""
     parser, _ = make_parser("serve")
-    config, _ = configs_from_arguments(parser.parse_args(words))
+    config, _ = configs_from_arguments(parser.parse_args(arguments))
     PluginManager(config.plugins).plan(config, launcher=True)
 
 
@@ -270,8 +270,8 @@ def test_commands_on_the_pages_of_distributions_are_understood():
         for _, text in FENCED.findall(page.read_text()):
             for line in text.replace("\\\n", " ").splitlines():
                 if line.startswith("tenonry "):
-                    words = shlex.split(line.split("  #")[0])
-                    make_parser(words[1])[0].parse_args(words[2:])
+                    arguments = shlex.split(line.split("  #")[0])
+                    make_parser(arguments[1])[0].parse_args(arguments[2:])
                     count += 1
     assert count > 20
 

@@ -39,9 +39,9 @@ def start(text_model: Path) -> Iterator[Start]:
         prefix="t"
     ) as folder:  # pytest's would be too long for the names of sockets
 
-        def run(*words: str, worker: str = "null") -> Server:
+        def run(*arguments: str, worker: str = "null") -> Server:
             servers.append(
-                Server(text_model, "--worker", worker, "--device", "cpu", *words, TMPDIR=folder)
+                Server(text_model, "--worker", worker, "--device", "cpu", *arguments, TMPDIR=folder)
             )
             send = servers[-1].signal_all
 
@@ -184,5 +184,5 @@ def test_a_program_of_ones_own_decides_for_its_engines(text_model):
         assert program.stdout is not None
         assert program.stdout.readline() == "begun\n"
         os.killpg(program.pid, signal.SIGTERM)
-        said, log = program.communicate(timeout=30)
-    assert (said, program.returncode, COMPLAINT.findall(log)) == ("length\n", 0, []), log
+        printed, log = program.communicate(timeout=30)
+    assert (printed, program.returncode, COMPLAINT.findall(log)) == ("length\n", 0, []), log

@@ -138,7 +138,7 @@ def test_operators_routes(shared):
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    ("fields", "message"),
     [
         ({"prompt": "x" * 600}, "max_model_len=512"),
         ({"prompt": "x" * 200_000}, "max_model_len=512"),
@@ -149,8 +149,8 @@ def test_operators_routes(shared):
     ],
 )
 @pytest.mark.parametrize("stream", [False, True])
-def test_bad_request_is_refused_by_name(shared, fields, words, stream):
-    with shared.client() as client, pytest.raises(openai.BadRequestError, match=words):
+def test_bad_request_is_refused_by_name(shared, fields, message, stream):
+    with shared.client() as client, pytest.raises(openai.BadRequestError, match=message):
         client.completions.create(**{"model": "tiny", "prompt": "x", "stream": stream, **fields})
 
 
@@ -216,7 +216,7 @@ def test_port_in_use_is_refused_before_anything_is_loaded(text_model):
 
 
 @pytest.mark.parametrize(
-    ("words", "named"),
+    ("arguments", "named"),
     [
         (("--scheduler", "batchin"), "did you mean 'batching'?"),
         (("--route", "nothing"), "no route is called 'nothing'"),
@@ -224,8 +224,8 @@ def test_port_in_use_is_refused_before_anything_is_loaded(text_model):
         (("--max-model-len", "100000"), "512"),
     ],
 )
-def test_start_that_cannot_work_is_one_line_and_status_1(serve, words, named):
-    server = serve(*words)
+def test_start_that_cannot_work_is_one_line_and_status_1(serve, arguments, named):
+    server = serve(*arguments)
     assert server.end() == 1
     (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]
     assert named in line

@@ -14,11 +14,11 @@ from page_names import (
     binds,
     definitions,
     exists,
+    known_words,
     pages,
     parse_call,
     sources,
     spans,
-    words,
 )
 
 PAGES = pages()
@@ -63,7 +63,7 @@ def is_wrong_name(text: str) -> bool:
 def is_known(name: str) -> bool:
     """A word of the code, or the variable of a setting."""
     setting = name.removeprefix("TENONRY_").lower() if name.isupper() else name
-    return name in words() or setting in words()
+    return name in known_words() or setting in known_words()
 
 
 def is_wrong_call(text: str) -> bool:

@@ -106,14 +106,14 @@ def prompts():
 @pytest.fixture(scope="module")
 def expected():
     """The tokens of each prompt, from one engine without Ray."""
-    one = LLM(**MODEL)
+    llm = LLM(**MODEL)
     try:
         return [
             list(output.outputs[0].token_ids)
-            for output in one.generate(prompts(), GREEDY, use_tqdm=False)
+            for output in llm.generate(prompts(), GREEDY, use_tqdm=False)
         ]
     finally:
-        one.shutdown()
+        llm.shutdown()
 
 
 @pytest.mark.slow

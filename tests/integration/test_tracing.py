@@ -29,8 +29,8 @@ def collector() -> Iterator[Collector]:
 
 @pytest.mark.parametrize("servers", ["1", "2"])
 def test_a_span_is_a_child_of_the_callers_and_is_sent_before_the_end(serve, collector, servers):
-    words = ("--otlp-traces-endpoint", collector.url, "--api-server-count", servers)
-    server = serve(*words).ready()
+    arguments = ("--otlp-traces-endpoint", collector.url, "--api-server-count", servers)
+    server = serve(*arguments).ready()
     with server.client() as client:
         whole = client.completions.create(
             model="tiny", prompt="Hello", max_tokens=7, extra_headers=HEADERS
@@ -46,12 +46,12 @@ def test_a_span_is_a_child_of_the_callers_and_is_sent_before_the_end(serve, coll
         chat_id = [chunk.id for chunk in stream][-1]
     server.process.terminate()
     assert server.end() == 0, server.output
-    spans = {one.attributes["gen_ai.response.id"]: one for one in collector.wait(2)}
+    spans = {span.attributes["gen_ai.response.id"]: span for span in collector.wait(2)}
     assert set(spans) == {whole.id, chat_id}
-    for one in spans.values():
-        assert (one.span.trace_id.hex(), one.span.parent_span_id.hex()) == (TRACE, PARENT)
-        assert one.span.trace_state == "vendor=1"
-        assert one.resource["service.name"] == "tenonry"
+    for span in spans.values():
+        assert (span.span.trace_id.hex(), span.span.parent_span_id.hex()) == (TRACE, PARENT)
+        assert span.span.trace_state == "vendor=1"
+        assert span.resource["service.name"] == "tenonry"
     found = spans[whole.id].attributes
     assert found["gen_ai.request.model"] == "tiny"
     assert found["gen_ai.request.max_tokens"] == 7

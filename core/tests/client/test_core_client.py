@@ -13,10 +13,10 @@ from tenonry_testkit.served import collect, params, tokens
 
 
 def test_a_second_front_end_in_one_process_is_its_own_world(serve):
-    one, two = serve(), serve()
-    assert one.pid != two.pid
-    one.engine.shutdown()
-    assert two.run(collect(two.engine, [1], params(), "r")) == tokens([1], params())
+    first, second = serve(), serve()
+    assert first.pid != second.pid
+    first.engine.shutdown()
+    assert second.run(collect(second.engine, [1], params(), "r")) == tokens([1], params())
 
 
 def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):

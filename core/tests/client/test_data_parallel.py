@@ -61,8 +61,8 @@ class TestTwoEngines:
 
     def test_blocks_are_summed(self, serve):
         """HS-16."""
-        one, two = serve(), serve(data_parallel_size=2)
-        assert two.engine.info.num_gpu_blocks == 2 * one.engine.info.num_gpu_blocks
+        single, double = serve(), serve(data_parallel_size=2)
+        assert double.engine.info.num_gpu_blocks == 2 * single.engine.info.num_gpu_blocks
 
     def test_calls_reach_every_engine(self, serve):
         served = serve(data_parallel_size=2)
@@ -99,19 +99,19 @@ class TestDeath:
         assert not served.engine.errored
         served.engine.shutdown()  # the logger has everything then
         ended = [
-            one
+            request
             for record in logger.records
             if record.iteration
-            for one in record.iteration.finished
+            for request in record.iteration.finished
         ]
-        errors = sorted(one.request_id for one in ended if one.finish_reason == "error")
+        errors = sorted(request.request_id for request in ended if request.finish_reason == "error")
         assert errors == ["r1", "r3", "r5", "r7"]
         seen = [
             record.scheduler
             for record in logger.records
             if record.engine_index == 1 and record.scheduler
         ]
-        assert any(one.num_running for one in seen)
+        assert any(stats.num_running for stats in seen)
         assert seen[-1] == SchedulerStats()  # an engine that is gone has nothing to do
 
     def test_the_last_one_ends_everything(self, serve):
@@ -155,9 +155,11 @@ class TestLockstep:
                 assert await steps() == seen[-1], "they have nothing to do, and still step"
             return seen
 
-        for turn, (one, two) in enumerate(served.run(main())):
-            assert sum(one) == sum(two), f"turn {turn}: {one} against {two}"
-            assert min(one[1], two[1]) >= (0 if turn == 0 else 40)
+        for turn, (first_steps, second_steps) in enumerate(served.run(main())):
+            assert sum(first_steps) == sum(second_steps), (
+                f"turn {turn}: {first_steps} against {second_steps}"
+            )
+            assert min(first_steps[1], second_steps[1]) >= (0 if turn == 0 else 40)
 
     def test_an_engine_says_that_its_work_is_over_while_it_steps_for_others(self, serve):
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
@@ -168,9 +170,9 @@ class TestLockstep:
 
         def is_over(index: int) -> bool:
             records = [
-                one.scheduler
-                for one in logger.records
-                if one.engine_index == index and one.scheduler
+                record.scheduler
+                for record in logger.records
+                if record.engine_index == index and record.scheduler
             ]
             return bool(records) and records[-1].num_running == 0
 

@@ -39,7 +39,9 @@ def ready_request(**fields: Any) -> EngineCoreRequest:
     )  # fmt: skip
 
 
-def one(prompt: Any = "hi", params: SamplingParams = RANDOM, **fields: Any) -> EngineCoreRequest:
+def engine_request(
+    prompt: Any = "hi", params: SamplingParams = RANDOM, **fields: Any
+) -> EngineCoreRequest:
     return processor().process(prompt, params, "r", **fields)[1][0]
 
 
@@ -51,7 +53,7 @@ class TestPrompts:
         ids=repr,
     )  # fmt: skip
     def test_every_form(self, prompt):
-        request = one(prompt)
+        request = engine_request(prompt)
         assert request.prompt_token_ids.tolist() == [104, 105]
         assert request.prompt_token_ids.dtype == np.int32
 
@@ -69,7 +71,7 @@ class TestPrompts:
     )  # fmt: skip
     def test_anything_else_is_refused(self, prompt, text):
         with pytest.raises(RequestError, match=text) as caught:
-            one(prompt)
+            engine_request(prompt)
         assert caught.value.param == "prompt"
 
     def test_without_an_io_processor_only_ids(self):
@@ -84,11 +86,12 @@ class TestPrompts:
             plain.process([1, 2], SamplingParams(bad_words=["x"]), "r")
 
     def test_bad_words_become_ids(self):
-        assert one([1, 2], SamplingParams(bad_words=["ab", "c"])).bad_words == ((97, 98), (99,))
+        request = engine_request([1, 2], SamplingParams(bad_words=["ab", "c"]))
+        assert request.bad_words == ((97, 98), (99,))
 
     def test_structured_output_is_refused_by_name(self):
         with pytest.raises(RequestError, match="structured output") as caught:
-            one(params=SamplingParams(structured_output={"json": "{}"}))
+            engine_request(params=SamplingParams(structured_output={"json": "{}"}))
         assert caught.value.param == "structured_output"
 
     def test_a_ready_request_keeps_its_fields(self):
@@ -109,7 +112,7 @@ class TestPrompts:
 
 class TestFields:
     def test_they_reach_the_request(self):
-        request = one(
+        request = engine_request(
             priority=2, tags={"tenant": "a"}, cache_salt="s", trace_headers={"h": "1"}, kv_transfer_params={"k": 1},
             data_parallel_rank=0,
         )  # fmt: skip
@@ -121,13 +124,13 @@ class TestFields:
         )
 
     def test_none_means_not_given(self):
-        assert one(tags=None, priority=None).tags == {}
+        assert engine_request(tags=None, priority=None).tags == {}
 
     def test_an_unknown_one_is_a_type_error(self):
         with pytest.raises(
             TypeError, match=r"'lora_request' is no keyword of a request; it takes "
         ):
-            one(lora_request="x")
+            engine_request(lora_request="x")
 
     @pytest.mark.parametrize("ready", [False, True])
     @pytest.mark.parametrize(
@@ -135,12 +138,12 @@ class TestFields:
     )
     def test_a_misspelt_one_names_the_nearest(self, misspelt, nearest, ready):
         with pytest.raises(TypeError, match=f"'{misspelt}' .*did you mean '{nearest}'?"):
-            one(ready_request() if ready else "hi", **{misspelt: 1})
+            engine_request(ready_request() if ready else "hi", **{misspelt: 1})
 
     @pytest.mark.parametrize("name", ["handle", "epoch", "current_wave", "prompt_token_ids"])
     def test_the_front_ends_own_ones_are_not_for_callers(self, name):
         with pytest.raises(TypeError, match=f"'{name}' is no keyword of a request"):
-            one(**{name: 1})
+            engine_request(**{name: 1})
 
     @pytest.mark.parametrize("ready", [False, True])
     @pytest.mark.parametrize(
@@ -160,18 +163,18 @@ class TestFields:
     def test_a_wrong_type_names_field_value_and_type(self, name, value, expected, ready):
         text = f"{name}={value!r} has the wrong type: Expected {expected}"
         with pytest.raises(RequestError, match=re.escape(text)) as caught:
-            one(ready_request() if ready else "hi", **{name: value})
+            engine_request(ready_request() if ready else "hi", **{name: value})
         assert caught.value.param == name
 
     def test_those_beside_a_ready_request_are_applied(self):
-        request = one(ready_request(), priority=7, tags={"a": 2.0}, cache_salt=None)
+        request = engine_request(ready_request(), priority=7, tags={"a": 2.0}, cache_salt=None)
         assert (request.priority, request.tags) == (7, {"a": 2.0})
         assert (request.cache_salt, request.adapter) == ("salt", Adapter("lora", "1f"))
 
     def test_special_tokens_beside_a_ready_request_are_refused(self):
         """Its prompt has its tokens already."""
         with pytest.raises(RequestError, match="add_special_tokens=False: ") as caught:
-            one(ready_request(), add_special_tokens=False)
+            engine_request(ready_request(), add_special_tokens=False)
         assert caught.value.param == "add_special_tokens"
 
     @pytest.mark.parametrize(
@@ -180,7 +183,7 @@ class TestFields:
     def test_a_ready_request_of_wrong_types_is_refused(self, name, value):
         """Its constructor checks nothing."""
         with pytest.raises(RequestError, match=f"{name}={value!r} has the wrong type"):
-            one(ready_request(**{name: value}))
+            engine_request(ready_request(**{name: value}))
 
     @pytest.mark.parametrize(
         ("params", "request_id", "text"),
@@ -204,7 +207,7 @@ class TestFields:
         ],
     )
     def test_stop_ids_are_the_models_and_the_callers(self, params, ids):
-        assert one(params=params).stop_token_ids == ids
+        assert engine_request(params=params).stop_token_ids == ids
 
 
 class TestSeeds:
@@ -234,7 +237,7 @@ class TestSeeds:
         assert len(set(seeds(1))) == 3
 
     def test_a_greedy_request_needs_none(self):
-        assert one(params=SamplingParams(temperature=0)).sampling_params.seed is None
+        assert engine_request(params=SamplingParams(temperature=0)).sampling_params.seed is None
 
 
 class TestHandles:
@@ -292,7 +295,7 @@ def test_only_texts_are_long(prompt, is_long):
 
 
 @pytest.mark.parametrize(
-    ("words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)]
+    ("bad_words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)]
 )
-def test_bad_words_are_tokenised_too(words, is_long):
-    assert is_long_text([1], SamplingParams(bad_words=words)) is is_long
+def test_bad_words_are_tokenised_too(bad_words, is_long):
+    assert is_long_text([1], SamplingParams(bad_words=bad_words)) is is_long

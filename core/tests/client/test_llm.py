@@ -119,8 +119,8 @@ class TestGenerate:
     def test_a_chat_and_chats(self, make_llm):
         llm = make_llm()
         chat = [{"role": "user", "content": "hi"}]
-        (one,) = llm.chat(chat, GREEDY)
-        assert one.prompt == "user: hi\nassistant:"
+        (output,) = llm.chat(chat, GREEDY)
+        assert output.prompt == "user: hi\nassistant:"
         assert len(llm.chat([chat, chat], GREEDY)) == 2
         assert llm.chat([], GREEDY) == []
 

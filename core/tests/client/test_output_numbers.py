@@ -155,12 +155,12 @@ class TestNumbers:
         front.outputs.absorb(frame({1: "xyz"}, engine_index=1))
         front.outputs.absorb(frame({2: "z"}, [end(2)], engine_index=2))
         front.outputs.flush()
-        one, two = front.outputs.take_iteration(1), front.outputs.take_iterations()
-        assert (one.num_prompt_tokens, one.num_generation_tokens, one.finished) == (2, 3, [])
-        assert list(two) == [2]
-        assert (two[2].num_prompt_tokens, two[2].num_generation_tokens, len(two[2].finished)) == (
-            4,
-            1,
-            1,
-        )
+        of_one, of_all = front.outputs.take_iteration(1), front.outputs.take_iterations()
+        assert of_one.num_prompt_tokens == 2
+        assert of_one.num_generation_tokens == 3
+        assert of_one.finished == []
+        assert list(of_all) == [2]
+        assert of_all[2].num_prompt_tokens == 4
+        assert of_all[2].num_generation_tokens == 1
+        assert len(of_all[2].finished) == 1
         assert front.outputs.take_iterations() == {}

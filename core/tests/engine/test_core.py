@@ -146,7 +146,8 @@ class TestAddRequest:
         core = make_core()
         refused = core.add_request(request(1, **fields))
         assert refused is not None
-        assert (refused.handle, refused.reason) == (1, FinishReason.ERROR)
+        assert refused.handle == 1
+        assert refused.reason is FinishReason.ERROR
         assert re.search(text, refused.error or "")
         core.add_request(request(2))
         assert Inbox().run(core).tokens[2] == expected(core, request(2))
@@ -205,8 +206,10 @@ class TestAbort:
         inbox = Inbox()
         for _ in range(steps):
             inbox.take(core.step()[0])
-        told = core.abort_requests([2, 77])
-        assert [(f.handle, f.reason) for f in told[0].finished] == [(2, FinishReason.ABORT)]
+        outputs_by_client = core.abort_requests([2, 77])
+        (aborted,) = outputs_by_client[0].finished
+        assert aborted.handle == 2
+        assert aborted.reason is FinishReason.ABORT
         had = list(inbox.tokens.get(2, []))
         inbox.run(core)
         assert inbox.tokens.get(2, []) == had
@@ -218,10 +221,12 @@ class TestAbort:
         core = make_core()
         for client in (0, 2):
             core.add_request(request(5, client=client))
-        told = core.abort_requests(None)
-        assert {client: [f.handle for f in outputs.finished] for client, outputs in told.items()} == {
-            0: [5], 2: [make_handle(2, 5)],
-        }  # fmt: skip
+        outputs_by_client = core.abort_requests(None)
+        aborted = {
+            client: [finished.handle for finished in outputs.finished]
+            for client, outputs in outputs_by_client.items()
+        }
+        assert aborted == {0: [5], 2: [make_handle(2, 5)]}
         assert core.abort_requests(None) == {}
         Inbox().run(core)
 
@@ -280,7 +285,8 @@ class TestStats:
             inbox.take(news)
             clock.advance(STATS_INTERVAL_S / 4 + 1e-9)
         assert [stats.num_steps for stats in inbox.stats] == [1, 4, 4]
-        assert (inbox.stats[0].num_running, inbox.stats[0].num_waiting) == (1, 0)
+        assert inbox.stats[0].num_running == 1
+        assert inbox.stats[0].num_waiting == 0
 
     def test_when_work_ends_at_once(self):
         core = make_core()
@@ -325,7 +331,8 @@ def test_arrival_counts_and_times_come_from_the_clock():
     core.add_request(request(2))
     assert [(made.arrival, made.arrival_time) for made in seen] == [(1, 50.0), (2, 52.0)]
     event = Inbox().run(core).scheduled[1]
-    assert (event.queued_s, event.num_cached_tokens) == (2.0, 0)
+    assert event.queued_s == 2.0
+    assert event.num_cached_tokens == 0
 
 
 def test_a_prompt_of_any_integer_type_runs():

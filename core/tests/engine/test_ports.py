@@ -26,7 +26,7 @@ class Ends:
         self.output = make_socket(self.context, zmq.PULL, self.addresses[1], bind=True)
         self.ports = ClientPorts(self.engine_context, 3, None)
 
-    def hear(self, socket: Any) -> list[bytes]:
+    def receive(self, socket: Any) -> list[bytes]:
         assert socket.poll(5000)
         heard: list[bytes] = socket.recv_multipart()
         return heard
@@ -47,8 +47,8 @@ def ends() -> Iterator[Ends]:
 def test_the_first_words_are_the_engines(ends):
     """IO-3: without one the client could not address it."""
     ends.ports.attach(0, *ends.addresses)
-    assert ends.hear(ends.input) == [IDENTITY, b""]
-    assert ends.hear(ends.output) == [IDENTITY]
+    assert ends.receive(ends.input) == [IDENTITY, b""]
+    assert ends.receive(ends.output) == [IDENTITY]
 
 
 def test_what_was_said_before_the_end_arrives_after_it(ends):
@@ -59,7 +59,7 @@ def test_what_was_said_before_the_end_arrives_after_it(ends):
         ends.ports.send(0, [frame])
     ends.ports.send(0, [b"dead"])
     ends.engine_context.destroy()
-    assert [len(ends.hear(ends.output)[0]) for _ in range(18)] == [2, *map(len, much), 4]
+    assert [len(ends.receive(ends.output)[0]) for _ in range(18)] == [2, *map(len, much), 4]
 
 
 def test_the_end_waits_for_clients_four_seconds_at_most(ends):

@@ -85,12 +85,12 @@ def test_the_types_of_messages_are_bytes_that_every_front_end_knows():
 class TestRequests:
     def test_tokens_come_to_the_client_that_asked(self, engine):
         """IO-4, IO-5."""
-        mine, theirs = request(1, [5, 6]), request(1, [7], client=1, max_tokens=20)
-        engine.add(mine)
-        engine.add(theirs, client=1)
-        assert engine.until_finished(mine.handle).tokens[mine.handle] == tokens_of(mine)
-        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(
-            theirs
+        first, second = request(1, [5, 6]), request(1, [7], client=1, max_tokens=20)
+        engine.add(first)
+        engine.add(second, client=1)
+        assert engine.until_finished(first.handle).tokens[first.handle] == tokens_of(first)
+        assert engine.until_finished(second.handle, client=1).tokens[second.handle] == tokens_of(
+            second
         )
 
     def test_a_large_prompt_travels_out_of_band(self, start):
@@ -110,7 +110,7 @@ class TestRequests:
         peer.add(request(2))
         finished: list[int] = []
         while 2 not in finished:
-            finished += [one.handle for one in peer.receive().finished]
+            finished += [output.handle for output in peer.receive().finished]
         assert finished == [2]
 
     def test_an_invalid_request_ends_alone_with_the_reason(self, engine):
@@ -234,11 +234,11 @@ class TestGarbage:
 
     def test_a_client_ends_no_request_of_another(self, engine):
         """An abort is not answered: whoever waits for the request would do so for ever."""
-        theirs = request(next(HANDLES), client=1, max_tokens=30)
-        engine.add(theirs, client=1)
-        engine.abort(theirs.handle)
-        assert engine.until_finished(theirs.handle, client=1).tokens[theirs.handle] == tokens_of(
-            theirs
+        other = request(next(HANDLES), client=1, max_tokens=30)
+        engine.add(other, client=1)
+        engine.abort(other.handle)
+        assert engine.until_finished(other.handle, client=1).tokens[other.handle] == tokens_of(
+            other
         )
 
     def test_a_handle_that_is_none_or_in_use_is_refused(self, engine):
@@ -268,9 +268,12 @@ class TestGarbage:
     def test_random_frames_on_the_handshake_are_a_failure_with_a_text(self):
         peer = Peer()
         peer.launch()
-        peer.hear()
+        peer.receive_handshake()
         peer.answer(b"\xc1")
-        assert "MessagePack" in peer.hear().error or "msgpack" in peer.hear().error.lower()
+        assert (
+            "MessagePack" in peer.receive_handshake().error
+            or "msgpack" in peer.receive_handshake().error.lower()
+        )
         eventually(lambda: peer.child.exit_code == 1)
         peer.close()
 
@@ -282,7 +285,8 @@ class TestNumbers:
         peer = start()
         peer.add(request(1))
         numbers = [*peer.until_finished(1).stats, *numbers_of(rest(peer))]
-        assert (numbers[0].num_running, numbers[-1].num_running) == (1, 0)
+        assert numbers[0].num_running == 1
+        assert numbers[-1].num_running == 0
         assert rest(peer) == []
 
     @pytest.mark.parametrize("times", [1, 2])
@@ -298,7 +302,7 @@ class TestNumbers:
 
 
 def numbers_of(outputs: list[Any]) -> list[Any]:
-    return [one.scheduler_stats for one in outputs if one.scheduler_stats is not None]
+    return [output.scheduler_stats for output in outputs if output.scheduler_stats is not None]
 
 
 def rest(peer: Peer) -> list[Any]:

@@ -59,15 +59,15 @@ def test_without_the_variable_the_devices_of_the_node_count(visible):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({}, r"local rank 2 needs GPU 2, but this node has 2 \(CUDA_VISIBLE_DEVICES=0,1\)"),
         ({"pipeline_parallel_size": 3}, "needs GPUs 6 to 8, but this node has 2"),
     ],
 )
-def test_too_few_are_refused_with_both_numbers(visible, values, words):
+def test_too_few_are_refused_with_both_numbers(visible, values, message):
     visible("0,1")
-    with pytest.raises(LaunchError, match=words):
+    with pytest.raises(LaunchError, match=message):
         share(2, **values)
 
 

@@ -75,7 +75,7 @@ class Launcher:
 
 
 class FrontEnd:
-    """The front end's side, and engines that say what a test wants."""
+    """The front end's side, and engines that send what a test wants."""
 
     def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -90,7 +90,7 @@ class FrontEnd:
             for index in (0, 1, 258, 9)
         }
 
-    def say(self, *messages: Any, index: int = 0) -> None:
+    def send(self, *messages: Any, index: int = 0) -> None:
         for message in messages:
             raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
             self.dealers[index].send(raw)
@@ -113,9 +113,9 @@ def front_end() -> Iterator[Callable[..., FrontEnd]]:
         return made[-1]
 
     yield make
-    for one in made:
-        close_all(one.socket, *one.dealers.values())
-        one.context.destroy(linger=0)
+    for front in made:
+        close_all(front.socket, *front.dealers.values())
+        front.context.destroy(linger=0)
     run.close()
 
 
@@ -137,11 +137,11 @@ class TestEnginesSide:
             return made[-1]
 
         yield socket, engine
-        close_all(socket, *(one._socket for one in made))
+        close_all(socket, *(handshake._socket for handshake in made))
         context.destroy(linger=0)
         run.close()
 
-    def hear(self, socket: Any) -> tuple[bytes, Any]:
+    def receive(self, socket: Any) -> tuple[bytes, Any]:
         assert socket.poll(3000)
         identity, body = socket.recv_multipart()
         return identity, msgspec.msgpack.decode(body, type=EngineHandshakeMessage)
@@ -150,16 +150,16 @@ class TestEnginesSide:
     def test_it_says_who_it_is_and_what_it_found(self, router, local):
         """HS-6."""
         socket, engine = router
-        one = engine(local=local)
-        one._send(hello(local=local))
-        identity, _ = self.hear(socket)
+        handshake = engine(local=local)
+        handshake._send(hello(local=local))
+        identity, _ = self.receive(socket)
         assert identity == b"\x02\x01"
         socket.send_multipart([identity, msgspec.msgpack.encode(METADATA)])
-        assert one.hello() == METADATA
-        _, said = self.hear(socket)
-        assert (said.local, said.protocol) == (local, PROTOCOL_VERSION)
-        assert said.versions == {"acme": "missing"}
-        assert said.node
+        assert handshake.hello() == METADATA
+        _, message = self.receive(socket)
+        assert (message.local, message.protocol) == (local, PROTOCOL_VERSION)
+        assert message.versions == {"acme": "missing"}
+        assert message.node
 
     def test_it_lingers_five_seconds(self, router):
         """HS-6."""
@@ -183,14 +183,14 @@ class TestEnginesSide:
     def test_a_failure_is_told_in_words(self, router, error, text):
         socket, engine = router
         engine(local=False).failed(error)
-        assert self.hear(socket)[1] == FailedMessage(error=text)
+        assert self.receive(socket)[1] == FailedMessage(error=text)
 
 
 class TestRealEngine:
     """The same with a process of its own."""
 
     @pytest.fixture
-    def peer(self) -> Iterator[Callable[..., Peer]]:
+    def make_peer(self) -> Iterator[Callable[..., Peer]]:
         made: list[Peer] = []
 
         def make(**values: Any) -> Peer:
@@ -198,40 +198,40 @@ class TestRealEngine:
             return made[-1]
 
         yield make
-        for one in made:
-            one.close()
+        for peer in made:
+            peer.close()
 
-    def test_ready_carries_what_only_a_built_engine_knows(self, peer):
+    def test_ready_carries_what_only_a_built_engine_knows(self, make_peer):
         """HS-9."""
-        one = peer(num_gpu_blocks_override=8, block_size=4, max_model_len=20)
-        one.launch()
-        one.hear()
-        one.answer()
-        ready = one.hear().facts
+        peer = make_peer(num_gpu_blocks_override=8, block_size=4, max_model_len=20)
+        peer.launch()
+        peer.receive_handshake()
+        peer.answer()
+        ready = peer.receive_handshake().facts
         assert (ready.num_gpu_blocks, ready.block_size, ready.max_model_len) == (8, 4, 20)
         assert ready.resolved == {"fake": "tokens"}
 
-    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, peer, capfd):
+    def test_an_engine_that_cannot_be_built_says_why_and_ends(self, make_peer, capfd):
         """HS-9: no READY; HS-13: the exit code is not 0; IO-13: the log tells it from a death."""
-        one = peer(
+        peer = make_peer(
             worker={
                 "name": "tenonry_testkit.fakes:FakeWorker",
                 "options": {"fail_load": "no weights in /x"},
             }
         )
-        one.launch()
-        one.hear()
-        one.answer()
-        assert one.hear() == FailedMessage(error="no weights in /x")
-        eventually(lambda: one.child.exit_code == 1)
-        said = capfd.readouterr().err
-        assert "engine 3 could not be built" in said
-        assert "died" not in said
+        peer.launch()
+        peer.receive_handshake()
+        peer.answer()
+        assert peer.receive_handshake() == FailedMessage(error="no weights in /x")
+        eventually(lambda: peer.child.exit_code == 1)
+        printed = capfd.readouterr().err
+        assert "engine 3 could not be built" in printed
+        assert "died" not in printed
 
-    def test_what_it_was_told_is_applied(self, peer):
+    def test_what_it_was_told_is_applied(self, make_peer):
         """HS-8: the epoch is stamped on everything it sends (the peer checks)."""
-        one = peer()
-        assert one.start().call("ping") is True
+        peer = make_peer()
+        assert peer.start().call("ping") is True
 
     @pytest.mark.parametrize(
         ("plugins", "theirs"),
@@ -239,8 +239,8 @@ class TestRealEngine:
     )
     def test_another_plugin(self, front_end, plugins, theirs):
         """Nodes that were given different flags."""
-        one = front_end()
-        one.say(hello(plugins=plugins))
-        one.fails(
+        front = front_end()
+        front.send(hello(plugins=plugins))
+        front.fails(
             rf"node node-a \(engine 0\) has {theirs}, this one has 's' \(a:B\); give both nodes the same flags"
         )

@@ -134,7 +134,7 @@ def test_engines_may_have_different_numbers_of_blocks():
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         (
             {"block_size": 32},
@@ -146,6 +146,6 @@ def test_engines_may_have_different_numbers_of_blocks():
         ),
     ],
 )
-def test_a_request_must_fit_any(values, words):
-    with pytest.raises(ConfigError, match=words):
+def test_a_request_must_fit_any(values, message):
+    with pytest.raises(ConfigError, match=message):
         check_alike([facts(0), facts(1), facts(2, **values)])

@@ -72,7 +72,7 @@ class Launcher:
 
 
 class FrontEnd:
-    """The front end's side, and engines that say what a test wants."""
+    """The front end's side, and engines that send what a test wants."""
 
     def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
         self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
@@ -87,7 +87,7 @@ class FrontEnd:
             for index in (0, 1, 258, 9)
         }
 
-    def say(self, *messages: Any, index: int = 0) -> None:
+    def send(self, *messages: Any, index: int = 0) -> None:
         for message in messages:
             raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
             self.dealers[index].send(raw)
@@ -110,47 +110,49 @@ def front_end() -> Iterator[Callable[..., FrontEnd]]:
         return made[-1]
 
     yield make
-    for one in made:
-        close_all(one.socket, *one.dealers.values())
-        one.context.destroy(linger=0)
+    for front in made:
+        close_all(front.socket, *front.dealers.values())
+        front.context.destroy(linger=0)
     run.close()
 
 
 class TestGoodOrder:
     def test_hello_init_ready(self, front_end):
         """HS-2, HS-4, HS-5, HS-15."""
-        one = front_end()
-        engine = one.engines[0]
-        assert (engine.index, engine.local, engine.state) == (0, True, CoreEngineState.NEW)
-        one.say(hello(), READY)
-        assert one.run() == [FACTS]
-        init = msgspec.msgpack.decode(one.dealers[0].recv(), type=HandshakeMetadata)
+        front = front_end()
+        engine = front.engines[0]
+        assert engine.index == 0
+        assert engine.local is True
+        assert engine.state is CoreEngineState.NEW
+        front.send(hello(), READY)
+        assert front.run() == [FACTS]
+        init = msgspec.msgpack.decode(front.dealers[0].recv(), type=HandshakeMetadata)
         assert init == METADATA
         assert engine.state is CoreEngineState.READY
 
     def test_several_engines_in_any_order(self, front_end):
         """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by whoever needs the sum."""
-        one = front_end(CoreEngine(0), CoreEngine(258), CoreEngine(1, local=False))
-        one.say(hello(local=False), index=1)
-        one.say(hello(), READY, index=258)
+        front = front_end(CoreEngine(0), CoreEngine(258), CoreEngine(1, local=False))
+        front.send(hello(local=False), index=1)
+        front.send(hello(), READY, index=258)
         fewer = msgspec.structs.replace(FACTS, num_gpu_blocks=7)
-        one.say(ReadyMessage(facts=fewer), index=1)
-        one.say(hello(), READY, index=0)
-        assert sum(facts.num_gpu_blocks for facts in one.run()) == 27
+        front.send(ReadyMessage(facts=fewer), index=1)
+        front.send(hello(), READY, index=0)
+        assert sum(facts.num_gpu_blocks for facts in front.run()) == 27
 
     def test_a_child_that_ended_after_it_was_ready_is_somebody_elses_business(self, front_end):
-        one = front_end()
-        one.say(hello(), READY)
-        one.run(engine_0=1)
+        front = front_end()
+        front.send(hello(), READY)
+        front.run(engine_0=1)
 
     def test_pending_engines_are_reported(self, front_end, caplog, monkeypatch):
         """HS-12."""
         assert handshake.REPORT_EVERY_S == 10
         monkeypatch.setattr(handshake, "REPORT_EVERY_S", 0.0)
-        one = front_end(CoreEngine(0), CoreEngine(1))
-        one.say(hello())
+        front = front_end(CoreEngine(0), CoreEngine(1))
+        front.send(hello())
         with caplog.at_level(logging.INFO):
-            one.fails("not ready", timeout=0.3)
+            front.fails("not ready", timeout=0.3)
         assert "waiting for engine 0 (connected), engine 1 (new)" in caplog.text
 
 
@@ -163,9 +165,9 @@ class TestWhatGoesWrong:
         )
 
     def test_it_says_hello_and_no_more(self, front_end):
-        one = front_end()
-        one.say(hello())
-        one.fails(r"engine 0 \(connected\)", timeout=0.3)
+        front = front_end()
+        front.send(hello())
+        front.fails(r"engine 0 \(connected\)", timeout=0.3)
 
     @pytest.mark.parametrize(
         ("code", "text"), [(3, "engine 0: exit code 3"), (-9, "engine 0: signal SIGKILL")]
@@ -182,23 +184,23 @@ class TestWhatGoesWrong:
         )
 
     def test_the_last_words_of_a_dead_child_say_more_than_its_exit_code(self, front_end):
-        one = front_end()
-        one.say(hello(), FailedMessage(error="no weights in /x"))
-        one.fails("engine 0 could not start: no weights in /x", engine_0=1)
+        front = front_end()
+        front.send(hello(), FailedMessage(error="no weights in /x"))
+        front.fails("engine 0 could not start: no weights in /x", engine_0=1)
 
     def test_last_words_that_are_still_on_their_way_are_awaited(self, front_end):
-        one = front_end()
-        one.say(hello())
+        front = front_end()
+        front.send(hello())
 
         class Dying(Launcher):
             def finished(self) -> dict[str, int]:
                 if not self.ended:
-                    one.say(FailedMessage(error="no weights in /x"))
+                    front.send(FailedMessage(error="no weights in /x"))
                 self.ended = {"engine 0": 1}
                 return self.ended
 
         with pytest.raises(LaunchError, match="no weights in /x"):
-            one.shake.run(Dying().finished, 5.0)
+            front.shake.run(Dying().finished, 5.0)
 
     @pytest.mark.parametrize(
         ("timeout", "ended", "text"),
@@ -210,7 +212,7 @@ class TestWhatGoesWrong:
     )
     def test_reports_of_many_nodes_put_off_nothing(self, front_end, timeout, ended, text):
         """HS-13, Q13: each node reports every second, so with many of them there is always a message."""
-        one, reports, most = front_end(), itertools.count(1), 50_000
+        front, reports, most = front_end(), itertools.count(1), 50_000
 
         class Nodes:
             def receive(self, *_: Any) -> None:
@@ -218,25 +220,27 @@ class TestWhatGoesWrong:
                     node.send(b"")
 
         nodes: Any = Nodes()
-        node = make_socket(one.context, zmq.DEALER, one.address, bind=False, identity=NODE_IDENTITY)
-        one.shake = Handshake(one.socket, one.engines, METADATA, PLAN, nodes)
+        node = make_socket(
+            front.context, zmq.DEALER, front.address, bind=False, identity=NODE_IDENTITY
+        )
+        front.shake = Handshake(front.socket, front.engines, METADATA, PLAN, nodes)
         nodes.receive()
-        one.fails(text, timeout, **ended)
+        front.fails(text, timeout, **ended)
         node.close()
         assert next(reports) < most
 
     def test_an_unknown_identity(self, front_end):
         """HS-14."""
-        one = front_end()
-        one.say(hello(), index=9)
-        one.fails(f"engine 9 is none of those that start; {COMPARE}")
+        front = front_end()
+        front.send(hello(), index=9)
+        front.fails(f"engine 9 is none of those that start; {COMPARE}")
 
     @pytest.mark.parametrize(("expected", "found"), [("local", "remote"), ("remote", "local")])
     def test_the_wrong_side(self, front_end, expected, found):
         """HS-14."""
-        one = front_end(CoreEngine(0, local=expected == "local"))
-        one.say(hello(local=found == "local"))
-        one.fails(f"engine 0 should be {expected}, but says it is {found}; {COMPARE}")
+        front = front_end(CoreEngine(0, local=expected == "local"))
+        front.send(hello(local=found == "local"))
+        front.fails(f"engine 0 should be {expected}, but says it is {found}; {COMPARE}")
 
     @pytest.mark.parametrize(
         ("messages", "text"),
@@ -247,14 +251,14 @@ class TestWhatGoesWrong:
     )
     def test_a_message_out_of_order(self, front_end, messages, text):
         """HS-14."""
-        one = front_end()
-        one.say(*messages)
-        one.fails(text)
+        front = front_end()
+        front.send(*messages)
+        front.fails(text)
 
     def test_a_message_after_the_last_one(self, front_end):
-        one = front_end(CoreEngine(0), CoreEngine(1))
-        one.say(hello(), READY, READY)
-        one.fails("local engine 0 sent READY while it was ready")
+        front = front_end(CoreEngine(0), CoreEngine(1))
+        front.send(hello(), READY, READY)
+        front.fails("local engine 0 sent READY while it was ready")
 
     @pytest.mark.parametrize(
         "raw",
@@ -267,22 +271,22 @@ class TestWhatGoesWrong:
         ],
     )
     def test_garbage(self, front_end, raw):
-        one = front_end()
-        one.say(raw)
-        one.fails("engine 0 sent what is no handshake message")
+        front = front_end()
+        front.send(raw)
+        front.fails("engine 0 sent what is no handshake message")
 
     def test_another_protocol(self, front_end):
-        one = front_end()
-        one.say(hello(protocol=PROTOCOL_VERSION + 1))
-        one.fails(
+        front = front_end()
+        front.send(hello(protocol=PROTOCOL_VERSION + 1))
+        front.fails(
             f"engine 0 on node-a speaks protocol {PROTOCOL_VERSION + 1}, this front end {PROTOCOL_VERSION}"
         )
 
     @pytest.mark.parametrize(("versions", "theirs"), [({"acme": "2.1"}, "2.1"), ({}, "missing")])
     def test_another_version_of_a_plugin(self, front_end, versions, theirs):
         """Node, distribution and both versions are named."""
-        one = front_end()
-        one.say(hello(versions=versions))
-        one.fails(
+        front = front_end()
+        front.send(hello(versions=versions))
+        front.fails(
             rf"node node-a \(engine 0\) has acme {theirs}, this one has 2\.0; install the same version on both"
         )

@@ -27,7 +27,7 @@ from tenonry.launch.supervise import (
     stop_children,
 )
 from tenonry_testkit.kernel.roles import is_gone
-from tenonry_testkit.roles import eventually, said
+from tenonry_testkit.roles import eventually, read_facts
 
 
 @pytest.fixture
@@ -64,10 +64,11 @@ class TestStart:
         supervisor.start(
             "some thing", "tenonry_testkit.kernel.roles:report", payload, environment={"EXTRA": "1"}
         )
-        facts = said(file)
+        facts = read_facts(file)
         assert facts["payload"] == payload
         assert facts["title"].startswith("tenonry: some thing")
-        assert (facts["environment"]["FROM_PARENT"], facts["environment"]["EXTRA"]) == ("yes", "1")
+        assert facts["environment"]["FROM_PARENT"] == "yes"
+        assert facts["environment"]["EXTRA"] == "1"
         assert str(file.parent) in facts["path"]
         assert facts["stdin"] == ""
         assert facts["ignores"] == {"SIGHUP": True, "SIGINT": True, "SIGTERM": True}
@@ -91,7 +92,9 @@ class TestStart:
     def test_a_parent_that_is_told_to_end_while_it_starts_one_leaves_no_traceback(self):
         command = [sys.executable, "-P", "-m", "tenonry.launch.child"]
         ended = subprocess.run(command, check=False, capture_output=True, input=b"")
-        assert (ended.returncode, ended.stdout, ended.stderr) == (70, b"", b"")
+        assert ended.returncode == 70
+        assert ended.stdout == b""
+        assert ended.stderr == b""
 
     def test_the_working_directory_is_not_on_its_path(
         self, supervisor, file, tmp_path, monkeypatch
@@ -100,7 +103,7 @@ class TestStart:
         (tmp_path / "json.py").write_text("raise SystemExit('shadowed')", "utf-8")
         monkeypatch.chdir(tmp_path)
         child = supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
-        said(file)
+        read_facts(file)
         eventually(lambda: child.exit_code == 0)
 
     @pytest.mark.skipif(sys.platform != "linux", reason="/proc")
@@ -109,7 +112,7 @@ class TestStart:
         os.set_inheritable(writing, True)
         try:
             supervisor.start("x", "tenonry_testkit.kernel.roles:report", {"file": str(file)})
-            descriptors = said(file)["descriptors"]
+            descriptors = read_facts(file)["descriptors"]
         finally:
             os.close(reading)
             os.close(writing)
@@ -120,7 +123,7 @@ class TestStart:
         child = start_child(
             "x", "tenonry_testkit.kernel.roles:report", {"file": str(file)}, pass_fds=[writing]
         )
-        assert writing in said(file)["descriptors"]
+        assert writing in read_facts(file)["descriptors"]
         os.close(writing)
         stop_children([child])
         assert os.read(reading, 1) == b""
@@ -179,7 +182,7 @@ class TestExit:
     def test_only_those_that_ended_are_finished(self, supervisor, file):
         running = supervisor.start("running", "tenonry_testkit.roles:sleep", {"file": str(file)})
         supervisor.start("ended", "tenonry_testkit.kernel.roles:leave", {"status": "0"})
-        said(file)
+        read_facts(file)
         eventually(lambda: supervisor.finished() == {"ended": 0})
         assert supervisor.pids() == {"running": running.pid}
 
@@ -187,7 +190,7 @@ class TestExit:
         exits = Exits()
         supervisor.on_exit(exits)
         supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        said(file)
+        read_facts(file)
         supervisor.stop()
         eventually(lambda: not _watchers())
         assert exits.seen == []
@@ -233,7 +236,7 @@ class TestStop:
 
     def test_a_child_that_listens_ends_by_its_parents_signal(self, supervisor, file):
         child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        said(file)
+        read_facts(file)
         supervisor.stop()
         assert child.exit_code == -STOP_SIGNAL
 
@@ -241,7 +244,7 @@ class TestStop:
         child = supervisor.start(
             "engine 3", "tenonry_testkit.kernel.roles:stubborn", {"file": str(file)}
         )
-        grandchild = said(file)["grandchild"]
+        grandchild = read_facts(file)["grandchild"]
         supervisor.stop(0.2)
         assert child.exit_code == -signal.SIGKILL
         eventually(lambda: is_gone(grandchild))
@@ -249,7 +252,7 @@ class TestStop:
 
     def test_what_a_polite_child_leaves_behind_is_killed_too(self, supervisor, file):
         child = supervisor.start("one", "tenonry_testkit.kernel.roles:polite", {"file": str(file)})
-        grandchild = said(file)["grandchild"]
+        grandchild = read_facts(file)["grandchild"]
         supervisor.stop()
         assert child.exit_code == 0
         eventually(lambda: is_gone(grandchild))
@@ -285,7 +288,7 @@ class TestStop:
 
     def test_any_iterable_of_children_will_do(self, file):
         child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        said(file)
+        read_facts(file)
         before = _open_files()
         stop_children(iter([child]))
         assert child.exit_code == -STOP_SIGNAL
@@ -296,7 +299,7 @@ class TestStop:
         """PM-4: never the processes of somebody else."""
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
             supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-            said(file)
+            read_facts(file)
             supervisor.stop()
             assert other.poll() is None
             other.kill()

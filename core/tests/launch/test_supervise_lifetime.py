@@ -22,7 +22,7 @@ from tenonry.launch.supervise import (
     stop_children,
 )
 from tenonry_testkit.kernel.roles import is_gone
-from tenonry_testkit.roles import eventually, said
+from tenonry_testkit.roles import eventually, read_facts
 
 
 @pytest.fixture
@@ -57,7 +57,7 @@ class TestLifetime:
         supervisor = Supervisor()
         supervisor.on_exit(exits)
         child = supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        said(file)
+        read_facts(file)
         del supervisor
         gc.collect()
         eventually(lambda: child.exit_code == -STOP_SIGNAL)
@@ -66,7 +66,7 @@ class TestLifetime:
 
     def test_a_closed_lifeline_ends_a_child(self, file):
         child = start_child("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
-        said(file)
+        read_facts(file)
         child.release()
         eventually(lambda: child.exit_code == 70)
 
@@ -80,7 +80,7 @@ class TestLifetime:
         )
         starter.start()
         starter.join()
-        said(file)
+        read_facts(file)
         assert children[0].exit_code is None
         stop_children(children)
 
@@ -115,7 +115,7 @@ else:
     def test_a_child_ends_with_a_parent_that_is_killed(self, file, thread):
         """Fault 12: SIGKILL leaves no time for anything."""
         with self.parent(file, "time.sleep(600)", thread=thread) as parent:
-            pid = said(file)["pid"]
+            pid = read_facts(file)["pid"]
             parent.kill()
         eventually(lambda: is_gone(pid), seconds=5)
 
@@ -124,7 +124,7 @@ else:
         """Fault 30: user code that forks holds the lifeline open, too."""
         then = "fork = os.fork() or time.sleep(600)\nprint(fork, flush=True)\ntime.sleep(600)"
         with self.parent(file, then) as parent:
-            pid = said(file)["pid"]
+            pid = read_facts(file)["pid"]
             assert parent.stdout is not None
             fork = psutil.Process(int(parent.stdout.readline()))
             parent.kill()
@@ -138,10 +138,10 @@ else:
         then = "fork = os.fork() or sys.exit()\nprint(os.waitpid(fork, 0)[1], flush=True)\ntime.sleep(600)"
         with self.parent(
             file,
-            "import pathlib; from tenonry_testkit import roles; roles.said(pathlib.Path(sys.argv[1]))\n"
-            + then,
+            "import pathlib; from tenonry_testkit import roles\n"
+            "roles.read_facts(pathlib.Path(sys.argv[1]))\n" + then,
         ) as parent:
-            pid = said(file)["pid"]
+            pid = read_facts(file)["pid"]
             try:
                 assert parent.stdout is not None
                 assert parent.stdout.readline() == b"0\n"
@@ -158,18 +158,20 @@ else:
         with self.parent(
             file, "time.sleep(600)", role="tenonry_testkit.kernel.roles:stubborn"
         ) as parent:
-            facts = said(file)
+            facts = read_facts(file)
             parent.kill()
         eventually(lambda: is_gone(facts["pid"]), seconds=5)
         psutil.Process(facts["grandchild"]).kill()  # no child of ours: nobody promised to stop it
 
     @pytest.mark.parametrize(
         "then",
-        ["__import__('tenonry_testkit.roles').roles.said(__import__('pathlib').Path(sys.argv[1]))"],
+        [
+            "__import__('tenonry_testkit.roles').roles.read_facts(__import__('pathlib').Path(sys.argv[1]))"
+        ],
     )
     def test_a_child_ends_with_a_parent_that_just_ends(self, file, then):
         with self.parent(file, then) as parent:
-            pid = said(file)["pid"]
+            pid = read_facts(file)["pid"]
             assert parent.wait(8) == 0
         eventually(lambda: is_gone(pid), seconds=5)
 

@@ -48,9 +48,11 @@ def round_trip(message: Any, kind: Any) -> Any:
     return Decoder(kind).decode([bytes(frame) for frame in Encoder().encode(message)])
 
 
-def same(one: np.ndarray, other: np.ndarray) -> bool:
+def same(left: np.ndarray, right: np.ndarray) -> bool:
     return (
-        one.dtype == other.dtype and one.shape == other.shape and one.tobytes() == other.tobytes()
+        left.dtype == right.dtype
+        and left.shape == right.shape
+        and left.tobytes() == right.tobytes()
     )
 
 
@@ -155,11 +157,9 @@ class TestRoundTrip:
         )
         back = round_trip(outputs, EngineCoreOutputs)
         assert back.handles.tolist() == [2**63 + 1, 5]
-        assert (back.epoch, back.token_ids.tolist(), back.offsets.tolist()) == (
-            3,
-            [1, 2, 3],
-            [0, 1, 3],
-        )
+        assert back.epoch == 3
+        assert back.token_ids.tolist() == [1, 2, 3]
+        assert back.offsets.tolist() == [0, 1, 3]
         assert back.finished == outputs.finished
         assert back.logprobs.logprobs.shape == (1, 3)
         row = NewRow(
@@ -297,8 +297,10 @@ class TestGarbage:
 
     def test_numbers_that_fit_are_brought_to_the_declared_type(self):
         back = round_trip(Typed(np.array([[1, -2]]), np.array([0.5])), Typed)
-        assert (back.rows.dtype, back.rows.tolist()) == (np.int32, [[1, -2]])
-        assert (back.values.dtype, back.values.tolist()) == (np.float32, [0.5])
+        assert back.rows.dtype == np.int32
+        assert back.rows.tolist() == [[1, -2]]
+        assert back.values.dtype == np.float32
+        assert back.values.tolist() == [0.5]
 
     @pytest.mark.parametrize("count", [0, MAX_FRAMES + 1])
     def test_the_number_of_frames_is_bounded(self, count):

@@ -184,8 +184,10 @@ class TestSockets:
     def test_port_zero_is_any_free_one_and_is_read_back(self, make):
         """Q4: bound and read back, never probed."""
         keys = CurveKeys.generate()
-        one, two = (make(zmq.PULL, "tcp://127.0.0.1:0", bind=True, curve=keys) for _ in range(2))
-        ports = [int(endpoint(socket).rpartition(":")[2]) for socket in (one, two)]
+        first, second = (
+            make(zmq.PULL, "tcp://127.0.0.1:0", bind=True, curve=keys) for _ in range(2)
+        )
+        ports = [int(endpoint(socket).rpartition(":")[2]) for socket in (first, second)]
         assert ports[0] != ports[1]
         assert min(ports) > 0
 
@@ -279,8 +281,8 @@ class TestCurve:
             stranger.close()
 
     def test_every_run_has_keys_of_its_own(self):
-        one, two = CurveKeys.generate(), CurveKeys.generate()
-        assert len({*one, *two}) == 8
+        first, second = CurveKeys.generate(), CurveKeys.generate()
+        assert len({*first, *second}) == 8
 
 
 class TestKeyFiles:

@@ -18,7 +18,7 @@ import pytest
 from tenonry.cli import make_parser
 from tenonry.launch.supervise import Child, Supervisor
 from tenonry_commands import ps
-from tenonry_testkit.roles import eventually, said
+from tenonry_testkit.roles import eventually, read_facts
 
 SERVER = """
 import sys, time
@@ -63,7 +63,7 @@ def serve(tmp_path: Path) -> Iterator[Any]:
         )
         started.append(process)
         for number in range(3):
-            said(tmp_path / f"child{number}")
+            read_facts(tmp_path / f"child{number}")
         return process
 
     yield start
@@ -74,7 +74,7 @@ def serve(tmp_path: Path) -> Iterator[Any]:
 
 def start(supervisor: Supervisor, name: str, folder: Path) -> Child:
     child = supervisor.start(name, "tenonry_testkit.roles:sleep", {"file": str(folder / name)})
-    said(folder / name)
+    read_facts(folder / name)
     return child
 
 
@@ -128,7 +128,7 @@ def test_a_tree_of_three_levels(supervisor, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     engine = supervisor.start("engine 0", "ps_engine:run", {"file": str(tmp_path / "said")})
     other = start(supervisor, "engine 1", tmp_path)
-    workers = [said(tmp_path / f"said{rank}")["pid"] for rank in range(2)]
+    workers = [read_facts(tmp_path / f"said{rank}")["pid"] for rank in range(2)]
     rows = instance(os.getpid())
     tree = [(row.depth, row.role, row.rank, row.pid) for row in rows]
     below = sorted(

@@ -62,8 +62,8 @@ class NeedsTwo(TurnsBalancer):
     caught_by = "test_a_single_candidate_is_picked"
 
     def pick(self, request, candidates, load):
-        one, other = random.Random(request.handle).sample(candidates, 2)
-        return one if load(one) < load(other) else other
+        left, right = random.Random(request.handle).sample(candidates, 2)
+        return left if load(left) < load(right) else right
 
 
 class IgnoresTheSeed(TurnsBalancer):

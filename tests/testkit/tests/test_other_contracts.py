@@ -129,7 +129,7 @@ class Divides(StatLogger):
 
 
 class KnowsAllTags(StatLogger):
-    caught_by = "test_any_record_can_be_heard"
+    caught_by = "test_any_record_is_accepted"
 
     def record(self, record):
         for finished in record.iteration.finished if record.iteration is not None else ():

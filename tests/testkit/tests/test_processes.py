@@ -56,9 +56,9 @@ def test_deadline_is_an_error_with_the_output_so_far():
         run_cli("import time; print('before'); time.sleep(60)", command=PYTHON, timeout=0.5)
 
 
-@pytest.mark.parametrize("words", [(), ("in a session of its own",)])
-def test_whole_tree_is_killed(words):
-    with Running(TREE, *words, command=PYTHON) as process:
+@pytest.mark.parametrize("arguments", [(), ("in a session of its own",)])
+def test_whole_tree_is_killed(arguments):
+    with Running(TREE, *arguments, command=PYTHON) as process:
         child = int(process.wait_for_output(r"started (\d+)").group(1))
         assert child in {found.pid for found in process.descendants()} & {
             found.pid for found in descendants()

@@ -25,10 +25,10 @@ def afternoon(tmp_path):
             (tmp_path / name).write_text(
                 source.replace(without, "") if without else source, "utf-8"
             )
-        words = ["-q", "-p", "no:cacheprovider", "-k", QUICK, "test_my_scheduler.py"]
+        arguments = ["-q", "-p", "no:cacheprovider", "-k", QUICK, "test_my_scheduler.py"]
         command = (sys.executable, "-m", "pytest")
         return run_cli(
-            *words, command=command, cwd=tmp_path, timeout=28, env={"PYTHONPATH": str(tmp_path)}
+            *arguments, command=command, cwd=tmp_path, timeout=28, env={"PYTHONPATH": str(tmp_path)}
         )
 
     return run

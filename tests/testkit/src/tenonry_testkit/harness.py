@@ -220,22 +220,22 @@ class SchedulerHarness:
         }
         with self._calls():
             ended = self.scheduler.finish_requests(asked, reason)
-        said = [request.handle for request in ended]
+        named = [request.handle for request in ended]
         expect(
-            len(set(said)) == len(said),
+            len(set(named)) == len(named),
             ONE_OUTCOME,
-            f"finish_requests names a request twice: {said}",
+            f"finish_requests names a request twice: {named}",
         )
-        stray = set(said) - wanted
+        stray = set(named) - wanted
         expect(
             not stray,
             NO_OUTPUT_AFTER_THE_END,
             f"finish_requests ended {stray}, which were not live or not asked for",
         )
         expect(
-            set(said) == wanted,
+            set(named) == wanted,
             ONE_OUTCOME,
-            f"finish_requests did not say that {wanted - set(said)} ended",
+            f"finish_requests did not say that {wanted - set(named)} ended",
         )
         for request in ended:
             expect(

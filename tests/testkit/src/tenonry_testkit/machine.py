@@ -66,9 +66,9 @@ class SchedulerMachine(RuleBasedStateMachine):
     )
     def requests_arrive(self, asked: list[Send], copies: int, turns: int) -> None:
         """Clients ask, some for the same at once, so that rows of one step share what they compute."""
-        for one in asked:
+        for request in asked:
             for _ in range(copies):
-                send(self.harness, one)
+                send(self.harness, request)
         play(self.harness, [Turn(turns)])
 
     @rule(launches=st.integers(0, 3), results=st.integers(0, 3), turns=st.integers(0, 9))

@@ -35,7 +35,9 @@ def children_killed(patience_s: float = 20.0) -> Iterator[None]:
         yield
     finally:
         started = [
-            one for one in psutil.Process().children(recursive=True) if one.pid not in before
+            process
+            for process in psutil.Process().children(recursive=True)
+            if process.pid not in before
         ]
         for process in started:
             with contextlib.suppress(psutil.NoSuchProcess):
@@ -57,7 +59,7 @@ class Completed(NamedTuple):
 
 
 def run_cli(
-    *words: object,
+    *arguments: object,
     timeout: float = 25.0,
     env: Mapping[str, str] | None = None,
     cwd: str | os.PathLike[str] | None = None,
@@ -68,7 +70,7 @@ def run_cli(
 
     `env` is added to the environment; None as a value takes a variable out.
     """
-    with Running(*words, env=env, cwd=cwd, stdin=stdin, command=command) as process:
+    with Running(*arguments, env=env, cwd=cwd, stdin=stdin, command=command) as process:
         process.wait(timeout)
         return Completed(process.returncode or 0, process.stdout, process.stderr)
 
@@ -78,13 +80,13 @@ class Running:
 
     def __init__(
         self,
-        *words: object,
+        *arguments: object,
         env: Mapping[str, str | None] | None = None,
         cwd: str | os.PathLike[str] | None = None,
         stdin: str = "",
         command: tuple[str, ...] = COMMAND,
     ) -> None:
-        self.words = tuple(map(str, words))
+        self.arguments = tuple(map(str, arguments))
         merged = {**os.environ, "PYTHONUNBUFFERED": "1", **(env or {})}
         self._folder = tempfile.TemporaryDirectory(prefix="testkit-")
         folder = Path(self._folder.name)
@@ -97,7 +99,7 @@ class Running:
             (folder / "stdin").open("rb") as given,
         ):
             self.process = subprocess.Popen(
-                [*command, *self.words],
+                [*command, *self.arguments],
                 stdin=given,
                 stdout=out,
                 stderr=err,
@@ -129,7 +131,7 @@ class Running:
     @property
     def output(self) -> str:
         """Both, for messages."""
-        return f"--- stdout of {' '.join(self.words)}\n{self.stdout}\n--- stderr\n{self.stderr}"
+        return f"--- stdout of {' '.join(self.arguments)}\n{self.stdout}\n--- stderr\n{self.stderr}"
 
     def descendants(self) -> list[psutil.Process]:
         """Its child processes, theirs, and so on."""
@@ -244,7 +246,7 @@ class Server(Running):
 
 @contextlib.contextmanager
 def start_server(
-    *words: object,
+    *arguments: object,
     timeout: float = 25.0,
     ready_path: str = "/ready",
     url_pattern: str = URL,
@@ -253,7 +255,7 @@ def start_server(
     command: tuple[str, ...] = COMMAND,
 ) -> Iterator[Server]:
     """`tenonry WORDS` as a server that is ready; killed with its whole tree on leaving."""
-    server = Server(*words, env=env, cwd=cwd, command=command)
+    server = Server(*arguments, env=env, cwd=cwd, command=command)
     try:
         yield server.wait_ready(ready_path, timeout, url_pattern)
     finally:

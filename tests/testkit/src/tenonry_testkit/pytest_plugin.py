@@ -101,7 +101,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
 # ------------------------------------------------------------------------------------------------------ fixtures
 @pytest.fixture(name="run_cli")
 def _run_cli() -> Callable[..., Any]:
-    """`run_cli(*words, timeout=…, env=…, cwd=…, stdin=…)`: run `tenonry WORDS` to its end; see `processes.run_cli`."""
+    """`run_cli(*arguments, timeout=…, env=…, cwd=…, stdin=…)`: run `tenonry` to its end; see `processes.run_cli`."""
     from tenonry_testkit.processes import run_cli
 
     return run_cli
@@ -109,11 +109,11 @@ def _run_cli() -> Callable[..., Any]:
 
 @pytest.fixture(name="start_server")
 def _start_server() -> Iterator[Callable[..., Any]]:
-    """`start_server(*words, …)`: a server that is ready, killed with its tree at the end of the test."""
+    """`start_server(*arguments, …)`: a server that is ready, killed with its tree at the end of the test."""
     from tenonry_testkit.processes import start_server
 
     with ExitStack() as stack:
-        yield lambda *words, **options: stack.enter_context(start_server(*words, **options))
+        yield lambda *arguments, **options: stack.enter_context(start_server(*arguments, **options))
 
 
 @pytest.fixture

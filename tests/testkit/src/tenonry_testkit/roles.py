@@ -15,20 +15,20 @@ from typing import Any
 
 def sleep(payload: Mapping[str, str]) -> int:
     """A role for `Supervisor.start`: write its pid to the `file` of the payload, then wait for a signal."""
-    say(payload, {"pid": os.getpid()})
+    write_facts(payload, {"pid": os.getpid()})
     while True:
         time.sleep(600)
 
 
-def say(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
-    """Leave facts in the `file` of the payload, all at once."""
+def write_facts(payload: Mapping[str, str], facts: Mapping[str, Any]) -> None:
+    """Write facts to the `file` of the payload, all at once."""
     path = Path(payload["file"])
     path.with_suffix(".tmp").write_text(json.dumps(facts), "utf-8")
     path.with_suffix(".tmp").rename(path)
 
 
-def said(path: Path) -> dict[str, Any]:
-    """Wait for what a child says."""
+def read_facts(path: Path) -> dict[str, Any]:
+    """Wait until a child has written its facts, and return them."""
     eventually(path.exists)
     facts: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return facts

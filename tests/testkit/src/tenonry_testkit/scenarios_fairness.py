@@ -115,11 +115,11 @@ def twice_the_same(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> 
 
 def _compare(first: list[SchedulerOutput], second: list[SchedulerOutput]) -> None:
     expect(len(first) == len(second), SAME_DECISIONS, f"{len(first)} steps, then {len(second)}")
-    for one, two in zip(first, second, strict=True):
+    for step, repeated in zip(first, second, strict=True):
         expect(
-            encoded(one) == encoded(two),
+            encoded(step) == encoded(repeated),
             SAME_DECISIONS,
-            f"step {one.step_id} was\n{one}\nthen\n{two}",
+            f"step {step.step_id} was\n{step}\nthen\n{repeated}",
         )
 
 

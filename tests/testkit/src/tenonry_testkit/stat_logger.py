@@ -1,4 +1,4 @@
-"""The conformance suite of stat loggers: whatever the numbers, hearing them must not fail. Test process.
+"""The conformance suite of stat loggers: any numbers are accepted without an error. Test process.
 
 from tenonry_testkit.stat_logger import StatLoggerContract
 
@@ -160,10 +160,10 @@ class StatLoggerContract:
         logger.log()
         logger.shutdown()
 
-    def test_any_record_can_be_heard(self) -> None:
+    def test_any_record_is_accepted(self) -> None:
         """Missing parts, huge numbers, not-a-number, unknown tags and extras, engines that nobody announced."""
 
-        def hear(many: list[StatRecord]) -> None:
+        def deliver(many: list[StatRecord]) -> None:
             logger = self.build()
             logger.log_engine_initialized(engine_info())
             for record in many:
@@ -171,12 +171,12 @@ class StatLoggerContract:
                 logger.log()
             logger.shutdown()
 
-        self._search(st.lists(records(), max_size=6), hear)
+        self._search(st.lists(records(), max_size=6), deliver)
 
     def test_records_are_not_changed(self) -> None:
-        """Several loggers hear the same record."""
+        """Several loggers receive the same record."""
 
-        def hear(record: StatRecord) -> None:
+        def deliver(record: StatRecord) -> None:
             logger = self.build()
             logger.log_engine_initialized(engine_info(3))
             before = msgspec.msgpack.encode(record)
@@ -184,7 +184,7 @@ class StatLoggerContract:
             assert msgspec.msgpack.encode(record) == before
             logger.shutdown()
 
-        self._search(records(), hear)
+        self._search(records(), deliver)
 
     def test_calls_may_come_in_any_order(self) -> None:
         """Records before the engines are ready, idle intervals, sleeping, rejections, a changed number of engines."""

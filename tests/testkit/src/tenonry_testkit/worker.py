@@ -277,17 +277,17 @@ class WorkerContract:
     def test_a_row_keeps_nothing_of_the_request_before_it(self) -> None:
         """One row, request after request: seeds, stop ids and limits are those of the request that is in it."""
         prompt = list(self.prompt_ids[:4])
-        wishes: list[dict[str, Any]] = [
+        parameters: list[dict[str, Any]] = [
             {"temperature": 1.0, "seed": 3},
             {},
             {"temperature": 1.0, "seed": 4},
             {"allowed_token_ids": self.prompt_ids[:2]},
             {"num_delivered": 2},
         ]
-        for order in (wishes, wishes[::-1]):
+        for order in (parameters, parameters[::-1]):
             harness = self.run(dataclasses.replace(self.spec, max_num_seqs=1))
-            for wish in order:
-                harness.add(prompt, 6, **wish)
+            for fields in order:
+                harness.add(prompt, 6, **fields)
             harness.drain()
 
     def test_a_row_that_has_no_token_to_sample_fails_alone(self) -> None:

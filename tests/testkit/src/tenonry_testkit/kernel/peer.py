@@ -80,7 +80,7 @@ class Peer:
         )
         return self.child
 
-    def hear(self, seconds: float = 8.0) -> Any:
+    def receive_handshake(self, seconds: float = 8.0) -> Any:
         """The engine's next handshake message."""
         assert self.handshake.poll(int(seconds * 1000)), "the engine says nothing"
         identity, body = self.handshake.recv_multipart()
@@ -96,9 +96,9 @@ class Peer:
 
     def start(self) -> Peer:
         self.launch()
-        self.hear()
+        self.receive_handshake()
         self.answer()
-        self.hear()
+        self.receive_handshake()
         for sockets in (self.inputs, self.outputs):
             for client, socket in enumerate(sockets):
                 assert socket.poll(8000), f"nothing on socket {client}"
@@ -155,7 +155,7 @@ class Peer:
             assert time.monotonic() < deadline, f"{handles} did not end: {inbox.finished}"
             outputs = self.receive(client=client)
             outputs.finished = [
-                one for one in outputs.finished if one.handle in handles
+                output for output in outputs.finished if output.handle in handles
             ]  # garbage is answered, too
             inbox.take({client: outputs})
         return inbox

@@ -14,7 +14,7 @@ from pathlib import Path
 import psutil
 
 from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL, Heartbeat
-from tenonry_testkit.roles import say
+from tenonry_testkit.roles import write_facts
 
 IGNORE_AND_SLEEP = "import signal, time; signal.signal(signal.SIGUSR1, signal.SIG_IGN); print(flush=True); time.sleep(600)"  # noqa: E501
 
@@ -50,7 +50,7 @@ def stubborn(payload: Mapping[str, str]) -> int:
     ) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
-        say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        write_facts(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
         time.sleep(600)
     return 0
 
@@ -63,7 +63,7 @@ def polite(payload: Mapping[str, str]) -> int:
     ) as grandchild:
         assert grandchild.stdout is not None
         grandchild.stdout.readline()
-        say(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
+        write_facts(payload, {"pid": os.getpid(), "grandchild": grandchild.pid})
         try:
             time.sleep(600)
         finally:
@@ -90,7 +90,7 @@ def report(payload: Mapping[str, str]) -> int:
         "collects_garbage": gc.isenabled(),
         "frozen": gc.get_freeze_count(),
     }
-    say(payload, facts)
+    write_facts(payload, facts)
     return 0
 
 
