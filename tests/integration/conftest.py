@@ -73,7 +73,7 @@ def text_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
-    """Starts servers; they are gone when the test ends."""
+    """A function that starts servers; they are stopped when the test ends."""
     servers: list[Server] = []
 
     def start(*arguments: str, worker: str = "null") -> Server:
@@ -87,7 +87,7 @@ def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
 
 @pytest.fixture(scope="module")
 def one_thread():
-    """Small models compute on one thread: more would only wait for each other."""
+    """Small models compute on one thread; more would slow each other down."""
     import torch
 
     before = torch.get_num_threads()

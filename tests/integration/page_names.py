@@ -27,7 +27,7 @@ DOTTED = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)+")
 
 
 def pages() -> list[Path]:
-    """Every page of the tree, those of the distributions included."""
+    """Every page of the repository, including those of the distributions."""
     found = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("[!.]*/**/README.md")]
     return sorted(
         {page for page in found if not any(p[0] == "." for p in page.relative_to(ROOT).parts)}
@@ -70,7 +70,7 @@ def sources() -> list[Path]:
 
 @functools.cache
 def known_words() -> frozenset[str]:
-    """Every identifier, and every word of a string, in code, metadata and tests: what a short name may be."""
+    """Every identifier, and every word of a string, in code, metadata and tests: a short name must be one of them."""
     files = [
         *sources(),
         *ROOT.glob("[!.]*/**/pyproject.toml"),
@@ -107,7 +107,7 @@ def _collect(
 
 
 def exists(name: str) -> bool:
-    """Whether a dotted name that begins with one of our packages, or with one of our classes, leads somewhere."""
+    """Whether a dotted name that begins with one of our packages, or with one of our classes, can be resolved."""
     first, *rest = name.split(".")
     if first.startswith("tenonry"):
         return _from_module(name) is not None
@@ -159,7 +159,7 @@ def _sets(holder: Any, name: str) -> bool:
 
 
 def parse_call(text: str) -> ast.Call | None:
-    """The call that a span shows, or None if it shows none; `name()` only says that the name is a function's."""
+    """The call that a span shows, or None if it shows none; `name()` only marks the name of a function."""
     try:
         node = ast.parse(text.replace("…", "..."), mode="eval").body
     except SyntaxError:

@@ -1,5 +1,5 @@
-"""An executor of the tests. Its ranks are processes that outlive an engine, so that many families and layouts cost one
-start of torch. What ranks do together is real: gloo, rendezvous, several steps in flight.
+"""An executor for tests. Its ranks are processes that outlive an engine, so that many families and layouts cost one
+start of torch. What ranks do together is not faked: gloo, rendezvous, several steps in flight.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TIMEOUT_S = 60.0
 
 
 class Pool:
-    """A pipe to each rank. One process imports torch, and then divides itself into as many as are needed."""
+    """A pipe to each rank. One process imports torch, then forks as many as are needed."""
 
     def __init__(self, size: int) -> None:
         ends = [Pipe() for _ in range(size)]
@@ -34,7 +34,7 @@ class Pool:
             end.close()
 
     def ask(self, count: int, name: str, *arguments: object, each: list | None = None) -> list:
-        """The same of the first `count` ranks at once; `each` is one more argument per rank."""
+        """Send the same call to the first `count` ranks at once; `each` adds one argument per rank."""
         for number in range(count):
             self.pipes[number].send(
                 (name, arguments if each is None else (*arguments, each[number]))
@@ -42,7 +42,7 @@ class Pool:
         return self.answers(count)
 
     def answers(self, count: int) -> list:
-        """What the first `count` ranks answer; whatever goes wrong on any of them is raised here."""
+        """Return the answers of the first `count` ranks; raises RankError if any of them failed."""
         found: dict[Connection, object] = {}
         wrong: list[str] = []
         while len(found) < count:
@@ -62,14 +62,14 @@ class Pool:
         return [found[pipe] for pipe in self.pipes[:count]]
 
     def close(self) -> int:
-        """The exit status: not 0 if any rank failed."""
+        """Close the pipes and return the exit status, which is not 0 if any rank failed."""
         for pipe in self.pipes:
             pipe.close()
         return self.process.wait(TIMEOUT_S)
 
 
 class RankError(TenonryError):
-    """What a rank raised."""
+    """An error that a rank raised."""
 
 
 class StepOfPool:
@@ -135,7 +135,7 @@ class PooledExecutor(Executor):
 
 
 class Served:
-    """In the rank's process: what can be asked of it."""
+    """The methods of a rank that the test process calls. Rank's process."""
 
     def start(self, given):
         from tenonry_worker_torch.worker import TorchWorker
@@ -158,7 +158,7 @@ class Served:
 
 
 def serve(pipe: Connection) -> None:
-    """Answer until the test closes its end."""
+    """Answer calls until the test closes its end of the pipe."""
     served = Served()
     while True:
         try:
@@ -172,7 +172,7 @@ def serve(pipe: Connection) -> None:
 
 
 def main(fds: list[int]) -> int:
-    """Import once what takes long, then one process per rank."""
+    """Import torch once, then fork one process per rank."""
     import transformers.modeling_utils  # noqa: F401
 
     import tenonry_worker_torch.startup  # noqa: F401

@@ -19,12 +19,12 @@ from pathlib import Path
 import openai
 import psutil
 
-# Torch would make it in TMPDIR, where tests look for what a server leaves.
+# Torch would create it in TMPDIR, where tests check what a server leaves behind.
 TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torchinductor")}
 
 
 class Server:
-    """A `tenonry serve` process on a free port, with what it wrote."""
+    """A `tenonry serve` process on a free port, and its output."""
 
     def __init__(self, model: Path, *arguments: str, **environment: str) -> None:
         command = [
@@ -105,7 +105,7 @@ class Server:
         return found
 
     def signal_all(self, number: int = signal.SIGTERM) -> None:
-        """As systemd and a terminal do it: to every process of the group."""
+        """Send a signal to every process of the group, as systemd and a terminal do."""
         os.killpg(self.process.pid, number)
 
     def end(self) -> int:

@@ -19,13 +19,13 @@ def brief(values: Any) -> str:
 
 
 def new_rows(output: SchedulerOutput) -> str:
-    """Row, and the first and last of the ids that come with it."""
+    """Each new row, with the first and last of its token ids."""
     texts = [f"{new.row}: {new.token_ids[0]}…{new.token_ids[-1]}" for new in output.new]
     return ", ".join(texts) or "·"
 
 
 def blocks(output: SchedulerOutput) -> str:
-    """Row ← block ids, of rows that enter and of rows that grow."""
+    """Row ← block ids, of new rows and of rows that get more blocks."""
     texts = [f"{new.row}←{','.join(map(str, new.block_ids[0].tolist()))}" for new in output.new]
     grown = zip(output.new_block_row.tolist(), output.new_block_id.tolist(), strict=True)
     texts += [f"{row}←{block}" for row, block in grown]

@@ -1,4 +1,4 @@
-"""`tenonry serve --api-server-count 2` in real processes: exact totals, deaths of every process, orderly ends (PM-1 to
+"""`tenonry serve --api-server-count 2` in real processes: exact totals, the kill of each process, orderly ends (PM-1 to
 PM-11).
 """
 
@@ -32,7 +32,7 @@ def temporary(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
-    """Starts an instance of two API servers; when it ends, no process of it and no socket file may be left."""
+    """A function that starts two API servers; after the test no process and no socket file of theirs may exist."""
     servers: list[Server] = []
     seen: set[int] = set()
 
@@ -51,7 +51,7 @@ def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
 
 
 class Stream(threading.Thread):
-    """A client on a connection of its own, so that one can see which server answers it."""
+    """A client on a connection of its own, so that the test can find the server that answers it."""
 
     def __init__(self, server: Server, max_tokens: int = 400, **extra: object) -> None:
         super().__init__(daemon=True)
@@ -87,7 +87,7 @@ class Stream(threading.Thread):
                     self.events.append(json.loads(data))
 
     def server_of(self, pids: dict[str, int]) -> str:
-        """The name of the process at the other end."""
+        """The name of the process at the other end of the connection."""
         for name, pid in pids.items():
             if name.startswith("api-server"):
                 for connection in psutil.Process(pid).net_connections("tcp"):
@@ -96,7 +96,7 @@ class Stream(threading.Thread):
         return ""
 
     def end(self) -> str:
-        """Its finish reason, the code of its error, or "broken"."""
+        """Read to the end; return its finish reason, the code of its error, or "broken"."""
         self.join(30)
         assert not self.is_alive()
         last = self.events[-1] if self.events else {"choices": [{"finish_reason": None}]}
@@ -110,7 +110,7 @@ class Stream(threading.Thread):
 def on_each_server(
     server: Server, count: int = 2, max_tokens: int = 250
 ) -> dict[str, list[Stream]]:
-    """Streams that run, at least `count` on each API server."""
+    """Start streams until at least `count` run on each API server."""
     streams: dict[str, list[Stream]] = {"api-server 1": [], "api-server 2": []}
     pids = server.pids()
     for _ in range(60):
@@ -129,7 +129,7 @@ def total(server: Server, name: str, **labels: str) -> float:
 
 
 def ask(server: Server) -> int:
-    """The status of a short request."""
+    """Return the HTTP status of a short request."""
     stream = Stream(server, 2, stream=False)
     stream.connection.request("POST", "/v1/completions", json.dumps(stream.body), stream.headers)
     status = stream.connection.getresponse().status
@@ -138,7 +138,7 @@ def ask(server: Server) -> int:
 
 
 def successor(server: Server, pid: int) -> int:
-    """The process of API server 1 that follows this one."""
+    """Wait for the process that replaces this one as API server 1."""
     eventually(lambda: server.pids().get("api-server 1", pid) != pid)
     return server.pids()["api-server 1"]
 
@@ -164,7 +164,7 @@ def test_totals_of_all_servers_are_exact_wherever_one_asks(start):
     prompt, generated = (sum(column) for column in zip(*counts, strict=True))
     os.kill(
         server.pids()["api-server 2"], signal.SIGINT
-    )  # Ctrl-C at a terminal reaches it, too, and means nothing
+    )  # Ctrl-C at a terminal reaches it, too, and is ignored
     for _ in range(4):  # each on a connection of its own
         assert total(server, "prompt_tokens_total") == prompt == 64 * 65 / 2
         assert total(server, "generation_tokens_total") == generated
@@ -218,7 +218,7 @@ def test_killed_server_stops_everything_if_that_is_the_policy(start):
 
 
 def test_server_that_ends_is_replaced_until_it_ends_too_often(temporary, start):
-    """Told to end, it does so in good order, and the Unix socket stays, which belongs to all of them."""
+    """On SIGTERM it ends in order, and the Unix socket, which all servers share, remains."""
     path = temporary / "s"
     server = start("--uds", str(path))
     server.wait_for("(ready at unix:)")
@@ -265,7 +265,7 @@ def test_killed_engine_takes_its_own_streams_and_the_last_one_everything(start):
 
 
 def test_killed_supervisor_leaves_nothing(start):
-    """Q6: nothing outlives the process that owns it; the fixture looks for files."""
+    """Q6: nothing outlives the process that owns it; the fixture checks for files."""
     server = start(*SLOW).ready()
     pids = server.pids()
     streams = on_each_server(server, 1)

@@ -39,7 +39,7 @@ def test_weights_that_could_run_code_are_refused(capsys, weightless_model):
 
 
 def test_model_that_cannot_run(capsys, weightless_model):
-    """A layer that mixes tokens without attention would answer wrongly in silence: refused before loading."""
+    """A layer that mixes tokens without attention would give wrong tokens silently: refused before loading."""
     config = json.loads((weightless_model / "config.json").read_text())
     config |= {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "state_size": 8}
     (weightless_model / "config.json").write_text(json.dumps(config))

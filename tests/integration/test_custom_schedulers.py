@@ -1,4 +1,4 @@
-"""A scheduler from outside the tree serves: from a file, from a module, from an installed distribution (Shows 4)."""
+"""A scheduler that is not ours serves: from a file, from a module, from an installed distribution (Shows 4)."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_scheduler_by_qualified_name_serves(tmp_path, weightless_model, monkeypa
 def install(
     folder: Path, name: str, module: str, source: str, requires: str = "tenonry>=0.1"
 ) -> None:
-    """A distribution as pip would leave it: a module and its metadata."""
+    """Install a distribution as pip would: a module and its metadata."""
     (folder / f"{module}.py").write_text(source)
     info = folder / f"{name.replace('-', '_')}-1.4.dist-info"
     info.mkdir()

@@ -1,5 +1,5 @@
-"""Two engines of a real model behind one front end, started by the launcher `process`; and what its coordinator's end
-changes: nothing for those who are served.
+"""Two engines of a real model behind one front end, started by the launcher `process`; and the end of
+its coordinator, which changes nothing for the requests.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ async def streams(engine: AsyncLLM, params: SamplingParams, name: str) -> list[l
 
 
 def finished(logger: RecordingStatLogger) -> dict[int, int]:
-    """Requests that each engine finished, as the logger heard."""
+    """The number of requests that each engine finished, by the logger's records."""
     counts: dict[int, int] = {}
     for record in logger.records:
         if record.iteration is not None:

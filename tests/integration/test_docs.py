@@ -1,4 +1,4 @@
-"""Every command of the README, the tutorials and the guides runs, and the reference pages are what the code says."""
+"""Every command of the README, the tutorials and the guides runs, and the reference pages agree with the code."""
 
 from __future__ import annotations
 
@@ -58,7 +58,8 @@ class Server:
             self.process = subprocess.Popen(
                 command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log
             )
-        self.is_ready = "--headless" in arguments  # whoever waits for its engines says so
+        # Without a port to ask; the front end that waits for its engines reports when they are ready.
+        self.is_ready = "--headless" in arguments
 
     def wait_until_ready(self) -> None:
         deadline = time.monotonic() + 90
@@ -80,7 +81,7 @@ class Server:
 
 
 class Reader:
-    """Someone who follows a page from top to bottom: files are written, servers stay up, commands must succeed."""
+    """Follows a page from top to bottom: files are written, servers stay up, commands must succeed."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -161,7 +162,7 @@ class Reader:
         return 1
 
     def tenonry(self, arguments: list[str], environment: dict[str, str]) -> None:
-        """The command line, in this process: what takes long, importing torch, happens once."""
+        """Run the command line in this process, so that torch is imported once."""
         self.wait_for_servers()
         arguments = self.lighter(arguments)
         with (
@@ -191,12 +192,12 @@ class Reader:
         assert done.stdout.strip(), f"{command} printed nothing"
 
     def few_tests(self, command: list[str]) -> str:
-        """Of the suite of schedulers, which takes long, three tests: all of it runs in the schedulers' own tests."""
+        """A `-k` expression that selects three tests of the scheduler suite; other tests run all of it."""
         text = (self.folder / command[-1]).read_text() if command[-1].startswith("test_") else ""
         return "-k right_at_depth" if "SchedulerContract" in text else ""
 
     def serve(self, arguments: list[str]) -> None:
-        """In the place of the server that had the port."""
+        """Start a server; it replaces the one that used the same port."""
         port = "headless" if "--headless" in arguments else self.ports[DEFAULT_PORT]
         if "--port" in arguments:
             port = arguments[arguments.index("--port") + 1]
@@ -228,7 +229,7 @@ class Reader:
 
 
 def check_settings(arguments: list[str]) -> None:
-    """Flags, plugins and their options are right, as far as they can be judged without starting anything."""
+    """Flags, plugins and their options are right, as far as that can be checked without starting a server."""
     parser, _ = make_parser("serve")
     config, _ = configs_from_arguments(parser.parse_args(arguments))
     PluginManager(config.plugins).plan(config, launcher=True)
@@ -264,7 +265,7 @@ def test_no_command_is_shown_that_is_not_run():
 
 
 def test_commands_on_the_pages_of_distributions_are_understood():
-    """Verbs and flags exist; what they do is tested where they live."""
+    """Verbs and flags exist; what they do is tested in their own distributions."""
     count = 0
     for page in [*ROOT.glob("*/README.md"), *ROOT.glob("*/*/README.md")]:
         for _, text in FENCED.findall(page.read_text()):
@@ -288,7 +289,7 @@ def test_reference_pages_are_up_to_date():
 
 
 def anchors(page: Path) -> set[str]:
-    """What links may name after the `#`: headings as GitHub writes them there."""
+    """The anchors that links may use after the `#`: headings as GitHub converts them."""
     headings = (
         re.findall(r"^#+ (.*)$", page.read_text(), re.MULTILINE) if page.suffix == ".md" else []
     )

@@ -61,7 +61,7 @@ LAYOUTS: dict[str, tuple[dict[str, Any], list[str]]] = {
 
 @pytest.fixture
 def short_folder() -> Iterator[Path]:
-    """Not the one that pytest offers: the name of a socket in it would be too long for the system."""
+    """A folder with a short name; under pytest's own the path of a socket would be too long."""
     with tempfile.TemporaryDirectory(prefix="t") as folder:
         yield Path(folder)
 
@@ -97,7 +97,7 @@ def program(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_nothing_survives_a_killed_front_end(weightless_model, short_folder, layout):
-    """Q6: the parent gets no chance to say goodbye."""
+    """Q6: the parent cannot run any clean-up."""
     with program(weightless_model, short_folder, layout) as (running, children):
         running.kill()
         running.wait(10)

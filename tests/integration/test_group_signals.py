@@ -32,7 +32,7 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(text_model: Path) -> Iterator[Start]:
-    """Starts servers; when they have ended, neither a process nor a socket file may be left."""
+    """A function that starts servers; when they have ended, no process and no socket file may exist."""
     servers: list[Server] = []
     seen: list[psutil.Process] = []
     with tempfile.TemporaryDirectory(
@@ -97,7 +97,7 @@ def test_an_idle_server_ends_at_once(start, layout):
     ],
 )
 def test_a_start_is_given_up(start, layout, moment):
-    """Its children may not even have begun to read what they are to do."""
+    """A signal during the start ends it, even before its children have read their payload."""
     server = start(*LAYOUTS[layout], worker="torch")
     server.wait_for(moment)
     server.signal_all()
@@ -105,7 +105,7 @@ def test_a_start_is_given_up(start, layout, moment):
 
 
 def test_in_the_first_instants_there_is_nothing_to_stop(start):
-    """Python itself is starting; later on it is the orderly end."""
+    """A signal while Python itself starts ends the process; a later one starts the orderly end."""
     for delay in (0.0, 0.3, 0.6):
         server = start()
         time.sleep(delay)
@@ -128,7 +128,7 @@ def test_the_second_one_aborts(start, layout):
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP])
 def test_a_terminal_speaks_to_the_whole_group_too(start, number):
-    """Ctrl-C, and the end of the terminal itself, of which shell and system may both tell."""
+    """Ctrl-C, and the end of the terminal itself, which shell and system may both signal."""
     server = start("--worker-option", "step_ms=3").ready()
     stream = Stream(server)
     server.signal_all(number)
@@ -139,7 +139,7 @@ def test_a_terminal_speaks_to_the_whole_group_too(start, number):
 
 
 def test_an_engine_alone_takes_no_notice(start):
-    """Nobody told its server, which goes on; so does a worker."""
+    """A signal to an engine or a worker alone is ignored; the server goes on."""
     server = start(*LAYOUTS["two ranks"]).ready()
     before = server.pids()
     for pid in before.values():

@@ -1,4 +1,4 @@
-"""A KV connector beside the torch worker: what it brings back is what would have been computed."""
+"""A KV connector beside the torch worker: what it loads equals what would have been computed."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`tenonry serve` in real processes: the official client, bad input, signals and deaths. The null worker takes the
-place of a model where only the way of a token matters.
+"""`tenonry serve` in real processes: the official client, bad input, signals and deaths. The null worker replaces
+the model where only the path of a token matters.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ SLOW = ("--worker-option", "step_ms=20")
 
 @pytest.fixture(scope="module")
 def shared(text_model: Path) -> Iterator[Server]:
-    """One server for all tests that do it no harm: a real model with random weights."""
+    """One server for all tests that leave it running: a real model with random weights."""
     server = Server(text_model, "--worker", "torch", "--device", "cpu", "--max-num-seqs", "8")
     try:
         yield server.ready()
@@ -107,7 +107,7 @@ def test_many_prompts_at_once(shared):
 
 
 def test_scores_of_a_text(shared):
-    """echo, logprobs and max_tokens=0 together: how evaluation harnesses ask for the likelihood of a text."""
+    """echo, logprobs and max_tokens=0 together: how evaluation harnesses request the likelihood of a text."""
     with shared.client() as client:
         answer = client.completions.create(
             model="tiny", prompt="abc", echo=True, logprobs=2, max_tokens=0

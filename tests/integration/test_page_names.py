@@ -22,9 +22,9 @@ from page_names import (
 )
 
 PAGES = pages()
-# A misspelling that the page of settings explains.
+# A misspelling that the settings page explains.
 ON_PURPOSE = {"TENONRY_MAX_NUM_SEQ"}
-# The page of changes names what is gone.
+# The changelog names what was removed.
 HISTORY = {"CHANGELOG.md"}
 QUOTED = re.compile(r"""["'](tenonry(?:\.\w+)+)(\.?)["'{]""")
 # The generated page of interfaces lists the entry-point groups, some of which are composed.
@@ -45,7 +45,7 @@ def literals() -> tuple[frozenset[str], frozenset[str]]:
 
 
 def is_wrong_name(text: str) -> bool:
-    """A dotted name of ours that leads nowhere, or a name that the code does not contain."""
+    """Whether a dotted name of ours cannot be resolved, or the code does not contain the name."""
     name = text.removesuffix("()")
     if DOTTED.fullmatch(name):
         first = name.split(".")[0]
@@ -61,7 +61,7 @@ def is_wrong_name(text: str) -> bool:
 
 
 def is_known(name: str) -> bool:
-    """A word of the code, or the variable of a setting."""
+    """Whether the name is a word of the code, or the variable of a setting."""
     setting = name.removeprefix("TENONRY_").lower() if name.isupper() else name
     return name in known_words() or setting in known_words()
 

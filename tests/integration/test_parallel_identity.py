@@ -14,7 +14,7 @@ import torch
 
 from tenonry import LLM, SamplingParams
 
-# Processes that load torch take their time where two cores are busy.
+# Processes that load torch start slowly where two cores are busy.
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
 HERE = Path(__file__).parent
 OUTPUT_LENGTH = 10
@@ -150,7 +150,7 @@ def test_preempted_requests_come_back_the_same(pool, folder):
     ("family", "layout"), [("llama-biased", "TP 2 x PP 2"), ("gemma2", "PP 2")]
 )
 def test_the_mp_executor_gives_the_same_tokens(folder, family, layout):
-    """The whole way, as users go it: a process per rank, started for this engine."""
+    """As users run it: a process per rank, started for this engine."""
     tp, pp = LAYOUTS[layout]
     sizes = {"tensor_parallel_size": tp, "pipeline_parallel_size": pp}
     with LLM(model=folder(family), executor="mp", **SETTINGS, **sizes) as llm:

@@ -1,4 +1,4 @@
-"""Whole instances in a real Ray of two nodes: data parallel engines as actors, ranks as actors, and their deaths."""
+"""Whole instances in a real Ray of two nodes: engines as actors, ranks as actors, and the kill of each."""
 
 from __future__ import annotations
 

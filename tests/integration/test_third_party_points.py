@@ -1,4 +1,4 @@
-"""Three packages of strangers: one opens a point, another fills it, a third fills the load balancers (Shows 3)."""
+"""Three third-party packages: one opens a point, another fills it, a third fills the load balancers (Shows 3)."""
 
 from __future__ import annotations
 

@@ -12,9 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
 SOURCES = ["core", "executors", "plugins", "schedulers", "stat_loggers"]
-LEAST_LETTERS = (
-    12  # of a template, outside its fields: one that is hardly more than fields matches anything
-)
+LEAST_LETTERS = 12  # of a template, outside its fields: one that consists almost only of fields matches anything
 FIELD = "(?s:.+?)"
 LOG_FIELD = re.compile(r"%[.\d]*[sdrgf]")
 NESTING = re.compile(r"engine \d+ could not start: ")

@@ -14,7 +14,7 @@ from tenonry.messages import EngineLoad, LoadTable, WaveStart, WaveSync, WaveVer
     "frame", [b"", b"\xc1", b"\x91\xa2\xdbx", b"\x91" * 100_000, b"\x93\xa4load\x01\x02"]
 )
 def test_garbage_is_dropped(frame, tmp_path, caplog):
-    """Fault 21: whoever finds the socket cannot end the process, and with it all engines in lockstep."""
+    """Fault 21: a message to the socket cannot end the process, and with it all engines in lockstep."""
     coordinator = Coordinator(f"ipc://{tmp_path}/c", None, lockstep=True)
     try:
         coordinator._receive(frame)

@@ -52,7 +52,7 @@ def test_the_first_words_are_the_engines(ends):
 
 
 def test_what_was_said_before_the_end_arrives_after_it(ends):
-    """IO-5, IO-12: a death notice, behind much that nobody has read yet."""
+    """IO-5, IO-12: a death notice, behind many unread messages."""
     ends.ports.attach(0, *ends.addresses)
     much = [b"\0" * 4_000_000] * 16
     for frame in much:
@@ -73,7 +73,7 @@ def test_the_end_does_not_wait_for_a_client_that_was_detached(ends, monkeypatch)
     monkeypatch.setattr(ports, "OUTPUT_LINGER_MS", -1)  # else it would, for ever
     ends.ports.attach(0, *ends.addresses)
     ends.output.close()
-    ends.ports.send(0, [b"nobody reads this"])
+    ends.ports.send(0, [b"not read"])
     ends.ports.detach(0)
     ends.ports.detach(0)
     ends.ports.send(0, [b"nor this"])

@@ -74,7 +74,7 @@ def tokens_of(source: EngineCoreRequest) -> list[int]:
 
 
 def test_the_types_of_messages_are_bytes_that_every_front_end_knows():
-    """IO-2: whoever changes one raises PROTOCOL_VERSION."""
+    """IO-2: a change of one of them requires a new PROTOCOL_VERSION."""
     assert [(kind.name, kind.value) for kind in RequestType] == [
         ("ADD", b"\0"),
         ("ABORT", b"\1"),
@@ -223,7 +223,7 @@ class TestGarbage:
         )
 
     def test_a_handle_of_another_client_is_refused(self, engine):
-        """Its tokens would go to somebody else, or to nobody."""
+        """Its tokens would go to another client, or to none."""
         for other in (1, 0xFFFF):
             source = request(next(HANDLES), client=other)
             engine.add(source)
@@ -233,7 +233,7 @@ class TestGarbage:
             assert f"belongs to client {other}, not to 0" in str(finished[0].error)
 
     def test_a_client_ends_no_request_of_another(self, engine):
-        """An abort is not answered: whoever waits for the request would do so for ever."""
+        """An abort is not answered, so another client would wait for its request for ever."""
         other = request(next(HANDLES), client=1, max_tokens=30)
         engine.add(other, client=1)
         engine.abort(other.handle)

@@ -227,7 +227,7 @@ def test_a_prefix_may_be_shared_for_reading(validator):
 
 
 def test_a_request_that_comes_back_may_share_what_another_writes(validator):
-    """It wrote the block itself, before it left; by now the block is somebody else's, and full of the same tokens."""
+    """It wrote the block before it left; now the block belongs to another request and holds the same tokens."""
     validator.check(step(2, gone=[1]))
     back = new_row(1, 2, 5, 1, 5, num_computed=4)
     validator.check(step(3, (2, 4, True), (1, 1, True), new=[new_row(2, 3, 4, 1), back]))

@@ -104,7 +104,7 @@ def test_engines_that_differ_are_stopped_again(fleet):
 
 
 def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
-    """When it ended nobody took it for an engine yet."""
+    """It ended before it was counted as an engine."""
     heard: list[tuple[int, str]] = []
     made = fleet(lambda *news: heard.append(news), data_parallel_size=2)
 
@@ -120,7 +120,7 @@ def test_one_that_ends_as_soon_as_it_is_ready_is_missed(fleet, monkeypatch):
 
 
 def test_engines_join_also_after_the_end_of_the_coordinator(fleet):
-    """Whoever runs serves without it, and so do they."""
+    """The engines that run serve without it."""
     made = fleet(coordinated=True)
     made.start([0], EngineZmqAddresses(inputs=[], outputs=[]))
     os.kill(made.pids()["coordinator"], signal.SIGKILL)

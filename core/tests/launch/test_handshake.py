@@ -131,7 +131,7 @@ class TestGoodOrder:
         assert engine.state is CoreEngineState.READY
 
     def test_several_engines_in_any_order(self, front_end):
-        """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by whoever needs the sum."""
+        """HS-1, HS-16: identities are two bytes, little endian; blocks are summed by the caller."""
         front = front_end(CoreEngine(0), CoreEngine(258), CoreEngine(1, local=False))
         front.send(hello(local=False), index=1)
         front.send(hello(), READY, index=258)
@@ -140,7 +140,7 @@ class TestGoodOrder:
         front.send(hello(), READY, index=0)
         assert sum(facts.num_gpu_blocks for facts in front.run()) == 27
 
-    def test_a_child_that_ended_after_it_was_ready_is_somebody_elses_business(self, front_end):
+    def test_a_child_that_ended_after_it_was_ready_is_not_reported_here(self, front_end):
         front = front_end()
         front.send(hello(), READY)
         front.run(engine_0=1)
@@ -157,7 +157,7 @@ class TestGoodOrder:
 
 
 class TestWhatGoesWrong:
-    def test_nobody_answers(self, front_end):
+    def test_no_engine_answers(self, front_end):
         """Q13: there is an overall deadline."""
         front_end(CoreEngine(0), CoreEngine(1)).fails(
             r"not ready after 0.05 s: engine 0 \(new\), engine 1 \(new\); raise --start-timeout",

@@ -296,7 +296,7 @@ class TestStop:
             assert len(_open_files()) == len(before) - 1  # the lifeline is closed
 
     def test_only_its_own_children_are_stopped(self, supervisor, file):
-        """PM-4: never the processes of somebody else."""
+        """PM-4: never the processes of another program."""
         with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(600)"]) as other:
             supervisor.start("one", "tenonry_testkit.roles:sleep", {"file": str(file)})
             read_facts(file)

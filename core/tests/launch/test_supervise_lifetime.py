@@ -161,7 +161,7 @@ else:
             facts = read_facts(file)
             parent.kill()
         eventually(lambda: is_gone(facts["pid"]), seconds=5)
-        psutil.Process(facts["grandchild"]).kill()  # no child of ours: nobody promised to stop it
+        psutil.Process(facts["grandchild"]).kill()  # no child of ours: nothing stops it
 
     @pytest.mark.parametrize(
         "then",

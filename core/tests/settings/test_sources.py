@@ -92,7 +92,7 @@ class TestSources:
 
     @pytest.mark.parametrize("name", ["MAX_NUM_SEQ", "STAT_LOGGER", "MAX_MODEL_LENGTH"])
     def test_a_variable_that_is_nearly_a_setting_is_refused(self, monkeypatch, name):
-        """Else a slip of the finger would mean the default, and nobody would know."""
+        """Otherwise a misspelling would mean the default, silently."""
         monkeypatch.setenv(f"TENONRY_{name}", "3")
         with pytest.raises(
             ConfigError,

@@ -97,7 +97,7 @@ def test_after_it():
 
 @pytest.fixture
 def run_inner(pytester, monkeypatch, tmp_path):
-    """Run a file under the plugin in a process of its own, with run folders where nobody else makes any."""
+    """Run a file under the plugin in a process of its own, with run folders in a folder of its own."""
     monkeypatch.setenv("TMPDIR", str(tmp_path))
 
     def run(source, *ini):

@@ -176,7 +176,7 @@ class ExecutorContract:
         assert not len(result.row), "a row is in `row` as well as in `failed_row`"
 
     def test_futures_resolve_in_step_order(self) -> None:
-        """When a step is done, so are all before it; `done` turns true without anybody waiting in `result`."""
+        """When a step is done, so are all before it; `done` turns true without a call of `result`."""
         executor = self.start()
         harness = self.harness(executor)
         send(harness, Send(length=6, max_tokens=20))
@@ -289,7 +289,7 @@ def _wait_until_done(future: StepFuture) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while not future.done():
         assert time.monotonic() < deadline, (
-            "the future is not done, and nobody would wait in result()"
+            "the future is not done; it must become so without a call of result()"
         )
         time.sleep(0.001)
 

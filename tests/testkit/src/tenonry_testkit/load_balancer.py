@@ -123,10 +123,10 @@ class LoadBalancerContract:
         def change(drawn: tuple[int, int]) -> None:
             family, length = drawn
             balancer = self.build()
-            everyone = tuple(range(MAX_ENGINES))
+            all_engines = tuple(range(MAX_ENGINES))
             for number in range(MAX_ENGINES):
-                home = self.pick(balancer, number, Ask(family, length, everyone, idle))
-                rest = tuple(index for index in everyone if index != home)
+                home = self.pick(balancer, number, Ask(family, length, all_engines, idle))
+                rest = tuple(index for index in all_engines if index != home)
                 self.pick(balancer, number, Ask(family, length, rest, idle))
                 self.pick(balancer, number, Ask(family, length, (home,), idle))
 

@@ -233,7 +233,7 @@ class Server(Running):
         return self
 
     def status_of(self, path: str, timeout: float = 5.0) -> int:
-        """The HTTP status of a GET; 0 while nobody answers."""
+        """The HTTP status of a GET; 0 while there is no answer."""
         try:
             with urllib.request.urlopen(self.url + path, timeout=timeout) as answer:
                 return int(answer.status)

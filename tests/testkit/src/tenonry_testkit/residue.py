@@ -1,4 +1,4 @@
-"""What a test leaves behind: processes, threads, listening sockets, shared memory, run folders. Test process.
+"""Detects what a test leaves behind: processes, threads, listening sockets, shared memory, run folders. Test process.
 
 On Linux everything is read from /proc; elsewhere only processes and threads are looked for.
 """
@@ -19,22 +19,20 @@ from typing import Any
 
 import psutil
 
-RUN_VARIABLE = (
-    "PYTEST_TENONRY_RUN"  # inherited by all that a test starts, also when its parent has died
-)
+RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by every process that a test starts, even after its parent has died
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
 RUN_DIRECTORIES = "tenonry-*"
 HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
-)  # live as long as the interpreter
+)  # run as long as the interpreter
 GRACE_S = 5.0
 
 
 @dataclass(frozen=True, order=True)
 class Thing:
-    """One thing that exists: its kind, what makes it itself, and words about it, which may change."""
+    """One resource: its kind, the key that identifies it, and a description, which may change."""
 
     kind: str
     key: Any
@@ -42,20 +40,20 @@ class Thing:
 
 
 def mark_descendants() -> None:
-    """Give everything that this process starts from now on a mark of its own."""
+    """Mark every process that this one starts from now on, by an environment variable."""
     os.environ[RUN_VARIABLE] = uuid.uuid4().hex
 
 
 class ResidueWatch:
-    """Knows what was there before, and says what is new and still there. One per test process."""
+    """Records what existed before a test, and lists what is new and still exists. One per test process."""
 
     def __init__(self) -> None:
         self._foreign_pids: set[int] = set()
         self._allowed: dict[object, set[Thing]] = {None: set(self.now())}
 
-    # ------------------------------------------------------------------ who may stay
+    # ------------------------------------------------------------------ what may remain
     def now(self) -> set[Thing]:
-        """All things of this process and its descendants."""
+        """List all resources of this process and its descendants."""
         return {
             *self._processes(),
             *_threads(),
@@ -65,15 +63,15 @@ class ResidueWatch:
         }
 
     def allow(self, owner: object, things: Iterable[Thing]) -> None:
-        """These belong to `owner`, and may stay until `disallow`; None means for good."""
+        """Let `things` remain until `disallow(owner)`; with None as owner, for good."""
         self._allowed.setdefault(owner, set()).update(things)
 
     def disallow(self, owner: object) -> None:
-        """The owner is gone; what was its own should be, too."""
+        """Stop allowing what belongs to `owner`, which has ended."""
         self._allowed.pop(owner, None)
 
     def leftovers(self, grace_s: float = GRACE_S) -> list[Thing]:
-        """What is there and may not stay, after it had some time to go."""
+        """List what may not remain and still exists after `grace_s` seconds at most."""
         deadline = time.monotonic() + grace_s
         pause = 0.005
         while True:
@@ -108,7 +106,7 @@ class ResidueWatch:
         return left - foreign
 
     def _is_foreign(self, thing: Thing) -> bool:
-        """Somebody else's: the machine is shared, and these have no owner that could be asked."""
+        """Whether a process outside this test run made the resource or uses it; the machine is shared."""
         if thing.kind == "shared memory":
             return _used_by_others(
                 lambda pid: str(thing.key) in _read(pid, "maps"), self._own_pids()
@@ -166,7 +164,7 @@ def _read(pid: int, name: str) -> str:
 
 
 def _stat(pid: int) -> list[str]:
-    """State, parent and more; nothing of a process that is not there."""
+    """State, parent and more; empty for a process that does not exist."""
     return _read(pid, "stat").rpartition(")")[2].split()
 
 
@@ -176,12 +174,15 @@ def _parent(pid: int) -> int:
 
 
 def _is_gone(pid: int) -> bool:
-    """Also if nobody has asked for its exit status yet. It has no command line then, but nor has one that starts."""
+    """Whether a process has ended, zombies included.
+
+    A zombie has no command line, but a process that is starting has none either, so the state decides.
+    """
     return _stat(pid)[:1] in ([], ["Z"], ["X"])
 
 
 def _is_ours(pid: int, parents: dict[int, int]) -> bool:
-    """A descendant of this process, or an orphan that carries its mark."""
+    """Whether a process descends from this one, or is an orphan that carries its mark."""
     ancestor = parents.get(pid, 0)
     while ancestor:
         if ancestor == os.getpid():
@@ -192,7 +193,7 @@ def _is_ours(pid: int, parents: dict[int, int]) -> bool:
 
 
 def _descends_from(thing: Thing, allowed: set[Thing]) -> bool:
-    """A process below one that may stay, such as the worker of a server that a module shares."""
+    """Whether it is a process below one that may remain, such as the worker of a server that a module shares."""
     if thing.kind != "process":
         return False
     roots = {other.key for other in allowed if other.kind == "process"}
@@ -236,7 +237,7 @@ def _sockets_of_this_process() -> list[tuple[int, str]]:
 
 
 def _open_files(pid: int | str) -> list[tuple[int, str]]:
-    """(file descriptor, what it is) of a process; empty if it may not be looked at."""
+    """(file descriptor, target of its link) of a process; empty if they cannot be read."""
     folder = PROC / str(pid) / "fd"
     found = []
     with contextlib.suppress(OSError):
@@ -264,7 +265,7 @@ def _run_directories() -> list[Thing]:
 
 
 def _maker_of(folder: str) -> int:
-    """The process that made a run folder: its pid is in the name. 0: the name says nothing."""
+    """The pid of the process that made a run folder, which is in its name; 0 if the name holds none."""
     number = Path(folder).name.split("-")[1]
     return int(number) if number.isdigit() else 0
 

@@ -1,4 +1,4 @@
-"""Scenes of the scheduler suite about KV blocks: the pool, the prefix cache, connectors. Test process."""
+"""Scenarios of the scheduler suite about KV blocks: the pool, the prefix cache, connectors. Test process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tenonry_testkit.traffic import Op, Send, send
 
 
 def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
-    """A storm, its end, and then a request that needs every block there is; twice, to see a slow leak."""
+    """Run the operations to their end, then a request that needs every block; twice, to detect a slow leak."""
     harness = make_harness(HarnessSpec(depth=depth, max_num_batched_tokens=12))
     for _ in range(2):
         play_out(harness, ops)
@@ -38,7 +38,7 @@ def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) 
 
 
 def the_cache_is_private(make_harness: MakeHarness) -> None:
-    """The same prompt under another salt, adapter or wish is computed anew; the reset cache finds nothing."""
+    """A prompt with another salt, adapter or prompt_logprobs is computed anew; after a reset, every prompt is."""
     harness = make_harness(HarnessSpec(num_blocks=40))
     plain = Send(family=1, length=21, max_tokens=2)
     changes: list[dict[str, Any]] = [
@@ -76,7 +76,7 @@ def blocks_come_from_elsewhere(
     depth: int,
     ops: Sequence[Op],
 ) -> None:
-    """One engine fills the store, a second one, with an empty cache, is served from it."""
+    """One engine fills the store; a second one, whose cache is empty, loads from it."""
     spec = HarnessSpec(depth=depth, num_blocks=24, max_num_batched_tokens=12)
     options = MemoryOptions(
         store="scheduler contract",
@@ -94,7 +94,7 @@ def blocks_come_from_elsewhere(
 def memory_connectors(
     spec: HarnessSpec, options: MemoryOptions
 ) -> tuple[MemoryConnector, MemoryConnector]:
-    """The scheduler's half and the worker's."""
+    """A connector in the scheduler's role and one in the worker's."""
     halves = [
         MemoryConnector(
             KVConnectorContext(

@@ -1,4 +1,4 @@
-"""Scenes of the scheduler suite about how requests end and who is told. Test process."""
+"""Scenarios of the scheduler suite about how requests end and which outputs report it. Test process."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ MakeHarness = Callable[..., SchedulerHarness]
 
 
 def play_out(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
-    """A program, then everything to its end."""
+    """Run the operations, then every request to its end."""
     play(harness, ops)
     harness.drain()
 
 
 def idle_is_idle(harness: SchedulerHarness) -> None:
-    """Nothing to do is said in all ways."""
+    """Without requests, no method of the scheduler reports or schedules any."""
     scheduler = harness.scheduler
     expect(not scheduler.has_requests(), GONE_IS_SENT, "a new scheduler has requests")
     expect(not harness.launch(), GONE_IS_SENT, "a new scheduler schedules something")
@@ -49,7 +49,7 @@ def idle_is_idle(harness: SchedulerHarness) -> None:
 
 
 def rows_change_hands(harness: SchedulerHarness) -> None:
-    """Stops, aborts and resets while results are on their way, and at once the next request in the same row."""
+    """Stop, abort and reset with results in flight, and add the next request to the same row at once."""
     for number in range(6):
         send(harness, Send(family=number, length=3, max_tokens=9, stop_after=2))
         leaver = send(harness, Send(family=number + 9, length=5, max_tokens=9))
@@ -69,7 +69,7 @@ def rows_change_hands(harness: SchedulerHarness) -> None:
 
 
 def gone_is_sent(harness: SchedulerHarness) -> None:
-    """One request per way to end; after each, the workers must come to hold no row."""
+    """End one request in each way; after each, the worker must hold no row."""
     ways: list[Callable[[Entry], object]] = [
         lambda entry: None,
         lambda entry: harness.abort([entry.handle]),
@@ -90,7 +90,7 @@ def gone_is_sent(harness: SchedulerHarness) -> None:
 
 
 def a_row_fails(make_harness: MakeHarness) -> None:
-    """One of several fails, in its prompt or while decoding; who comes after with the same prompt computes afresh."""
+    """One row of several fails, in its prompt or while decoding; a later request with its prompt is computed anew."""
     for turns in (0, 1, 3, 5):
         for depth in (1, 2, 3):
             harness = make_harness(
@@ -112,7 +112,7 @@ def a_row_fails(make_harness: MakeHarness) -> None:
 
 
 def statistics_hold(harness: SchedulerHarness, ops: Sequence[Op]) -> None:
-    """After every event the numbers must fit the ledger; counters are since the previous call."""
+    """After every operation the numbers agree with the ledger; counters start at the previous call."""
     steps = 0
     for op in ops:
         play(harness, [op])

@@ -1,4 +1,4 @@
-"""Scenes of the scheduler suite about fairness and determinism. Test process."""
+"""Scenarios of the scheduler suite about fairness and determinism. Test process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tenonry_testkit.wall_clock import WallClockTrap
 
 
 def streams() -> st.SearchStrategy[tuple[int, Send, list[Send]]]:
-    """(depth, the one who must not starve, those who come after it, again and again)."""
+    """(depth, the request that must not starve, the requests that arrive after it, repeatedly)."""
     patient = st.builds(
         Send,
         family=st.just(5),
@@ -45,7 +45,7 @@ def a_stream_goes_by(
     patient: Send,
     hasty: list[Send],
 ) -> None:
-    """New requests keep coming until the patient one ran, or until it was overtaken far too often."""
+    """Add new requests until the patient one has run, or has been overtaken far too often."""
     harness = make_harness(
         HarnessSpec(depth=depth, max_num_seqs=3, max_num_batched_tokens=8, num_blocks=12),
     )
@@ -72,9 +72,9 @@ def a_stream_goes_by(
 
 
 def own_order_is_kept(harness: SchedulerHarness, asks: list[Send]) -> None:
-    """Equal requests that differ in what the order looks at: the smaller key starts no later.
+    """Equal requests that differ in priority: the one with the smaller key starts no later.
 
-    Only schedulers that leave a key on their requests, as those with a policy do, can be asked.
+    Skipped for schedulers that set no key on their requests; those with a policy set one.
     """
     entries = [
         send(harness, dataclasses.replace(asks[0], priority=number % 3)) for number in range(8)
@@ -95,14 +95,12 @@ def own_order_is_kept(harness: SchedulerHarness, asks: list[Send]) -> None:
 
 
 def twice_the_same(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) -> None:
-    """Three runs: two alike, and one whose request ids, addresses and random state differ."""
+    """Compare three runs with other addresses and random state each, the last with other request ids, too."""
     spec = HarnessSpec(depth=depth, num_blocks=9)
     runs = []
     for run in range(3):
         random.seed(run)
-        clutter = [
-            object() for _ in range(101 * run)
-        ]  # other addresses for everything that is made from now on
+        clutter = [object() for _ in range(101 * run)]  # so that later objects have other addresses
         harness = make_harness(spec)
         if run == 2:
             harness.name_requests(lambda number: f"{number * 7919 % 1009:x}-other")
@@ -137,7 +135,7 @@ def _plain(value: Any) -> Any:
 
 
 def no_other_clock(make_harness: MakeHarness) -> None:
-    """A life with every kind of event, while all clocks but the context's raise."""
+    """Run every kind of operation while all clocks but the context's raise."""
     packages = {
         cls.__module__.partition(".")[0]
         for cls in type(make_harness(HarnessSpec()).scheduler).__mro__

@@ -147,7 +147,7 @@ class SchedulerContract:
         self._storm(ROOMY, storms(aborts=True, failures=True), 16)
 
     def test_a_block_has_one_writer(self) -> None:
-        """Shared prefixes, reused blocks, steps in flight: nobody writes where somebody else does."""
+        """Shared prefixes, reused blocks, steps in flight: no row writes where another one does."""
         self._storm(
             dataclasses.replace(CRAMPED, max_num_seqs=4),
             storms(sends(families=1), aborts=True),
@@ -173,7 +173,7 @@ class SchedulerContract:
 
     @pytest.mark.parametrize("depth", [2, 3])
     def test_stale_results_are_dropped(self, depth: int) -> None:
-        """Rows change hands while results are on their way: nobody gets another's token."""
+        """Rows change hands while results are on their way: no request gets another's token."""
         for seqs in (1, 2):
             spec = HarnessSpec(depth=depth, max_num_seqs=seqs, num_blocks=16)
             scenarios_endings.rows_change_hands(self.harness(spec))
@@ -223,7 +223,7 @@ class SchedulerContract:
         self._storm(ROOMY, storms(sends(families=1), failures=True))
 
     def test_log_probabilities_belong_to_their_tokens(self) -> None:
-        """Whoever asked gets them with each token, and once for each position of the prompt."""
+        """A request with log-probabilities gets them with each token, and once for each position of the prompt."""
         asked = st.builds(
             dataclasses.replace,
             sends(),

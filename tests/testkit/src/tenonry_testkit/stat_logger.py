@@ -57,7 +57,7 @@ def scheduler_stats() -> st.SearchStrategy[SchedulerStats]:
 
 
 def finished_requests() -> st.SearchStrategy[FinishedRequestStats]:
-    """Requests of all kinds, with tags and trace headers that nobody foresaw."""
+    """Requests of all kinds, with arbitrary tags and trace headers."""
     return st.builds(
         FinishedRequestStats,
         request_id=TEXTS,
@@ -161,7 +161,7 @@ class StatLoggerContract:
         logger.shutdown()
 
     def test_any_record_is_accepted(self) -> None:
-        """Missing parts, huge numbers, not-a-number, unknown tags and extras, engines that nobody announced."""
+        """Missing parts, huge numbers, not-a-number, unknown tags and extras, engines that were not announced."""
 
         def deliver(many: list[StatRecord]) -> None:
             logger = self.build()

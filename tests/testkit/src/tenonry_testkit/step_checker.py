@@ -65,7 +65,7 @@ class StepChecker:
         self._since[entry.handle] = self._last_arrival
 
     def ended(self, handle: int) -> None:
-        """The request ended; everyone who still waits and was there before it has been overtaken."""
+        """The request ended; every request that arrived before it and still waits has been overtaken."""
         self.overtaken.pop(handle, None)
         arrival = self._ledger.entries[handle].arrival
         for waiting, passed in self.overtaken.items():

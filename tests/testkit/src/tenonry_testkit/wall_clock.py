@@ -1,4 +1,4 @@
-"""Finds out whether code reads a clock that it was not given. Test process."""
+"""Detects that code reads a clock other than the one it was given. Test process."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ CLOCKS = tuple(
 )  # fmt: skip
 
 
-# ray makes logging's records its own as soon as it is imported
-MAY_LOOK = sys.stdlib_module_names | {"hypothesis", "pytest", "_pytest", "pluggy", "ray"}
+# ray replaces the record factory of logging when it is imported
+MAY_READ_CLOCKS = sys.stdlib_module_names | {"hypothesis", "pytest", "_pytest", "pluggy", "ray"}
 
 
 class WallClockTrap:
     """While `watched()` is entered, clocks raise for every caller but the standard library and the test runner.
 
-    Clocks that modules of the `packages` imported by name are replaced, too; `close` puts everything back.
+    Clocks that modules of `packages` imported by name are replaced, too; `close` restores all of them.
     """
 
     def __init__(self, packages: Iterable[str]) -> None:
@@ -44,7 +44,7 @@ class WallClockTrap:
 
     @contextlib.contextmanager
     def watched(self) -> Iterator[None]:
-        """Clocks raise in here."""
+        """While this is entered, clocks raise."""
         before = self._armed
         self._armed = True
         try:
@@ -53,7 +53,7 @@ class WallClockTrap:
             self._armed = before
 
     def close(self) -> None:
-        """Put every clock back."""
+        """Restore every clock."""
         self._undo.close()
 
     def _replace(self, module: ModuleType, name: str, old: Any, new: Any) -> None:
@@ -61,9 +61,9 @@ class WallClockTrap:
         self._undo.callback(setattr, module, name, old)
 
     def check(self, name: str, frame: Any) -> None:
-        """Raise if the trap is armed, unless `frame` is logging's, say, or hypothesis' timing of collections."""
+        """Raise RuleBroken if the trap is armed and the module of `frame` may not read clocks (see MAY_READ_CLOCKS)."""
         caller = frame.f_globals.get("__name__", "")
-        if self._armed and caller.partition(".")[0] not in MAY_LOOK:
+        if self._armed and caller.partition(".")[0] not in MAY_READ_CLOCKS:
             raise RuleBroken(NO_WALL_CLOCK, f"{caller} called {name}() in line {frame.f_lineno}")
 
     def _trap(self, clock: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """An executor that runs one worker in the same process. Engine process; no threads.
 
-With `late` its futures resolve as late as an honest executor's may: nothing is computed until somebody insists.
+With `late` its futures resolve as late as the interface allows: nothing is computed until `result` is called.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class InstantOptions(PluginOptions):
 
 
 class LateFuture:
-    """Resolves with all earlier ones, in step order, when somebody insists."""
+    """Resolves with all earlier ones, in step order, when `result` is called."""
 
     __slots__ = ("_asked", "_error", "_output", "_run", "_value")
 

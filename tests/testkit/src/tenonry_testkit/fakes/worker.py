@@ -225,7 +225,7 @@ class FakeWorker(Worker):
         inputs: StepInputs,
         kv: NDArray[np.uint64],
     ) -> NDArray[np.uint64]:
-        """Write and read the cache, until nobody reads anything bad that was not known to be bad.
+        """Write and read the cache, until no row reads bad K/V that was not known to be bad.
 
         Who reads a failed row's poison fails like it, as NaN would make it. That is nobody's fault while the scheduler
         cannot know of the failure; later it must not hand out such blocks. Who reads contents that never came goes on,
