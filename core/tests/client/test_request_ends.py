@@ -16,7 +16,10 @@ from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.served import collect, params
 
 LONG = params(max_tokens=400)
-FAILING = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"fail_row_token": 7}}
+FAILING = {
+    "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+    "options": {"fail_row_token": 7, "delay_s": 0.002},
+}
 
 
 @pytest.fixture
@@ -92,8 +95,8 @@ def test_those_of_an_engine_that_dies_fail_once_each(logged):
         tasks = [
             asyncio.ensure_future(collect(logged.engine, [1], LONG, f"r{i}")) for i in range(8)
         ]
-        await asyncio.sleep(0.2)
-        os.kill(logged.engine.engine_pids["engine 0"], signal.SIGKILL)
+        await logged.counts_are(running=8, waiting=0)
+        os.kill(logged.pid, signal.SIGKILL)
         results = await asyncio.gather(*tasks, return_exceptions=True)
         assert {type(result) for result in results} == {EngineDeadError}
 
