@@ -84,11 +84,9 @@ class TestCalls:
         }
         usage = engine.info.usage
         assert usage is not None
-        assert (usage.architecture, usage.tensor_parallel_size, usage.context) == (
-            "FakeForCausalLM",
-            1,
-            "library",
-        )
+        assert usage.architecture == "FakeForCausalLM"
+        assert usage.tensor_parallel_size == 1
+        assert usage.context == "library"
         assert engine.stat_loggers == {}
         with pytest.raises(ValueError, match="has no tokenizer"):
             engine.get_tokenizer()

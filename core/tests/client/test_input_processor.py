@@ -100,12 +100,12 @@ class TestPrompts:
             output_token_ids=[3], stop_token_ids=(9,), priority=4, tags={"a": 1.0},
         )  # fmt: skip
         processed, (request,) = processor().process(ready, RANDOM, "new")
-        assert (request.request_id, request.handle, request.priority) == ("new", 1, 4)
-        assert (request.output_token_ids, request.stop_token_ids, request.tags) == (
-            [3],
-            (9,),
-            {"a": 1.0},
-        )
+        assert request.request_id == "new"
+        assert request.handle == 1
+        assert request.priority == 4
+        assert request.output_token_ids == [3]
+        assert request.stop_token_ids == (9,)
+        assert request.tags == {"a": 1.0}
         assert processed.token_ids.tolist() == [1, 2]
         assert ready.handle == 77
 
@@ -116,12 +116,12 @@ class TestFields:
             priority=2, tags={"tenant": "a"}, cache_salt="s", trace_headers={"h": "1"}, kv_transfer_params={"k": 1},
             data_parallel_rank=0,
         )  # fmt: skip
-        assert (request.priority, request.tags, request.cache_salt) == (2, {"tenant": "a"}, "s")
-        assert (request.trace_headers, request.kv_transfer_params, request.data_parallel_rank) == (
-            {"h": "1"},
-            {"k": 1},
-            0,
-        )
+        assert request.priority == 2
+        assert request.tags == {"tenant": "a"}
+        assert request.cache_salt == "s"
+        assert request.trace_headers == {"h": "1"}
+        assert request.kv_transfer_params == {"k": 1}
+        assert request.data_parallel_rank == 0
 
     def test_none_means_not_given(self):
         assert engine_request(tags=None, priority=None).tags == {}

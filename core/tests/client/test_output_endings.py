@@ -31,7 +31,9 @@ class TestEndings:
         stream = front.open(stop=["END"])
         assert front.receive({1: "abcENDxyz"}) == [1]
         output = take_first(stream)
-        assert (output.text, output.finish_reason, output.stop_reason) == ("abc", "stop", "END")
+        assert output.text == "abc"
+        assert output.finish_reason == "stop"
+        assert output.stop_reason == "END"
         assert output.token_ids == list(b"abcEND")
         assert front.receive({1: "more"}, [end(1, FinishReason.ABORT)]) == []
         assert stream.take() is None
@@ -107,11 +109,9 @@ class TestAbort:
         front.receive({1: "ab"})
         assert front.outputs.abort(["r", "unknown"]) == [1]
         output = take(stream)
-        assert (output.finished, output.outputs[0].text, output.outputs[0].finish_reason) == (
-            True,
-            "ab",
-            "abort",
-        )
+        assert output.finished is True
+        assert output.outputs[0].text == "ab"
+        assert output.outputs[0].finish_reason == "abort"
         assert front.outputs.abort(["r"]) == []
 
     def test_between_arrival_and_detokenisation(self):

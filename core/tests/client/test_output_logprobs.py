@@ -25,8 +25,12 @@ class TestLogprobs:
         front.receive({1: "b"}, logprobs=logprobs([0], [[98, 97, 99, 100]]))
         (entry,) = take_first(stream).logprobs or []
         assert list(entry) == [98, 97, 99]
-        assert (entry[98].logprob, entry[98].rank, entry[98].decoded_token) == (0.0, 1, "b")
-        assert (entry[97].logprob, entry[97].rank, entry[97].decoded_token) == (-1.0, 1, "a")
+        assert entry[98].logprob == 0.0
+        assert entry[98].rank == 1
+        assert entry[98].decoded_token == "b"
+        assert entry[97].logprob == -1.0
+        assert entry[97].rank == 1
+        assert entry[97].decoded_token == "a"
         assert entry[99].rank == 2
 
     def test_a_sampled_token_among_the_likeliest_is_named_once(self):

@@ -76,30 +76,23 @@ class TestNumbers:
         assert output.metrics is not None
         assert (output.metrics.queued_s, output.metrics.num_preemptions) == (0.5, 2)
         taken = front.outputs.take_iteration()
-        assert (taken.num_prompt_tokens, taken.num_cached_tokens, taken.num_generation_tokens) == (
-            2,
-            1,
-            2,
-        )
+        assert taken.num_prompt_tokens == 2
+        assert taken.num_cached_tokens == 1
+        assert taken.num_generation_tokens == 2
         assert (taken.ttft_s, taken.inter_token_latency_s) == ([2.0], [2.0])
         (ended,) = taken.finished
-        assert (ended.request_id, ended.finish_reason, ended.num_prompt_tokens, ended.num_generation_tokens) == (
-            "r", "length", 2, 2,
-        )  # fmt: skip
-        assert (
-            ended.e2e_latency_s,
-            ended.ttft_s,
-            ended.queued_s,
-            ended.prefill_s,
-            ended.decode_s,
-        ) == (
-            4,
-            2,
-            0.5,
-            1.5,
-            2,
-        )
-        assert (ended.max_tokens, ended.n, ended.num_preemptions) == (7, 1, 2)
+        assert ended.request_id == "r"
+        assert ended.finish_reason == "length"
+        assert ended.num_prompt_tokens == 2
+        assert ended.num_generation_tokens == 2
+        assert ended.e2e_latency_s == 4
+        assert ended.ttft_s == 2
+        assert ended.queued_s == 0.5
+        assert ended.prefill_s == 1.5
+        assert ended.decode_s == 2
+        assert ended.max_tokens == 7
+        assert ended.n == 1
+        assert ended.num_preemptions == 2
         assert front.outputs.take_iteration().finished == []
 
     def test_a_request_that_never_got_a_token(self):
@@ -108,12 +101,10 @@ class TestNumbers:
         front.clock.advance(3)
         front.outputs.abort(["r"])
         (ended,) = front.outputs.take_iteration().finished
-        assert (ended.ttft_s, ended.prefill_s, ended.decode_s, ended.e2e_latency_s) == (
-            None,
-            0,
-            0,
-            3,
-        )
+        assert ended.ttft_s is None
+        assert ended.prefill_s == 0
+        assert ended.decode_s == 0
+        assert ended.e2e_latency_s == 3
         assert ended.finish_reason == "abort"
 
     def test_several_completions_are_one_request(self):

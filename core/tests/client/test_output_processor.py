@@ -22,11 +22,9 @@ class TestText:
         front.receive({1: "Hel"})
         front.receive({1: "lo"}, [end(1)])
         output = take(stream)
-        assert (output.request_id, output.prompt, output.prompt_token_ids) == (
-            "r",
-            "hi",
-            [104, 105],
-        )
+        assert output.request_id == "r"
+        assert output.prompt == "hi"
+        assert output.prompt_token_ids == [104, 105]
         assert output.outputs[0].text == "Hello"
         assert output.outputs[0].token_ids == list(b"Hello")
         assert (output.finished, output.outputs[0].finish_reason) == (True, "length")
@@ -70,7 +68,9 @@ class TestKinds:
         stream = front.open()
         front.receive({1: "ab"})
         first = take_first(stream)
-        assert (first.text, first.token_ids, first.finish_reason) == ("ab", [97, 98], None)
+        assert first.text == "ab"
+        assert first.token_ids == [97, 98]
+        assert first.finish_reason is None
         front.receive({1: "c"}, [end(1)])
         second = take_first(stream)
         assert (second.text, second.token_ids) == ("abc", [97, 98, 99])
@@ -85,7 +85,9 @@ class TestKinds:
         front.receive({1: "c"})
         front.receive({1: "d"}, [end(1)])
         last = take_first(stream)
-        assert (last.text, last.token_ids, last.finish_reason) == ("cd", [99, 100], "length")
+        assert last.text == "cd"
+        assert last.token_ids == [99, 100]
+        assert last.finish_reason == "length"
 
     def test_a_final_output_comes_at_the_end(self):
         front = EnginelessFrontEnd()

@@ -129,9 +129,10 @@ class TestHookModules:
         manager = PluginManager()
         assert resolve("hooked", manager).target == "acme:Mine"
         record = next(record for record in manager.hook_modules if record.name == "acme-hooks")
-        assert (record.kind, record.target, record.distribution, record.version) == (
-            "hook_module", "acme_hooks", "acme-hooks", "1.2",
-        )  # fmt: skip
+        assert record.kind == "hook_module"
+        assert record.target == "acme_hooks"
+        assert record.distribution == "acme-hooks"
+        assert record.version == "1.2"
 
     @pytest.mark.parametrize(
         "policy",
@@ -242,9 +243,10 @@ class TestHookModules:
         ) as caught:
             call(PluginManager())
         assert isinstance(caught.value.__cause__, ValueError)
-        assert (caught.value.plugin, caught.value.distribution, caught.value.version, caught.value.call) == (
-            "raiser", "raising", "4", hook,
-        )  # fmt: skip
+        assert caught.value.plugin == "raiser"
+        assert caught.value.distribution == "raising"
+        assert caught.value.version == "4"
+        assert caught.value.call == hook
 
     def test_an_error_of_ours_passes_as_it_is(self, site):
         source = raising_hooks("tenonry_configured", "config", 'ConfigError("refused on purpose")')

@@ -26,7 +26,9 @@ class TestSources:
         monkeypatch.setenv("TENONRY_SEED", "2")
         monkeypatch.setenv("TENONRY_BLOCK_SIZE", "2")
         made = make_config({"config": yaml_file, "block_size": 1})
-        assert (made.block_size, made.seed, made.max_num_seqs) == (1, 2, 3)
+        assert made.block_size == 1
+        assert made.seed == 2
+        assert made.max_num_seqs == 3
         assert (made.model, made.dtype) == ("from-yaml", "auto")
 
     def test_the_environment_can_be_left_out(self, monkeypatch):
