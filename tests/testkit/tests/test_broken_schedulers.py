@@ -142,7 +142,7 @@ class LosesOutputWhenPreempted(ReferenceScheduler):
 
 
 # ----------------------------------------------------------------------------------------------------- how requests end
-class AbortsInSilence(ReferenceScheduler):
+class AbortsWithoutOutput(ReferenceScheduler):
     caught_by = "test_every_request_ends_exactly_once"
 
     def finish_requests(self, handles, reason):
@@ -198,7 +198,7 @@ class ForgetsWhatWasDelivered(ReferenceScheduler):
         super().add_request(request)
 
 
-class TellsTheWrongClient(ReferenceScheduler):
+class SendsToTheWrongClient(ReferenceScheduler):
     caught_by = "test_outputs_go_to_the_client_that_asked"
 
     def update_from_output(self, output, result):
@@ -222,7 +222,7 @@ class ForgetsTheGone(ReferenceScheduler):
         return bool(self.requests)
 
 
-class NeverSaysGone(ReferenceScheduler):
+class NeverSendsGone(ReferenceScheduler):
     caught_by = "test_gone_rows_are_sent_before_the_end"
 
     def schedule(self):
@@ -243,21 +243,21 @@ class CountsWrong(ReferenceScheduler):
 
 # ------------------------------------------------------------------------------------------------------------- fairness
 class PrefersTheUrgent(ReferenceScheduler):
-    caught_by = "test_nobody_starves"
+    caught_by = "test_no_request_starves"
 
     def order(self, request):
         return request.priority
 
 
 class PrefersTheShort(ReferenceScheduler):
-    caught_by = "test_nobody_starves"
+    caught_by = "test_no_request_starves"
 
     def order(self, request):
         return request.num_tokens
 
 
 class BreaksItsOwnOrder(ReferenceScheduler):
-    caught_by = "test_nobody_starves"
+    caught_by = "test_no_request_starves"
     starvation_free = False
 
     def order(self, request):
@@ -387,7 +387,7 @@ def test_corpus_covers_the_contract():
     assert (
         tests - caught.keys()
         == {
-            "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_scheduler_suite
+            "test_it_is_a_scheduler_that_the_kernel_accepts",  # in test_tools
             "test_min_tokens_hold_stop_ids_back",  # the worker holds them back; a scheduler can only end too late
         }
     )

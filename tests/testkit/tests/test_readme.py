@@ -50,7 +50,7 @@ def test_scheduler_passes_with_a_test_of_its_own(afternoon):
 def test_claim_to_be_free_of_starvation_is_found_out(afternoon):
     done = afternoon(test_block=1, without="    starvation_free = False")
     assert done.returncode == 1
-    assert "FAILED test_my_scheduler.py::TestShortFirst::test_nobody_starves" in done.stdout
+    assert "FAILED test_my_scheduler.py::TestShortFirst::test_no_request_starves" in done.stdout
     assert re.search(r"waited while \d+ later ones came and ended", done.stdout)
 
 

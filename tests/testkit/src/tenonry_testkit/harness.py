@@ -267,7 +267,7 @@ class SchedulerHarness:
         return self.worker
 
     def reset_prefix_cache(self, *, reset_running_requests: bool = False) -> bool:
-        """Forget cached blocks, with running requests preempted first if so asked."""
+        """Forget cached blocks; `reset_running_requests` preempts the running requests first."""
         with self.guard():
             done = self.scheduler.reset_prefix_cache(reset_running_requests)
         self.state_checker.check_counts()

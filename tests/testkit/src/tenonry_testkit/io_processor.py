@@ -169,7 +169,7 @@ class IOProcessorContract:
         ids=repr,
     )
     def test_what_is_no_prompt_is_refused(self, prompt: object) -> None:
-        """The user is told, with RequestError; nothing else may come out."""
+        """It raises RequestError, and no other error."""
         with pytest.raises(RequestError):
             self.processor.process_prompt(prompt, PLAIN)
 
@@ -202,7 +202,7 @@ class IOProcessorContract:
             self._search(self._cut(), check)
 
     def test_streams_do_not_share_state(self) -> None:
-        """Two completions whose tokens arrive in turns: each detokenizer knows its own text only."""
+        """Two completions whose tokens arrive in turns: each detokenizer has the state of its own text only."""
         for text in self.texts:
             ids = self.processor.encode(text, add_special_tokens=False)
             detokenizers = [self.processor.make_detokenizer([], PLAIN) for _ in range(2)]

@@ -92,7 +92,7 @@ class Ledger:
         self._live.pop(entry.handle, None)
 
     def end_from_outside(self, handle: int, reason: FinishReason) -> None:
-        """The scheduler says that it ended this request because it was told to."""
+        """The scheduler reports that it ended this request on a call of `finish_requests`."""
         entry = self._find(handle)
         expect(entry.is_live, ONE_OUTCOME, f"{entry} was ended again, from outside")
         self.end(entry, FinishedOutput(handle, reason))
@@ -164,7 +164,7 @@ class Ledger:
             )
 
     def _take_logprobs(self, outputs: EngineCoreOutputs) -> None:
-        """Every token of who asked, and no other, has its row of log-probabilities; `row` indexes the handles."""
+        """Tokens of a request with log-probabilities, and no others, have a row of them; `row` indexes the handles."""
         handles = outputs.handles.tolist()
         token_ids = outputs.token_ids.tolist()
         found = outputs.logprobs

@@ -171,7 +171,7 @@ class Running:
 
     # ------------------------------------------------------------------ ending
     def send_signal(self, number: int = signal.SIGTERM) -> None:
-        """Send a signal to the process alone."""
+        """Send a signal to the process, not to its children."""
         self.process.send_signal(number)
 
     def stop(self, number: int = signal.SIGTERM, timeout: float = 25.0) -> int:
@@ -208,7 +208,7 @@ class Running:
 
 
 class Server(Running):
-    """A server that says where it listens. `url` is without a slash at the end, once `wait_ready` has returned."""
+    """A server that prints its address. `url` is without a slash at the end, once `wait_ready` has returned."""
 
     url = ""
 

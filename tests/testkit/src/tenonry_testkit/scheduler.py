@@ -238,7 +238,7 @@ class SchedulerContract:
         self._storm(ROOMY, storms(asked, aborts=True), 8)
 
     def test_gone_rows_are_sent_before_the_end(self) -> None:
-        """has_requests() stays true until the workers know of every row that left; then it turns false."""
+        """has_requests() stays true until every row that left was sent to the workers; then it turns false."""
         for depth in (1, 2, 3):
             scenarios_endings.gone_is_sent(self.harness(dataclasses.replace(ROOMY, depth=depth)))
 
@@ -251,7 +251,7 @@ class SchedulerContract:
         )
 
     # ------------------------------------------------------------------ fairness
-    def test_nobody_starves(self) -> None:
+    def test_no_request_starves(self) -> None:
         """A stream of requests, shorter and more urgent, does not keep one from its turn.
 
         A scheduler whose `starvation_free` is False is held to its own order, and to finish when the stream ends.
@@ -278,7 +278,7 @@ class SchedulerContract:
         self._storm(HarnessSpec(num_blocks=24, enable_prefix_caching=False), storms(families), 4)
 
     def test_cached_blocks_are_private(self) -> None:
-        """Another salt or adapter finds nothing, nor who wants prompt log-probabilities, nor who follows a reset."""
+        """A request with another salt or adapter, with prompt log-probabilities, or after a reset finds nothing."""
         scenarios_blocks.the_cache_is_private(self.harness)
 
     def test_preemption_changes_no_token(self) -> None:

@@ -1,4 +1,4 @@
-"""What a worker answers when it is asked one thing at a time: the oracle for workers without simple arithmetic.
+"""The results of a worker that runs one request at a time: the oracle for workers without simple arithmetic.
 
 Each request runs alone: its whole prompt in one step, one token per step, blocks in order, every token sent. Test
 process.

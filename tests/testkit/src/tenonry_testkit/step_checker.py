@@ -38,7 +38,7 @@ class Stay:
 
 
 class StepChecker:
-    """`rows`: who is in which row, as the workers know it. `waited`: for each waiting request, who overtook it."""
+    """`rows`: the request of each row, as sent to workers. `waited`: for each waiting request, its overtakers."""
 
     def __init__(self, spec: HarnessSpec, kv_cache: KVCacheConfig, ledger: Ledger) -> None:
         self._spec = spec

@@ -1,4 +1,4 @@
-"""What a KV connector was asked and what it answered, compared with what it then does. Test process.
+"""Calls of a KV connector and its answers, compared with what it then does. Test process.
 
 The log stands between the harness and both halves of a connector. Calls go through unchanged. What breaks the contract
 is kept until `checked` ends, because the scheduler and the worker wrap what is raised inside a connector's call.

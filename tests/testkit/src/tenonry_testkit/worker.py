@@ -8,7 +8,7 @@
         def model(self):
             return ModelInfo(...)          # small: the suite runs some thousand steps
 
-Greedy tokens are compared with those of the same model asked one request at a time, so the model should be in a data
+Greedy tokens are compared with those of the same model run one request at a time, so the model should be in a data
 type, and have weights, in which no two logits are close to equal.
 """
 
@@ -136,7 +136,7 @@ class WorkerContract:
         spec: HarnessSpec | None = None,
         scheduler: type[Scheduler] = ReferenceScheduler,
     ) -> SchedulerHarness:
-        """An engine around a fresh worker; what comes out is compared with the answers of a second one, asked alone."""
+        """An engine around a fresh worker; a second one, which runs each request alone, gives the expected tokens."""
         worker = self.started()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
@@ -160,7 +160,7 @@ class WorkerContract:
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Shut down the worker that is asked alone."""
+        """Shut down the worker that runs requests alone."""
         if "_ready" in cls.__dict__:
             cls._ready[0].shutdown()
             del cls._ready
@@ -338,7 +338,7 @@ class WorkerContract:
 
     # ------------------------------------------------------------------ results and calls
     def test_results_have_the_shapes_that_the_interface_names(self) -> None:
-        """One token per sampling row, ids in the vocabulary, logprobs for who asked, all i32 and in step order."""
+        """One token per sampling row, ids in the vocabulary, logprobs where requested, all i32 and in step order."""
         harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
         harness.add(list(self.prompt_ids), 4, logprobs=2)
         harness.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)

@@ -1,6 +1,6 @@
 """An executor that runs one worker in the same process. Engine process; no threads.
 
-With `late` its futures resolve as late as the interface allows: nothing is computed until `result` is called.
+With `late` its futures resolve as late as the interface allows: at a call of `result`, or at the third of `done`.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ from tenonry.step import ModelRunnerOutput, SchedulerOutput
 
 
 class InstantOptions(PluginOptions):
-    """`depth`: steps that may be in flight. `late`: compute only when a result, or thrice `done()`, is asked for."""
+    """`depth`: steps that may be in flight. `late`: compute at a call of `result()`, or at the third of `done()`."""
 
     depth: int = 1
     late: bool = False
 
 
 class LateFuture:
-    """Resolves with all earlier ones, in step order, when `result` is called."""
+    """Resolves with all earlier ones, in step order, when `result` is called, or `done` for the third time."""
 
     __slots__ = ("_asked", "_error", "_output", "_run", "_value")
 

@@ -1,4 +1,4 @@
-"""The KV cache of the fake worker: remembers what each slot holds and who put it there. Worker process."""
+"""The KV cache of the fake worker: records what each slot holds and which request wrote it. Worker process."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def token_logprobs(
     new_rows: Sequence[NewRow | None],
     vocab_size: int,
 ) -> TokenLogprobs | None:
-    """For the rows that asked; K is the most that any of them asked for."""
+    """Log-probabilities of the rows that request them; K is the largest number requested."""
     asked = {}
     for i, row in enumerate(rows.tolist()):
         new = new_rows[row]

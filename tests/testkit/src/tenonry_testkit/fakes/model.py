@@ -37,7 +37,7 @@ class FakeModelHooks:
 
     @hookimpl
     def tenonry_resolve_model(self, config: EngineConfig) -> ModelInfo | None:
-        """Know one model."""
+        """Resolve one of the fake models."""
         return fake_model(**self.facts) if config.model == FAKE_MODEL else None
 
 

@@ -1,4 +1,4 @@
-"""The smallest honest scheduler, for tests that need one but are about something else. Engine process."""
+"""The smallest correct scheduler, for tests of other parts that need one. Engine process."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ class TokenModel:
         adapter: Adapter | None = None,
         delivered: Sequence[int] = (),
     ) -> Completion:
-        """All that the request produces, alone and undisturbed, after the `delivered` output tokens."""
+        """All tokens that the request produces after the `delivered` ones, independent of other requests."""
         context = _Context(self, text_salt(adapter))
         tokens = [*prompt, *delivered]
         context.read(tokens)

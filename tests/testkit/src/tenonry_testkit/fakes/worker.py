@@ -259,7 +259,7 @@ class FakeWorker(Worker):
         self.contaminated.add(handle)
 
     def failure_was_reported(self, handle: int) -> None:
-        """The scheduler knows by now that this request failed: its blocks must not be given to others any more."""
+        """The scheduler was informed that this request failed: other requests must not get its blocks any more."""
         self._known_failures.setdefault(handle, self.steps)
 
     def _sample(
@@ -349,7 +349,7 @@ class FakeWorker(Worker):
 
     # ------------------------------------------------------------------ calls
     def profile(self, is_start: bool = True) -> bool:
-        """Nothing to measure; remembers that it was asked."""
+        """Measures nothing; records the call."""
         self.profiling = is_start
         return is_start
 

@@ -78,7 +78,7 @@ def request(
 
 
 class Inbox:
-    """What clients were told."""
+    """The outputs that clients received."""
 
     def __init__(self) -> None:
         self.tokens: dict[int, list[int]] = {}
@@ -112,7 +112,7 @@ class Inbox:
 
 
 def expected(core: EngineCore, source: EngineCoreRequest) -> list[int]:
-    """The tokens that the fake model gives to this request, alone."""
+    """The tokens that the fake model gives for this request."""
     made: TokenModel = core.executor.worker.model  # type: ignore[attr-defined]
     return made.complete(
         source.prompt_token_ids.tolist(), source.sampling_params, max_model_len=core.limits.max_model_len,

@@ -71,7 +71,7 @@ def polite(payload: Mapping[str, str]) -> int:
 
 
 def report(payload: Mapping[str, str]) -> int:
-    """Tell what a child sees of the world."""
+    """Write down what a child finds: its payload, environment, signals, descriptors."""
     facts = {
         "payload": dict(payload),
         "title": " ".join(psutil.Process().cmdline()),
