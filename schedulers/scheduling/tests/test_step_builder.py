@@ -225,6 +225,23 @@ class TestRunningRows:
         driver.step(lambda step: [step.run(request, 1) for request in list(step.waiting)])
         assert driver.step(lambda step: step.run_ready(3)).num_tokens.tolist() == [3, 3]
 
+    @pytest.mark.parametrize("num_tokens", [0, -1])
+    def test_fewer_than_one_token_cannot_run(self, make_driver, num_tokens):
+        driver = make_driver()
+        running = driver.ask(4)
+        driver.turn()
+        waiting = driver.ask(4)
+        answers = []
+
+        def choose(step):
+            answers.append(step.run(running, num_tokens))
+            answers.append(step.run(waiting, num_tokens))
+            answers.append(step.tokens_left)
+
+        assert driver.step(choose).is_empty
+        assert answers == [False, False, 16]
+        assert waiting in driver.waiting
+
     @pytest.mark.parametrize("num_tokens", [None, 1])
     def test_a_row_at_its_limit_cannot_run(self, make_driver, num_tokens):
         driver = make_driver(depth=3)

@@ -118,7 +118,7 @@ class StepBuilder:
         num_computed = int(rows.num_computed[row])
         uncomputed = num_tokens_so_far - num_computed
         count = self._fit(row, uncomputed, num_tokens)
-        if count == 0:
+        if count <= 0:
             return False
         return self._run(
             np.array([row]),
@@ -273,7 +273,7 @@ class StepBuilder:
         start = match.num_computed
         rows.num_computed[row] = start
         count = self._fit(row, request.num_tokens - start, num_tokens)
-        if count == 0 or not self._has_blocks(row, request.num_tokens):
+        if count <= 0 or not self._has_blocks(row, request.num_tokens):
             lifecycle.undo_start(request, row)
             self.full = True
             return False
