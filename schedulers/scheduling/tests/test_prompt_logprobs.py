@@ -76,6 +76,41 @@ def test_a_request_that_was_preempted_computes_its_prompt_in_shares_again(driver
     assert sizes == [[MOST], [51]]
 
 
+def start_all(step):
+    for request in list(step.waiting):
+        step.run(request)
+
+
+def run_all_rows(step):
+    """Runs the rows in one call, with all the tokens that are not computed yet."""
+    ready = step.ready
+    if len(ready):
+        step.run_rows(ready, step.num_uncomputed(ready))
+    start_all(step)
+
+
+def run_each_request(step):
+    """Runs one request after another, with more tokens than a share has."""
+    for request in step.running:
+        step.run(request, LENGTH)
+    start_all(step)
+
+
+@pytest.mark.parametrize("choose", [run_all_rows, run_each_request])
+def test_a_scheduler_that_asks_for_more_than_the_share_goes_on(driver, choose):
+    neighbour = driver.ask(10, 200)
+    driver.answer(driver.step(choose))
+    asking = [driver.ask(1000, 1, prompt_logprobs=1) for _ in range(3)]
+    steps = 0
+    while not all(request.is_finished for request in asking) and steps < 100:
+        output = driver.step(choose)
+        assert neighbour.row in output.row.tolist()
+        assert prompt_logprob_tokens(driver, output) <= MOST
+        driver.answer(output)
+        steps += 1
+    assert steps == -(-3 * 1000 // MOST)
+
+
 def test_every_way_to_run_rows_holds_the_bound(driver):
     first, second = (driver.ask(600, 1, prompt_logprobs=0) for _ in range(2))
     answers = []
@@ -85,16 +120,21 @@ def test_every_way_to_run_rows_holds_the_bound(driver):
 
     def run_rows(step):
         rows = np.array([first.row, second.row])
-        answers.append(step.run_rows(rows, np.array([MOST, 1])))
-        answers.append(step.run_rows(rows, np.array([MOST - 1, 1])))
+        answers.append(step.run_rows(rows, np.array([MOST - 1, 2])))
+
+    def run_rows_past_the_share(step):
+        answers.append(step.run_rows(np.array([first.row]), np.array([MOST])))
+        answers.append(step.prompt_logprob_tokens_left)
+        answers.append(step.run_rows(np.array([second.row]), np.array([1])))
 
     def run_each(step):
         answers.extend([step.run(first), step.run(second), step.full])
 
     driver.step(start)
     assert driver.step(run_rows).num_tokens.tolist() == [MOST - 1, 1]
-    assert driver.step(run_each).num_tokens.tolist() == [MOST]
-    assert answers == [True, True, False, True, True, False, False]
+    assert driver.step(run_rows_past_the_share).num_tokens.tolist() == [MOST]
+    assert driver.step(run_each).num_tokens.tolist() == [88, MOST - 88]
+    assert answers == [True, True, True, True, 0, False, True, True, False]
 
 
 def test_without_chunked_prefill_one_such_prompt_runs_whole(make_driver):

@@ -1,7 +1,7 @@
 """Builds one step: the object that a scheduler's `choose` talks to. Engine process.
 
-`run` is for one request, `run_rows` for arrays of rows; both advance the columns at once, optimistically, and either
-schedule all that was asked or change nothing.
+`run` is for one request, `run_rows` for arrays of rows; both advance the columns at once, optimistically, or change
+nothing. Rows that compute a prompt whose log-probabilities are wanted get what their share of the step leaves.
 """
 
 from __future__ import annotations
@@ -58,6 +58,11 @@ class StepBuilder:
         return self._budget.tokens_left
 
     @property
+    def prompt_logprob_tokens_left(self) -> int:
+        """Tokens that prompts with log-probabilities may still compute in this step; 0 or less: none."""
+        return self._budget.prompt_logprob_tokens_left
+
+    @property
     def free_blocks(self) -> int:
         """KV blocks that can be handed out now."""
         return self._blocks.num_free
@@ -104,9 +109,11 @@ class StepBuilder:
     def run(self, request: Request, num_tokens: int | None = None) -> bool:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
-        A waiting one gets blocks for all its tokens at once. False, and nothing changed, if budget, rows or blocks do
-        not suffice (`full` is set), and also if it runs in this step already, is at its length limit, waits for the
-        token it sampled last or for its K/V, or wants prompt log-probabilities of which this step holds enough.
+        A waiting one gets blocks for all its tokens at once. Fewer than `num_tokens` run where a prompt may be split:
+        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`).
+        False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also if it runs in
+        this step already, is at its length limit, waits for the token it sampled last or for its K/V, or nothing is
+        left of that share: requests after it may still run.
         """
         row = request.row
         if row < 0:
@@ -127,19 +134,22 @@ class StepBuilder:
         )
 
     def run_rows(self, rows: Index, num_tokens: I32) -> bool:
-        """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none."""
+        """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none.
+
+        But rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step
+        ends (`prompt_logprob_tokens_left`), earlier rows first. False, and nothing changed, if budget or blocks do not
+        suffice for what is left, or nothing is.
+        """
+        rows = np.asarray(rows, np.intp)
+        num_tokens = np.asarray(num_tokens, np.int32)
+        if self._rows.prompt_logprob_rows:
+            rows, num_tokens = self._cut_prompt_logprobs(rows, num_tokens)
+            if len(rows) == 0:
+                return False
         total = int(num_tokens.sum())
         if total > self._budget.tokens_left:
             return False
-        if self._rows.prompt_logprob_rows:
-            _, allowed = self._cut_prompt_logprobs(rows, num_tokens)
-            if int(allowed.sum()) < total:
-                return False
-        return self._run(
-            np.asarray(rows, np.intp),
-            np.asarray(num_tokens, np.int32),
-            total,
-        )
+        return self._run(rows, num_tokens, total)
 
     def run_ready(self, max_tokens: int | None = None) -> bool:
         """Schedule every ready row: all of its uncomputed tokens, or what the budget allows, decodes first.
