@@ -17,12 +17,21 @@ from tenonry_testkit.fakes import ReferenceScheduler
 
 CONFIG = EngineConfig(model="m")
 
-HEADER = """from pydantic import BaseModel
+HEADER = """import functools
+from abc import abstractmethod
+from pydantic import BaseModel
 from tenonry.errors import ConfigError
 from tenonry.interfaces.stat_logger import StatLogger
 
+def supplies_time(function):
+    @functools.wraps(function)
+    def wrapper(self, *args):
+        return function(self, 0.0, *args)
+    return wrapper
+
 class Mine(StatLogger):
 """
+LINES = HEADER.count("\n")
 
 
 def resolve(folder: Path, body: str, config: EngineConfig = CONFIG, **options: object) -> str:
@@ -43,30 +52,30 @@ class TestWhatFails:
         [
             (
                 RECORD + "Options = {'level': 1}",
-                5,
+                0,
                 "has Options that are no pydantic model: {'level': 1}, in the class",
             ),
-            (RECORD + "class Options: level = 1", 5, "write: class Options(PluginOptions)"),
+            (RECORD + "class Options: level = 1", 0, "write: class Options(PluginOptions)"),
             (
                 RECORD + "def __init__(self): ...",
-                7,
+                2,
                 "cannot be called as Plugin declares it; write: def __init__(self, context: ContextT)",
             ),
-            (RECORD + "def __init__(self, context, path): ...", 7, "cannot be called as Plugin"),
-            (RECORD + "def __init__(self, *, context): ...", 7, "cannot be called as Plugin"),
+            (RECORD + "def __init__(self, context, path): ...", 2, "cannot be called as Plugin"),
+            (RECORD + "def __init__(self, *, context): ...", 2, "cannot be called as Plugin"),
             (
                 "def record(self): ...",
-                6,
+                1,
                 "cannot be called as StatLogger declares it; write: def record(self, record: StatRecord)",
             ),
-            ("def record(self, record, extra): ...", 6, "cannot be called as StatLogger"),
+            ("def record(self, record, extra): ...", 1, "cannot be called as StatLogger"),
             (
                 RECORD + "def shutdwon(self): ...",
-                5,
+                0,
                 "has a member 'shutdwon', .* that is never called; did you mean 'shutdown'?",
             ),
-            (RECORD + "intervall_s = 2.0", 5, "'intervall_s', .* did you mean 'interval_s'?"),
-            (RECORD + "class Option(BaseModel): ...", 5, "'Option', .* did you mean 'Options'?"),
+            (RECORD + "intervall_s = 2.0", 0, "'intervall_s', .* did you mean 'interval_s'?"),
+            (RECORD + "class Option(BaseModel): ...", 0, "'Option', .* did you mean 'Options'?"),
         ],
     )
     def test_it_is_named_with_its_file_and_line(self, tmp_path, body, line, text):
@@ -74,7 +83,7 @@ class TestWhatFails:
             resolve(tmp_path, body)
         message = str(caught.value)
         assert f"stat logger '{tmp_path}/mine.py:Mine'" in message
-        assert f"{tmp_path}/mine.py:{line}" in message
+        assert f"{tmp_path}/mine.py:{LINES + line}" in message
         pattern = re.escape(text).replace(r"\.\*", ".*")
         assert re.search(pattern, message), message
 
@@ -89,6 +98,8 @@ class TestWhatFails:
             RECORD + "def close_all(self): ...",
             RECORD + "SHUTDOWNS = 3",
             RECORD + "def shutdown(self): ...\ndef shutdowns(self): ...",
+            RECORD + "def log(self): self.records(1)\ndef records(self, level): ...",
+            "@supplies_time\ndef record(self, now, record): ...",
         ],
     )
     def test_what_can_be_called_passes(self, tmp_path, body):
@@ -98,16 +109,57 @@ class TestWhatFails:
         """As `choose` of the first-party base class of schedulers does."""
         path = tmp_path / "mine.py"
         source = HEADER.replace("Mine", "Base") + "    def record(self, record): ...\n"
-        source += "    def choose(self, step): ...\nclass Mine(Base):\n    def choose(self): ...\n"
+        source += "    @abstractmethod\n    def choose(self, step): ...\n"
+        source += "class Mine(Base):\n    def choose(self): ...\n"
         path.write_text(source, "utf-8")
         with pytest.raises(
             PluginIncompatible,
-            match=r"choose\(self\) at .*mine\.py:9, which cannot be called as Base declares it; write: def "
+            match=rf"choose\(self\) at .*mine\.py:{LINES + 5}, which cannot be called as Base declares it; write: def "
             r"choose\(self, step\)",
         ):
             PluginManager(discover=False).resolve(
                 "stat_logger", PluginChoice(name=f"{path}:Mine"), CONFIG
             )
+
+    @pytest.mark.parametrize(
+        "source",
+        [
+            """import threading
+class Mine(StatLogger, threading.Thread):
+    def __init__(self, context): ...
+    def record(self, record): ...
+""",
+            """from typing import Protocol
+class Other(Protocol):
+    x: int
+class Mine(StatLogger, Other):
+    def record(self, record): ...
+""",
+            """class Base(StatLogger):
+    def record(self, record): ...
+    def helper(self): ...
+class Mine(Base):
+    def helper(self, more): ...
+""",
+        ],
+        ids=["mixin", "protocol", "helper of its own base"],
+    )
+    def test_classes_that_the_kernel_does_not_call_ask_for_nothing(self, tmp_path, source):
+        path = tmp_path / "mine.py"
+        path.write_text(HEADER.partition("class Mine")[0] + source, "utf-8")
+        choice = PluginChoice(name=f"{path}:Mine")
+        assert PluginManager(discover=False).resolve("stat_logger", choice, CONFIG)
+
+    def test_a_parameter_that_came_later_may_be_missing(self, tmp_path):
+        """An executor without keyword arguments for its ranks works, as long as none are given."""
+        path = tmp_path / "mine.py"
+        path.write_text(
+            "from tenonry_testkit.fakes import InstantExecutor\nclass Mine(InstantExecutor):\n"
+            "    def call(self, method, args=(), timeout=None): ...\n",
+            "utf-8",
+        )
+        choice = PluginChoice(name=f"{path}:Mine")
+        assert PluginManager(discover=False).resolve("executor", choice, CONFIG)
 
 
 class TestTheCheckOfAPlugin:

@@ -19,6 +19,8 @@ from tenonry.interfaces.plugin import NoOptions
 from tenonry.point import Point
 
 NEAR = 0.85
+# Parameters that came after the first release: callers look whether a class takes them.
+LATER = {"kwargs"}
 POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
 
@@ -37,7 +39,9 @@ def check_plugin(found: Any, record: PluginRecord, point: Point) -> None:
     problem = _wrong_options(found)
     if base is not None and not problem:
         problem = (
-            _wrong_class(found, base, point) or _misspelt(found, base) or _wrong_signature(found)
+            _wrong_class(found, base, point)
+            or _misspelt(found, base)
+            or _wrong_signature(found, base)
         )
     if problem:
         raise PluginIncompatible(f"{record.label()} {problem}")
@@ -90,13 +94,16 @@ def _wrong_options(found: Any) -> str:
 
 
 def _misspelt(found: type, base: type) -> str:
-    """A public member that differs by a letter or two from one that could be overridden: it would never be called."""
+    """A public member that its class never uses, a letter or two from one that could be overridden."""
+    used: set[str] = set()
     for place, owner in enumerate(found.__mro__):
         if owner is base:
             break
         inherited = set[str]().union(*map(vars, found.__mro__[place + 1 :]))
         own = vars(owner).keys()
-        for name in own - inherited:
+        codes = [getattr(member, "__code__", None) for member in vars(owner).values()]
+        used.update(*(code.co_names for code in codes if code))
+        for name in own - inherited - used:
             near = difflib.get_close_matches(name, inherited - own, n=1, cutoff=NEAR)
             if near and not name.startswith("_"):
                 return (
@@ -106,33 +113,37 @@ def _misspelt(found: type, base: type) -> str:
     return ""
 
 
-def _wrong_signature(found: type) -> str:
-    """A method that cannot take what the class that declares it says that it is given."""
-    declared: dict[str, tuple[type, Any]] = {}
-    for owner in found.__mro__[:-1]:  # without object
-        declared |= {name: (owner, member) for name, member in vars(owner).items()}
-    for name, (owner, member) in declared.items():
-        mine = inspect.getattr_static(found, name)
-        if name.startswith("_") and name != "__init__":
-            continue
-        if inspect.isfunction(member) and inspect.isfunction(mine) and not _takes(mine, member):
-            wanted = str(inspect.signature(member)).replace("'", "")
-            return (
-                f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
-                f"{owner.__name__} declares it; write: def {name}{wanted}"
-            )
+def _wrong_signature(found: type, base: type) -> str:
+    """A method that cannot take what the interface, or an abstract method above it, says that it is given."""
+    for owner in reversed(found.__mro__[:-1]):  # without object
+        for name, member in vars(owner).items():
+            called = not name.startswith("_") or name == "__init__"
+            is_interface = owner in base.__mro__ and called
+            if not (is_interface or getattr(member, "__isabstractmethod__", False)):
+                continue
+            mine = inspect.getattr_static(found, name)
+            if not (inspect.isfunction(member) and inspect.isfunction(mine)):
+                continue
+            if not _takes(mine, member):
+                wanted = str(inspect.signature(member)).replace("'", "")
+                return (
+                    f"has {name}{inspect.signature(mine)} at {_where(mine)}, which cannot be called as "
+                    f"{owner.__name__} declares it; write: def {name}{wanted}"
+                )
     return ""
 
 
 def _takes(function: Any, declared: Any) -> bool:
-    """Whether it can be called with all that is declared, and with the least."""
-    every = inspect.signature(declared).parameters.values()
+    """Whether it can be called with all that is declared, later parameters excepted, and with the least."""
+    parameters = inspect.signature(declared).parameters.values()
+    every = [one for one in parameters if one.name not in LATER]
     required = [one for one in every if one.default is one.empty]
+    own = inspect.signature(function, follow_wrapped=False)
     for given in (every, required):
         positional = [one for one in given if one.kind in POSITIONAL]
         keywords = {one.name: one for one in given if one.kind is one.KEYWORD_ONLY}
         try:
-            inspect.signature(function).bind(*positional, **keywords)
+            own.bind(*positional, **keywords)
         except TypeError:
             return False
     return True
