@@ -87,6 +87,15 @@ class TestTurns:
         turns = asyncio.run(self.flood(admission, MAX_REQUESTS_PER_TURN))
         assert turns[0] == MAX_REQUESTS_PER_TURN
 
+    def test_requests_that_come_one_after_another_wait_for_no_turn(self):
+        admission, _, _ = make_admission()
+
+        async def main() -> list[list[int]]:
+            return [await self.flood(admission, 1) for _ in range(5 * MAX_REQUESTS_PER_TURN)]
+
+        waited = [number for number, turns in enumerate(asyncio.run(main())) if turns != [1]]
+        assert waited == []
+
     def test_one_that_is_cancelled_holds_up_no_other(self):
         admission, _, _ = make_admission()
 

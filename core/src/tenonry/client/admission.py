@@ -121,12 +121,12 @@ class Admission:
 
     async def turn(self) -> None:
         """Wait, in order of arrival, until this turn of the event loop has time for the work on one more request."""
-        if self._left_in_turn and not self._waiting:
+        loop = asyncio.get_running_loop()
+        if self._left_in_turn == MAX_REQUESTS_PER_TURN:
+            loop.call_soon(self._next_turn)
+        if self._left_in_turn:  # then none waits
             self._left_in_turn -= 1
             return
-        loop = asyncio.get_running_loop()
-        if not self._waiting:
-            loop.call_soon(self._next_turn)
         place = loop.create_future()
         self._waiting.append(place)
         await place
@@ -138,5 +138,5 @@ class Admission:
             if not place.done():  # it was cancelled
                 place.set_result(None)
                 self._left_in_turn -= 1
-        if self._waiting:
+        if self._left_in_turn < MAX_REQUESTS_PER_TURN:
             asyncio.get_running_loop().call_soon(self._next_turn)
