@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 import threading
+from collections.abc import Coroutine
 from typing import Any
 
 import psutil
@@ -36,6 +37,28 @@ async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:
 
 def expected(count: int) -> list[list[int]]:
     return [tokens([i + 1, 5], params(max_tokens=20)) for i in range(count)]
+
+
+class TestCallsWhileAnEngineLeaves:
+    """A call is sent to each engine one turn of the loop after it was made; an engine may have left by then."""
+
+    @staticmethod
+    async def lose_one_during(served: Served, call: Coroutine[Any, Any, Any]) -> Any:
+        task = asyncio.create_task(call)
+        loop = asyncio.get_running_loop()
+        loop.call_soon(served.engine._client.remove_engine, 1, "it was scaled away")
+        return await task
+
+    def test_a_call_fails_with_the_engine_that_is_gone(self, serve):
+        served = serve(data_parallel_size=2)
+        with pytest.raises(EngineDeadError, match="engine 1 is gone"):
+            served.run(self.lose_one_during(served, served.engine.reset_prefix_cache()))
+        assert served.run(served.engine.reset_prefix_cache()) is True
+
+    def test_the_front_end_stays_healthy(self, serve):
+        served = serve(data_parallel_size=2)
+        served.run(self.lose_one_during(served, served.engine.check_health()))
+        assert sorted(served.engine._client.engines) == [0]
 
 
 class TestScale:

@@ -178,8 +178,7 @@ class CoreClient:
                     f"request {request.request_id} cannot be sent: {error}"
                 ) from error
             link.requests.add(request.handle)
-            handle = request.handle.to_bytes(8, "little")
-            self._send(link, RequestType.ADD, handle, *frames)
+            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
@@ -194,9 +193,8 @@ class CoreClient:
                 f"the engine of data_parallel_rank={rank} died: {self.engines[rank].dead}"
             )
         if rank is not None and rank not in able:
-            ranks = ", ".join(map(str, able))
             raise RequestError(
-                f"data_parallel_rank={rank}: there is no such engine; the ranks here are {ranks}",
+                f"data_parallel_rank={rank}: there is no such engine; the ranks here are {', '.join(map(str, able))}",
                 "data_parallel_rank",
             )
         if not able:
@@ -221,13 +219,14 @@ class CoreClient:
         Raises EngineGenerateError (the engine's own message) or EngineDeadError.
         """
         self.check_alive()
-        indexes = sorted(self.engines)
-        calls = [self.call_engine(index, method, *args, **kwargs) for index in indexes]
-        return list(await asyncio.gather(*calls))
+        calls = [self.call_engine(index, method, *args, **kwargs) for index in sorted(self.engines)]
+        return await asyncio.gather(*calls)
 
     async def call_engine(self, index: int, method: str, *args: Any, **kwargs: Any) -> Any:
-        """The same on one engine, which is among `engines`."""
-        link = self.engines[index]
+        """The same on one engine. Raises EngineDeadError, too, if it left before this runs."""
+        link = self.engines.get(index)
+        if link is None:
+            raise EngineDeadError(f"engine {index} is gone")
         call_id = next(self._call_ids)
         future = asyncio.get_running_loop().create_future()
         self._calls[index, call_id] = future
