@@ -33,12 +33,14 @@ class CoordinatorLink:
     def connect(self, coordinator: EngineZmqAddresses) -> None:
         """Idempotent; engines that join later report to the same coordinator."""
         if self._table is None:
-            loads = coordinator.frontend_stats_publish_address or ""
-            reports = coordinator.coordinator_output or ""
             connected = functools.partial(make_socket, self._context, bind=False, curve=self._curve)
-            self._table = connected(zmq.SUB, loads, keep="latest")
+            self._table = connected(
+                zmq.SUB, coordinator.frontend_stats_publish_address or "", keep="latest"
+            )
             self._table.subscribe(b"")
-            self._reports = connected(zmq.PUSH, reports, keep="connected")
+            self._reports = connected(
+                zmq.PUSH, coordinator.coordinator_output or "", keep="connected"
+            )
 
     def refresh(self) -> None:
         """Read what was published since the last call; called per request, so that no timer is needed."""

@@ -92,15 +92,16 @@ class OwnedEngines(Engines):
             self.stats = StatManager(config, self.plan, stat_loggers)
             parts.callback(self.stats.shutdown)
             self.fleet = EngineFleet(
-                config, self.model, self.plan, self._lost, coordinated=coordinated
+                config,
+                self.model,
+                self.plan,
+                lambda index, reason: self.on_death(index, reason),  # noqa: PLW0108 - it is set later
+                coordinated=coordinated,
             )
             self.client = CoreClient(
                 EngineChooser(config, self.plan), self.fleet.lost, self.fleet.curve
             )
             parts.pop_all()
-
-    def _lost(self, index: int, reason: str) -> None:
-        self.on_death(index, reason)
 
     def start(self) -> None:
         rank = self._config.data_parallel_rank
@@ -175,8 +176,10 @@ class OwnedEngines(Engines):
                 len(engines[index].requests) for index in indexes if index in engines
             ):
                 if time.monotonic() > deadline:
-                    left = f"{open_requests} requests still run on engines {indexes}"
-                    raise TimeoutError(f"{left} after {drain_timeout:g} s; nothing changed")
+                    raise TimeoutError(
+                        f"{open_requests} requests still run on engines {indexes} after {drain_timeout:g} s; "
+                        "nothing changed"
+                    )
                 await asyncio.sleep(DRAIN_POLL_S)
             if not any(link.index not in indexes and not link.dead for link in engines.values()):
                 raise LaunchError(
@@ -223,13 +226,7 @@ class OwnedEngines(Engines):
         ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))
-        self.info = engine_info(
-            self._config,
-            self.model,
-            self.plan,
-            facts,
-            self._context,
-        )
+        self.info = engine_info(self._config, self.model, self.plan, facts, self._context)
         self.stats.initialized(self.info)
 
     def shutdown(self, timeout: float = 5.0) -> None:
