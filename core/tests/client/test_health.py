@@ -40,6 +40,34 @@ def test_an_engine_that_does_not_answer_is_named(serve, monkeypatch):
     os.kill(pid, signal.SIGCONT)
 
 
+def test_an_engine_that_another_call_keeps_busy_is_healthy(serve, monkeypatch):
+    """Some calls, such as `wake_up`, last longer than the deadline; a call of one engine excuses no other."""
+    served = serve(data_parallel_size=2)
+    client = served.engine._client
+    monkeypatch.setattr(engine_calls, "HEALTH_TIMEOUT_S", 0.2)
+    pids = served.engine.engine_pids.values()
+
+    async def main() -> None:
+        call = asyncio.create_task(served.engine.wake_up())
+        await asyncio.sleep(0)
+        await served.engine.check_health()
+        call.cancel()
+        await asyncio.wait([call])
+        call = asyncio.create_task(client.call_engine(0, "ping"))
+        with pytest.raises(EngineDeadError, match="engine 1 is not healthy: it did not answer"):
+            await served.engine.check_health()
+        call.cancel()
+        await asyncio.wait([call])
+
+    for pid in pids:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        served.run(main())
+    finally:
+        for pid in pids:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_probes_at_the_same_time_share_one_question(shared, monkeypatch):
     call = shared.engine._client.call_engine
     questions: list[tuple[Any, ...]] = []

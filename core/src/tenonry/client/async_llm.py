@@ -312,7 +312,8 @@ class AsyncLLM:
     async def check_health(self) -> None:
         """Raise EngineDeadError if no request can be served, or an engine's executor fails its `check_health`.
 
-        An engine that does not answer within `engine_calls.HEALTH_TIMEOUT_S` seconds is not healthy.
+        An engine that does not answer within `engine_calls.HEALTH_TIMEOUT_S` seconds is not healthy, unless it works on
+        another call of this front end.
         """
         await self._calls.check_health()
 

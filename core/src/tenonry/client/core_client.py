@@ -237,6 +237,10 @@ class CoreClient:
         finally:
             del self._calls[index, call_id]
 
+    def has_calls(self, index: int) -> bool:
+        """True while a call waits for the answer of this engine."""
+        return any(engine == index for engine, _ in self._calls)
+
     def check_alive(self) -> None:
         """Raises EngineDeadError if no request can be served."""
         if self.dead is not None:

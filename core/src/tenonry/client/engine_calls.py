@@ -37,7 +37,9 @@ class EngineCalls:
     async def check_health(self) -> None:
         """Ask every engine, which asks its executor. Raises EngineDeadError that names one that is not healthy.
 
-        Probes that come while a question is open share its answer.
+        An engine that does not answer within `HEALTH_TIMEOUT_S` is not healthy, unless another call of this front end,
+        such as `wake_up` or `collective_rpc`, waits for it then: such a call may last longer, and the heartbeat and
+        `--step-timeout` watch over the engine. Probes that come while a question is open share its answer.
         """
         self._client.check_alive()
         self._handler.listen()
@@ -56,6 +58,8 @@ class EngineCalls:
             async with asyncio.timeout(HEALTH_TIMEOUT_S):
                 await self._client.call_engine(index, "check_health")
         except TimeoutError:
+            if self._client.has_calls(index):
+                return
             reason = f"it did not answer within {HEALTH_TIMEOUT_S:g} s"
         except (EngineDeadError, EngineGenerateError) as error:
             reason = str(error)
