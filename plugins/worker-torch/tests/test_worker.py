@@ -200,10 +200,3 @@ def test_tokens_on_cuda_equal_generate(folder, way):
     ]
     assert [one.output for one in driver.run(requests)] == worker_tools.generated("llama")
     worker.shutdown()
-
-
-def test_a_kv_connector_with_several_ranks_is_refused(folder):
-    context = worker_tools.context(folder, tensor_parallel_size=2)
-    context.kv_connector = object()
-    with pytest.raises(ConfigError, match="tensor_parallel_size=1"):
-        TorchWorker(context)
