@@ -189,6 +189,13 @@ class TestText:
         assert processor.token_bytes(ids) == [text.encode() for text in processor.token_texts(ids)]
         assert processor.token_bytes(ids, skip_special_tokens=True)[0] == b""
 
+    def test_text_of_a_token_is_made_once(self, processor):
+        ids = processor.encode("the cat")
+        for first, second in zip(
+            processor.token_texts(ids), processor.token_texts(ids), strict=True
+        ):
+            assert first is second
+
     def test_several_threads(self, processor):
         texts = [f"the cat number {index} sat" for index in range(64)]
         with ThreadPoolExecutor(8) as pool:

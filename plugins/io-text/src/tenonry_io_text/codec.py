@@ -32,6 +32,10 @@ class Codec(Protocol):
         """A stream that continues the text of a prompt."""
         ...
 
+    def token_text(self, token_id: int) -> str:
+        """What one token contributes inside a text: leading space kept, U+FFFD for a part of a character."""
+        ...
+
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
         """What one token contributes inside a text, in UTF-8: leading space kept, perhaps a part of a character."""
         ...
@@ -79,9 +83,16 @@ class FastCodec:
             partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
         )
 
+    def token_text(self, token_id: int) -> str:
+        if self._tables is None:
+            return self.decode([token_id], skip_special_tokens=False)
+        piece = self._tables[False].piece(token_id)
+        return piece if isinstance(piece, str) else piece.decode(errors="replace")
+
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
         if self._tables is None:
-            return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
+            text = self.decode([token_id], skip_special_tokens=skip_special_tokens)
+            return text.encode(errors="replace")
         piece = self._tables[skip_special_tokens].piece(token_id)
         return piece.encode() if isinstance(piece, str) else piece
 
@@ -115,8 +126,12 @@ class SlowCodec:
             partial(self.decode, skip_special_tokens=skip_special_tokens), prompt_token_ids
         )
 
+    def token_text(self, token_id: int) -> str:
+        return self.decode([token_id], skip_special_tokens=False)
+
     def token_bytes(self, token_id: int, *, skip_special_tokens: bool) -> bytes:
-        return self.decode([token_id], skip_special_tokens=skip_special_tokens).encode()
+        text = self.decode([token_id], skip_special_tokens=skip_special_tokens)
+        return text.encode(errors="replace")
 
 
 def make_detokenizer(

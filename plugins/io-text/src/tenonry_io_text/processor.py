@@ -136,7 +136,8 @@ class TextIOProcessor(IOProcessor):
 
     def token_texts(self, token_ids: Sequence[int]) -> list[str]:
         """Each token as it reads inside a text, for logprobs: leading space kept, U+FFFD for a part of a character."""
-        return [data.decode(errors="replace") for data in self.token_bytes(token_ids)]
+        codec = self._need_codec("tokens")
+        return [codec.token_text(token_id) for token_id in token_ids]
 
     def token_bytes(
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = False
