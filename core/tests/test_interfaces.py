@@ -168,6 +168,10 @@ class TestIOProcessor:
         assert list(processor.token_texts([97, 98])) == ["a", "b"]
         processor.shutdown()
 
+    def test_token_bytes_replace_what_has_no_utf8_form(self):
+        processor = self.processor(decode=lambda self, ids, **_: "".join(chr(i) for i in ids))
+        assert processor.token_bytes([0x61, 0xD800, 0xE9]) == [b"a", b"?", "é".encode()]
+
     def test_a_prompt_has_ids_and_may_have_more(self):
         prompt = ProcessedPrompt(token_ids=np.array([1], np.int32))
         assert prompt.text is None

@@ -16,6 +16,7 @@ from tenonry.interfaces.io_processor import IOProcessorContext, ProcessedPrompt
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
 from tenonry_openai_server.protocol.chunks import ChatChunks, CompletionChunks
 from tenonry_openai_server.protocol.complete import chat_response, completion_response
+from tenonry_openai_server.protocol.logprobs import chat_logprobs
 from tenonry_openai_server.protocol.options import ResponseContext, ResponseOptions
 from tenonry_openai_server.protocol.tokens import TextOffsets, TokenTexts
 
@@ -28,7 +29,10 @@ class ByteIO(CharacterIO):
     def process_prompt(self, prompt, params, *, add_special_tokens=True):
         return ProcessedPrompt(token_ids=np.frombuffer(prompt.encode(), np.uint8), text=prompt)
 
+    bytes_calls = 0
+
     def token_bytes(self, token_ids, *, skip_special_tokens=False):
+        self.bytes_calls += 1
         special = b"" if skip_special_tokens else b"<s>"
         return [special if i == SPECIAL else bytes([i]) for i in token_ids]
 
@@ -38,10 +42,13 @@ class ByteIO(CharacterIO):
 
 
 @pytest.fixture
-def make_context():
+def io_processor():
     model = ModelInfo(name="m", path="", architecture="A", max_model_len=99, vocab_size=257)
-    io_processor = ByteIO(IOProcessorContext(EngineConfig(model="m"), model))
+    return ByteIO(IOProcessorContext(EngineConfig(model="m"), model))
 
+
+@pytest.fixture
+def make_context(io_processor):
     def make(**options) -> ResponseContext:
         return ResponseContext("id", 1, "m", ResponseOptions(**options), TokenTexts(io_processor))
 
@@ -130,6 +137,17 @@ def test_bytes_of_all_tokens_decode_to_the_text(make_context, bounds):
         entry for part in parts for entry in (part["logprobs"] or {"content": ()})["content"]
     ]
     assert b"".join(bytes(entry["bytes"]) for entry in entries).decode() == text
+
+
+def test_bytes_of_a_position_are_asked_for_at_once(io_processor):
+    position = {i: Logprob(-float(i), 1) for i in (97, 98, 99, 100)}
+    shown = chat_logprobs([99, 97], [position, {}], TokenTexts(io_processor, as_ids=True), 3)
+    assert io_processor.bytes_calls == 2
+    first, second = shown.content
+    assert (first.bytes, second.bytes) == ([99], [97])
+    assert [entry.bytes for entry in first.top_logprobs] == [[97], [98], [99]]
+    assert [entry.token for entry in first.top_logprobs] == [f"token_id:{i}" for i in (97, 98, 99)]
+    assert second.top_logprobs == []
 
 
 def test_special_token_that_is_skipped_brings_no_bytes(make_context):

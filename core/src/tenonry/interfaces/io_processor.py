@@ -85,8 +85,10 @@ class IOProcessor(Plugin[IOProcessorContext], ABC):
         self, token_ids: Sequence[int], *, skip_special_tokens: bool = False
     ) -> list[bytes]:
         """What each id adds to a text, in UTF-8: a part of a character is its own bytes, a skipped token is nothing."""
-        texts = [self.decode([i], skip_special_tokens=skip_special_tokens) for i in token_ids]
-        return [text.encode() for text in texts]
+        return [
+            self.decode([i], skip_special_tokens=skip_special_tokens).encode(errors="replace")
+            for i in token_ids
+        ]
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> Any:
         """A chat as a prompt for `process_prompt`. Raises RequestError if the model has no chat template."""

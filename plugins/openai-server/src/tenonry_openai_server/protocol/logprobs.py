@@ -61,14 +61,15 @@ def _token_logprob(
 ) -> TokenLogprob:
     own = position.get(token_id)
     best = sorted(position.items(), key=lambda entry: -entry[1].logprob)[:top]
+    own_bytes, *best_bytes = texts.token_bytes([token_id, *(other_id for other_id, _ in best)])
     alternatives = [
-        TopLogprob(texts(other_id, logprob), _value(logprob), list(texts.token_bytes(other_id)))
-        for other_id, logprob in best
+        TopLogprob(texts(other_id, logprob), _value(logprob), list(data))
+        for (other_id, logprob), data in zip(best, best_bytes, strict=True)
     ]
     return TokenLogprob(
         texts(token_id, own),
         _value(own) if own else LOWEST,
-        list(texts.token_bytes(token_id)),
+        list(own_bytes),
         alternatives,
     )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import codecs
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import Logprob, RequestOutput
@@ -38,14 +38,13 @@ class TokenTexts:
             return logprob.decoded_token
         return self._io_processor.decode([token_id])
 
-    def token_bytes(self, token_id: int) -> bytes:
-        """What the token adds to the text, in UTF-8; perhaps a part of a character, perhaps nothing."""
+    def token_bytes(self, token_ids: Sequence[int]) -> list[bytes]:
+        """What each token adds to the text, in UTF-8; perhaps a part of a character, perhaps nothing."""
         if self._io_processor is None:
-            return b""
-        (data,) = self._io_processor.token_bytes(
-            [token_id], skip_special_tokens=self._skip_special_tokens
+            return [b""] * len(token_ids)
+        return self._io_processor.token_bytes(
+            token_ids, skip_special_tokens=self._skip_special_tokens
         )
-        return data
 
     def prompt(self, output: RequestOutput) -> str:
         """The text of a prompt, also of one that was given as token ids."""

@@ -74,7 +74,7 @@ class CompletionView:
             ]
             offsets += [self._offsets.advance(data) for data in texts.prompt_bytes(echoed)]
             self._offsets.move_to(len(texts.prompt(echoed)))
-        offsets += [self._offsets.advance(texts.token_bytes(token_id)) for token_id in token_ids]
+        offsets += [self._offsets.advance(data) for data in texts.token_bytes(token_ids)]
         return completion_logprobs(all_ids, all_positions, offsets, texts)
 
 
