@@ -1,7 +1,8 @@
-"""Accepts connections, many per turn of the event loop. Front end, event loop.
+"""Accepts connections, several per turn of the event loop. Front end, event loop.
 
 uvloop's own servers accept one connection per turn. In a flood of new connections a turn takes long, so a probe that
-connects anew would wait in the system's queue behind all of them.
+connects anew would wait in the system's queue behind all of them. Servers that share a socket take few per turn:
+connections are kept alive, so a server that took a whole burst would have all of its requests.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from collections.abc import Callable
 logger = logging.getLogger("tenonry.server")
 
 MAX_ACCEPTED_PER_TURN = 64
+MAX_ACCEPTED_PER_TURN_SHARED = 2  # where other processes listen on the same socket
 RETRY_S = 1.0  # after the system could not give a connection, for want of file descriptors
 
 
@@ -26,10 +28,13 @@ class Acceptor:
         sock: socket.socket,
         make_protocol: Callable[[], asyncio.Protocol],
         ssl_context: ssl.SSLContext | None,
+        *,
+        max_per_turn: int,
     ) -> None:
         self._sock = sock
         self._make_protocol = make_protocol
         self._ssl_context = ssl_context
+        self._max_per_turn = max_per_turn
         self._loop = asyncio.get_running_loop()
         self._tasks: set[asyncio.Task[None]] = set()
         self._retry: asyncio.TimerHandle | None = None
@@ -40,7 +45,7 @@ class Acceptor:
         self._loop.add_reader(self._sock.fileno(), self._accept)
 
     def _accept(self) -> None:
-        for _ in range(MAX_ACCEPTED_PER_TURN):
+        for _ in range(self._max_per_turn):
             try:
                 connection, _ = self._sock.accept()
             except (BlockingIOError, InterruptedError):

@@ -13,7 +13,7 @@ import re
 import socket
 import ssl
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any, ClassVar
 
 import uvicorn
@@ -25,7 +25,11 @@ from uvicorn.protocols.http.httptools_impl import (
 )
 
 from tenonry.errors import ConfigError
-from tenonry_openai_server.acceptor import Acceptor
+from tenonry_openai_server.acceptor import (
+    MAX_ACCEPTED_PER_TURN,
+    MAX_ACCEPTED_PER_TURN_SHARED,
+    Acceptor,
+)
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.settings import ServerConfig
 from tenonry_openai_server.turns import WorkTurns
@@ -239,9 +243,12 @@ class BoundedProtocol(HttpToolsProtocol):
 
 
 class HTTPServer(uvicorn.Server):
-    """uvicorn's server, with accepts in bulk; the process that starts it handles signals."""
+    """uvicorn's server with an acceptor of its own; the process that starts it handles signals."""
 
-    _acceptors: Sequence[Acceptor] = ()
+    def __init__(self, config: uvicorn.Config, *, max_accepted_per_turn: int) -> None:
+        super().__init__(config)
+        self._max_accepted_per_turn = max_accepted_per_turn
+        self._acceptors: list[Acceptor] = []
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -251,7 +258,13 @@ class HTTPServer(uvicorn.Server):
         """Accept connections on `sockets` from now on."""
         await super().startup(sockets=[])
         self._acceptors = [
-            Acceptor(sock, self._make_protocol, self.config.ssl) for sock in sockets or ()
+            Acceptor(
+                sock,
+                self._make_protocol,
+                self.config.ssl,
+                max_per_turn=self._max_accepted_per_turn,
+            )
+            for sock in sockets or ()
         ]
 
     def _make_protocol(self) -> asyncio.Protocol:
@@ -269,8 +282,11 @@ class HTTPServer(uvicorn.Server):
         await super().shutdown(sockets=sockets)
 
 
-def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
-    """The server, configured. Raises ConfigError for certificates that cannot be used."""
+def make_server(app: ASGIApp, settings: ServerConfig, *, is_shared: bool = False) -> HTTPServer:
+    """The server, configured. `is_shared`: other processes listen on its socket, too.
+
+    Raises ConfigError for certificates that cannot be used.
+    """
     limits: dict[str, Any] = {
         "max_header_bytes": settings.max_header_bytes,
         "receive_timeout": settings.receive_timeout,
@@ -304,7 +320,8 @@ def make_server(app: ASGIApp, settings: ServerConfig) -> HTTPServer:
         }
         named = ", ".join(f"{name}={file}" for name, file in files.items() if file)
         raise ConfigError(f"{named}: {error}") from None
-    return HTTPServer(config)
+    per_turn = MAX_ACCEPTED_PER_TURN_SHARED if is_shared else MAX_ACCEPTED_PER_TURN
+    return HTTPServer(config, max_accepted_per_turn=per_turn)
 
 
 async def serve_on(server: HTTPServer, sock: socket.socket) -> None:

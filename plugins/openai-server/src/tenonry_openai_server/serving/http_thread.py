@@ -125,7 +125,11 @@ class HTTPThread:
         self._opened = asyncio.Event()
         if not self._opens_when_ready:
             self._opened.set()
-        self._server = make_server(create_app(self.state), self.state.settings)
+        self._server = make_server(
+            create_app(self.state),
+            self.state.settings,
+            is_shared=self._is_shared,
+        )
         self._loop = asyncio.get_running_loop()
         server = asyncio.create_task(self._serve(self._server))
         self._loop.call_soon(self._up.set)
