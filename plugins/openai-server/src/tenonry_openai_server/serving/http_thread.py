@@ -166,13 +166,18 @@ class HTTPThread:
         self._stopping.set()
         self._aborting.set()
 
+    @property
+    def _is_engine_dead(self) -> bool:
+        return self.state.phase is Phase.READY and self.state.engine.errored
+
     async def _watch(self) -> int:
         """Wait until a stop is requested or the engine dies, then end. Returns the exit status."""
-        while not self._stopping.is_set():
-            if self.state.phase is Phase.READY and self.state.engine.errored:
-                return await self._on_engine_dead()
+        while not self._stopping.is_set() and not self._is_engine_dead:
             await _wait(self._stopping, HEALTH_POLL_S)
             self._collections.poll()
+        self._collections.stop()  # nothing polls from here on
+        if not self._stopping.is_set():
+            return await self._on_engine_dead()
         started = self.state.phase is not Phase.STARTING
         self.state.phase = Phase.DRAINING
         return await self._drain(self.state.engine) if started else 0
