@@ -139,7 +139,7 @@ def test_stream_carries_usage_when_asked(api):
     assert all(chunk["usage"] is None for chunk in chunks)
     assert last["choices"] == []
     assert last["usage"]["total_tokens"] == 7
-    body["stream_options"]["continuous_usage_stats"] = True
+    body["stream_options"].update(continuous_usage_stats=True, include_obfuscation=False)
     chunks = [json.loads(event) for event in api.stream("/v1/completions", body)[:-1]]
     assert [chunk["usage"]["completion_tokens"] for chunk in chunks] == [1, 2, 3, 4, 4]
 

@@ -68,13 +68,14 @@ HARMLESS_VALUES: dict[str, tuple[Any, ...]] = {
 MAX_NAME_CHARS = 64
 
 
-def unknown_field(name: str, known: Iterable[str]) -> APIError:
-    """400 for a field that this request does not have, with the nearest one that it has."""
+def unknown_field(name: str, known: Iterable[str], under: str | None = None) -> APIError:
+    """400 for a field that this request, or its field `under`, does not have, with the nearest one that it has."""
     shown = name if len(name) <= MAX_NAME_CHARS else name[:MAX_NAME_CHARS] + "…"
     nearest = difflib.get_close_matches(shown, known, n=1, cutoff=0.75)
     hint = (
         f"did you mean {nearest[0]}?" if nearest else "/openapi.json lists the fields; leave it out"
     )
+    param = shown if under is None else f"{under}.{shown}"
     return bad_request(
-        f"{shown}: this request has no such field; {hint}", shown, "unknown_parameter"
+        f"{param}: this request has no such field; {hint}", param, "unknown_parameter"
     )
