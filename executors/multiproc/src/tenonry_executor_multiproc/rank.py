@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import inspect
 import logging
 import queue
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
 from tenonry.config import EngineConfig
+from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig
@@ -112,6 +114,23 @@ def build_worker(setup: RankSetup) -> Worker:
     return worker
 
 
+def call_worker(
+    worker: Worker,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> Any:
+    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
+    if not kwargs:
+        return worker.call(method, args)
+    if "kwargs" not in inspect.signature(worker.call).parameters:
+        raise Unsupported(
+            f"worker {type(worker).__name__} takes no keyword arguments; "
+            f"give those of '{method}' by position: {sorted(kwargs)}"
+        )
+    return worker.call(method, args, kwargs)
+
+
 class Rank:
     """Runs packets in the order they come, until the engine sends "stop"."""
 
@@ -150,7 +169,7 @@ class Rank:
             call = self._calls.decode(packet.frames)
             method = call.method
             if packet.kind == Kind.CALL:
-                result = to_plain(self._worker.call(call.method, call.args, call.kwargs))
+                result = to_plain(call_worker(self._worker, call.method, call.args, call.kwargs))
             elif call.method == "stop":
                 return False
             else:

@@ -7,10 +7,12 @@ third one reports failures (`life`). Not decorated: Ray would then send the clas
 
 from __future__ import annotations
 
+import inspect
 import logging
 import queue
 import threading
 from collections import deque
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -137,7 +139,7 @@ class RankActor:
         self.worker.warm_up()
 
     def _call(self, call: tuple[str, list[Any], dict[str, Any]]) -> Any:
-        return to_plain(self.worker.call(*call))
+        return to_plain(call_worker(self.worker, *call))
 
     def _check_health(self, _: None) -> None:
         self.worker.check_health()
@@ -205,6 +207,23 @@ class RankActor:
         if isinstance(result, Failure) and not self._is_driver and not self._failed.is_set():
             self._failure = result.text
             self._failed.set()
+
+
+def call_worker(
+    worker: Worker,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> Any:
+    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
+    if not kwargs:
+        return worker.call(method, args)
+    if "kwargs" not in inspect.signature(worker.call).parameters:
+        raise Unsupported(
+            f"worker {type(worker).__name__} takes no keyword arguments; "
+            f"give those of '{method}' by position: {sorted(kwargs)}"
+        )
+    return worker.call(method, args, kwargs)
 
 
 # What may be asked, and the type of each argument.

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tenonry.errors import ConfigError
+from tenonry.errors import ConfigError, Unsupported
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
@@ -72,7 +73,7 @@ class UniprocExecutor(Executor):
         kwargs: Mapping[str, Any] | None = None,
     ) -> list[Any]:
         """Call the worker directly; `timeout` cannot interrupt a call in the same thread and is ignored."""
-        return [self.worker.call(method, args, kwargs)]
+        return [call_worker(self.worker, method, args, kwargs)]
 
     def check_health(self) -> None:
         self.worker.check_health()
@@ -85,3 +86,20 @@ class UniprocExecutor(Executor):
         self._worker = None
         if worker is not None:
             worker.shutdown()
+
+
+def call_worker(
+    worker: Worker,
+    method: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any] | None,
+) -> Any:
+    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
+    if not kwargs:
+        return worker.call(method, args)
+    if "kwargs" not in inspect.signature(worker.call).parameters:
+        raise Unsupported(
+            f"worker {type(worker).__name__} takes no keyword arguments; "
+            f"give those of '{method}' by position: {sorted(kwargs)}"
+        )
+    return worker.call(method, args, kwargs)
