@@ -213,6 +213,7 @@ def test_a_call_that_takes_too_long_names_the_rank_and_hurts_nobody(healthy):
 
 def test_the_health_check_has_a_deadline(build, monkeypatch):
     monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.3)
+    monkeypatch.setattr(executor_module, "RECENT_S", 0.0)
     built = build()
     executor = built.start()
     executor.check_health()
@@ -220,6 +221,23 @@ def test_the_health_check_has_a_deadline(build, monkeypatch):
     with pytest.raises(TimeoutError, match=r"check_health .*worker 0\.1 \(pid \d+, stopped\)"):
         executor.check_health()
     os.kill(built.pids[1], signal.SIGCONT)
+
+
+def test_the_health_check_asks_no_rank_with_a_step_in_flight(build, first_step, monkeypatch):
+    """It waits for nothing: a step that is young is no reason to worry, an old one names the late ranks."""
+    executor = build({"hang_token": HANG}).start()
+    monkeypatch.setattr(
+        executor.ranks, "task", lambda *args: pytest.fail(f"the ranks were asked {args}")
+    )
+    monkeypatch.setattr(executor_module, "RECENT_S", 600.0)
+    executor.check_health()
+    monkeypatch.setattr(executor_module, "RECENT_S", 0.0)
+    executor.execute_model(first_step(1, HANG))
+    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 600.0)
+    executor.check_health()
+    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.0)
+    with pytest.raises(TimeoutError, match=r"step 0 was not answered within 0 s by worker 0\.\d"):
+        executor.check_health()
 
 
 # ---------------------------------------------------------------------------------------------------------- errors

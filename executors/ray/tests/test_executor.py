@@ -18,6 +18,7 @@ from tenonry.interfaces.executor import ExecutorContext
 from tenonry.plugin.plan import PluginPlan
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_executor_ray import executor as executor_module
 from tenonry_executor_ray.executor import RayExecutor
 from tenonry_executor_ray.options import RayExecutorOptions
 from tenonry_executor_ray.rank_actor import call_worker
@@ -181,6 +182,18 @@ def test_a_hanging_rank_meets_the_deadline(make, connection):
         assert get_placement_group("ranks").bundle_count == 1
     finally:
         remove_placement_group(group)
+
+
+def test_the_health_check_asks_no_rank_with_a_step_in_flight(make, monkeypatch):
+    """It waits for nothing: a step that is young is no reason to worry, an old one names the late ranks."""
+    executor = make.start()
+    executor.execute_model(step(0, 5))
+    monkeypatch.setattr(executor.ranks, "ask_all", None)
+    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 600.0)
+    executor.check_health()
+    monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.0)
+    with pytest.raises(TimeoutError, match="a step was not answered within 0 s by rank 0"):
+        executor.check_health()
 
 
 def test_a_start_that_cannot_succeed_says_why(make, connection):

@@ -29,7 +29,8 @@ from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.ranks import RankGroup
 
 logger = logging.getLogger("tenonry.executor.mp")
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
+RECENT_S = 3.0  # an answer of that age says that the ranks are well
 START_SHARE = (
     0.9  # of start_timeout: the error names a rank before the front end gives up on the engine
 )
@@ -177,8 +178,8 @@ class MultiprocExecutor(Executor):
         return self.ranks.call(call, self._config.start_timeout if timeout is None else timeout)
 
     def check_health(self) -> None:
-        """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""
-        self.ranks.task("check_health", None, HEALTH_TIMEOUT_S)
+        """Raises what a rank raises, TimeoutError if one does not answer within 5 s, EngineDeadError."""
+        self.ranks.check_health(HEALTH_TIMEOUT_S, RECENT_S)
 
     def shutdown(self) -> None:
         self._is_shut_down = True

@@ -174,6 +174,21 @@ class RankGroup:
             raise TypeError(f"arguments of '{call.method}': {error}") from error
         return self._ask(Kind.CALL, frames, call.method, Any, timeout)
 
+    def check_health(self, timeout: float, recent: float) -> None:
+        """Waits for no step in flight. The ranks are asked only if none is, nor any answer `recent` seconds old."""
+        self._check_alive()
+        self._listen(0.0)
+        now = time.monotonic()
+        if not self._steps:
+            if now >= self._last_answer + recent:
+                self.task("check_health", None, timeout)
+            return
+        oldest = next(iter(self._steps.values()))
+        if now >= max(oldest.launched, self._last_answer) + timeout:
+            raise TimeoutError(
+                f"step {oldest.step_id} was not answered within {timeout:g} s by {self._late()}"
+            )
+
     def _ask(
         self, what: Kind, frames: list[Frame], method: str, kind: Any, timeout: float
     ) -> list[Any]:
@@ -187,6 +202,7 @@ class RankGroup:
             packets = self._gather(sequence, deadline, late)
         finally:
             del self._answers[sequence]
+        self._last_answer = time.monotonic()
         decoder: Decoder[Any] = Decoder(kind)
         return [decoder.decode(packet.frames) for packet in packets]
 
@@ -281,9 +297,11 @@ class RankGroup:
                 self._listen(min(hung_at, give_up, settled_at))
 
     def _hung(self, what: str) -> None:
-        late = self._describe(self._link.broadcast.behind() or [self._driver])
-        limit = f"{self._step_timeout:g} s"
-        self._die(Death(f"{what} was not answered within {limit} by {late} (--step-timeout)", None))
+        limit = f"{self._step_timeout:g} s by {self._late()}"
+        self._die(Death(f"{what} was not answered within {limit} (--step-timeout)", None))
+
+    def _late(self) -> str:
+        return self._describe(self._link.broadcast.behind() or [self._driver])
 
     # ------------------------------------------------------------------ traffic
     def _send(

@@ -19,7 +19,8 @@ from tenonry_executor_ray.options import RayExecutorOptions
 if TYPE_CHECKING:
     from tenonry_executor_ray.ranks import Ranks
 
-HEALTH_TIMEOUT_S = 10.0
+HEALTH_TIMEOUT_S = 5.0
+RECENT_S = 3.0  # an answer of that age says that the ranks are well
 
 
 class RayExecutor(Executor):
@@ -100,8 +101,8 @@ class RayExecutor(Executor):
         return self.ranks.ask_all("call", call, timeout)
 
     def check_health(self) -> None:
-        """Raises what a rank raises, TimeoutError if one does not answer within 10 s, EngineDeadError."""
-        self.ranks.ask_all("check_health", timeout=HEALTH_TIMEOUT_S)
+        """Raises what a rank raises, TimeoutError if one does not answer within 5 s, EngineDeadError."""
+        self.ranks.check_health(HEALTH_TIMEOUT_S, RECENT_S)
 
     def resolved_plugins(self) -> dict[str, str]:
         found: list[dict[str, str]] = self.ranks.ask_all("resolved_plugins", kind=dict[str, str])

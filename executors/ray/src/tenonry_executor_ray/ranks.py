@@ -77,6 +77,8 @@ class Ranks:
         self._created = False
         self.driver = driver_rank(self._config)
         self._watcher: threading.Thread | None = None
+        self._in_flight: dict[Any, tuple[dict[int, Any], float]] = {}  # by the driver's call
+        self._last_answer = 0.0
         self._session = RaySession(options, self.fail, default_address="auto")
 
     # ------------------------------------------------------------------ start
@@ -224,7 +226,24 @@ class Ranks:
             if not done and time.monotonic() > deadline:
                 late = ", ".join(map(self.label, pending.values()))
                 raise TimeoutError(f"'{what}' was not answered within {timeout:g} s by {late}")
+        self._last_answer = time.monotonic()
         return [results[rank] for rank in calls.values()]
+
+    def check_health(self, timeout: float, recent: float) -> None:
+        """Waits for no step in flight. The ranks are asked only if none is, nor any answer `recent` seconds old."""
+        self.check()
+        now = time.monotonic()
+        if not self._in_flight:
+            if now >= self._last_answer + recent:
+                self.ask_all("check_health", timeout=timeout)
+            return
+        calls, launched = next(iter(self._in_flight.values()))
+        late = [self.label(rank) for rank, call in calls.items() if not self._ready([call], 0.0)]
+        if late and now >= max(launched, self._last_answer) + timeout:
+            raise TimeoutError(
+                f"a step was not answered within {timeout:g} s by {', '.join(late)}: "
+                "it or a rank that it waits for hangs"
+            )
 
     def _ready(self, calls: list[Any], timeout: float) -> list[Any]:
         """Those that are done. Raises EngineDeadError without a connection."""
@@ -251,7 +270,9 @@ class Ranks:
         message = ray.put(frames) if shared else frames
         for launch in self._launches:
             launch.remote(message)
-        return {rank: collect.remote() for rank, collect in self._collects.items()}
+        calls = {rank: collect.remote() for rank, collect in self._collects.items()}
+        self._in_flight[calls[self.driver]] = (calls, time.monotonic())
+        return calls
 
     def is_done(self, calls: Mapping[int, Any]) -> bool:
         """Whether waiting for the answers would take no time."""
@@ -270,10 +291,13 @@ class Ranks:
         seconds; TimeoutError after `timeout` seconds.
         """
         started = time.monotonic()
-        return {
+        answers = {
             rank: self._wait_for(rank, call, step_id, started, timeout)
             for rank, call in calls.items()
         }
+        self._in_flight.pop(calls[self.driver], None)
+        self._last_answer = time.monotonic()
+        return answers
 
     def _wait_for(
         self, rank: int, call: Any, step_id: int, started: float, timeout: float | None
