@@ -97,9 +97,9 @@ class Executor(Plugin[ExecutorContext], ABC):
     def check_health(self) -> None:
         """Raise if a rank cannot compute. Called between two steps, so it must not wait for those in flight.
 
-        The deadline is 5 s, below the client's of 10 s, so that the text arrives. With ranks in other processes,
+        The deadline is 25 s, below the client's of 30 s, so that the text arrives. With ranks in other processes,
         answer from what is known: raise TimeoutError that names the late ranks once a step has gone unanswered for
-        5 s; ask the ranks, for as long at most, only with no step in flight and no recent answer.
+        25 s; ask the ranks, for as long at most, only with no step in flight and no recent answer.
         """
 
     def resolved_plugins(self) -> dict[str, str]:

@@ -29,7 +29,7 @@ from tenonry_executor_multiproc.rank import RankSetup
 from tenonry_executor_multiproc.ranks import RankGroup
 
 logger = logging.getLogger("tenonry.executor.mp")
-HEALTH_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 25.0
 RECENT_S = 3.0  # an answer of that age says that the ranks are well
 START_SHARE = (
     0.9  # of start_timeout: the error names a rank before the front end gives up on the engine

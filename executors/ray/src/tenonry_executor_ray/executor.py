@@ -19,7 +19,7 @@ from tenonry_executor_ray.options import RayExecutorOptions
 if TYPE_CHECKING:
     from tenonry_executor_ray.ranks import Ranks
 
-HEALTH_TIMEOUT_S = 5.0
+HEALTH_TIMEOUT_S = 25.0
 RECENT_S = 3.0  # an answer of that age says that the ranks are well
 
 
