@@ -12,7 +12,9 @@ import pytest
 from tenonry.cli import main
 from tenonry.config import EngineConfig
 from tenonry.errors import PluginError, PluginIncompatible, PluginNotFound
+from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import PluginManager, resolve_point
+from tenonry_commands.plugins import points
 from tenonry_testkit.plugins import TmpPlugins
 
 OPENER = """
@@ -182,3 +184,11 @@ class TestTheLoadBalancers:
     def test_what_is_wrong_is_refused(self, site, choice, error, text):
         with pytest.raises(error, match=text):
             plan(load_balancer=choice)
+
+
+def test_the_distributions_of_the_repository_open_their_points():
+    found = {point.kind for point in points()}
+    engine = {"attention_backend", "buffers", "logits_processor", "model", "scheduling_policy"}
+    assert found >= {*KINDS, "point", "hook_module"}
+    assert found >= engine
+    assert found >= {"command", "route"}
