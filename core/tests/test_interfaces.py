@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from pydantic import ValidationError
 
+from tenonry.checks.plugins import supported_versions
 from tenonry.errors import RequestError, Unsupported
 from tenonry.info import EngineInfo
 from tenonry.interfaces.executor import Executor, ExecutorContext
@@ -22,7 +23,6 @@ from tenonry.interfaces.stat_logger import StatLogger, StatLoggerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.outputs import RequestOutput
 from tenonry.plugin import hookspecs
-from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS, POINTS
 from tenonry.request import Request
 from tenonry.stats import StatRecord

@@ -18,10 +18,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.checks.plugins import supported_versions
 from tenonry.cli import COMMANDS, make_parser
 from tenonry.config import EngineConfig, PluginChoice
 from tenonry.plugin import hookspecs
-from tenonry.plugin.checks import supported_versions
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import HOOK_MODULES, KINDS
 from tenonry.sampling_params import SamplingParams

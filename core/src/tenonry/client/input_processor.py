@@ -15,13 +15,13 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.client.io_calls import io_call
 from tenonry.errors import RequestError
 from tenonry.handle import make_handle
 from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreRequest
-from tenonry.request_limits import RequestLimits, check_request
 from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
 
@@ -180,7 +180,7 @@ def _plain_token_ids(prompt: Any) -> np.ndarray | None:
         ids = np.asarray(prompt)
     except (TypeError, ValueError, OverflowError):  # lists of different lengths
         ids = np.asarray(None)
-    if ids.size == 0:
+    if not ids.size:
         return np.empty(0, np.int32)
     if ids.ndim != 1 or ids.dtype.kind not in "iu":
         raise RequestError("prompt_token_ids must be a flat list of integers", "prompt")

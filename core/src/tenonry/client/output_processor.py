@@ -287,7 +287,7 @@ class OutputProcessor:
         if self._log_stats:
             iteration = self._iterations[stream.engine_index]
             iteration.num_generation_tokens += len(ids)
-            if completion.num_generated == 0:
+            if not completion.num_generated:
                 iteration.ttft_s.append(now - stream.metrics.arrival_time)
             else:
                 iteration.inter_token_latency_s.append(now - completion.last_time)

@@ -8,6 +8,7 @@ import secrets
 import time
 from collections.abc import Callable
 
+from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.engine.validator import StepValidator
 from tenonry.errors import ConfigError
@@ -16,7 +17,6 @@ from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, plan_kv_cache
-from tenonry.plugin.checks import load_options
 from tenonry.plugin.manager import blamed, build_plugin, resolve_point
 from tenonry.plugin.plan import PluginPlan, load_class
 from tenonry.version import __version__

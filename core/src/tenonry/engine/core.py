@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from tenonry.checks.requests import RequestLimits, check_request
 from tenonry.engine.build import EngineParts
 from tenonry.errors import PluginError, PluginFault, RequestError, TenonryError, Unsupported
 from tenonry.handle import client_of
@@ -25,7 +26,6 @@ from tenonry.messages import (
 )
 from tenonry.outputs import FinishReason
 from tenonry.request import Request
-from tenonry.request_limits import RequestLimits, check_request
 from tenonry.step import SchedulerOutput, StepFuture
 
 logger = logging.getLogger(__name__)

@@ -8,12 +8,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from tenonry.errors import RequestError
-from tenonry.handle import make_handle
-from tenonry.messages import MAX_TAGS, EngineCoreRequest
-from tenonry.outputs import FinishReason
-from tenonry.request import Request, RequestStatus
-from tenonry.request_limits import (
+from tenonry.checks.requests import (
     MAX_BAD_WORD_TOKENS,
     MAX_FEATURE_BYTES,
     MAX_NAME_CHARS,
@@ -22,6 +17,11 @@ from tenonry.request_limits import (
     RequestLimits,
     check_request,
 )
+from tenonry.errors import RequestError
+from tenonry.handle import make_handle
+from tenonry.messages import MAX_TAGS, EngineCoreRequest
+from tenonry.outputs import FinishReason
+from tenonry.request import Request, RequestStatus
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter
 
