@@ -9,7 +9,7 @@
 
 Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt
 or a pyproject.toml changed; pip's output goes to .venv/pip.log. DIST is a folder (schedulers/static) or a name; without
-any, all distributions are tested, one after the other.
+any, all distributions are tested, two at a time.
 """
 
 from __future__ import annotations
@@ -23,8 +23,10 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -35,6 +37,9 @@ STAMP = VENV / "tenonry-installed"
 PIP_LOG = VENV / "pip.log"
 # In the environment first, so that no sibling needs a build of its own.
 BACKEND = ("hatchling", "editables")
+AT_A_TIME = 2  # environments of distributions: one per core
+TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of two cores idle
+PRINTING = threading.Lock()
 # In a process of their own: Ray may end a process whose cluster is lost.
 ALONE = ("executors/ray/tests", "tests/integration/test_ray.py")
 SUPPORTED = ((3, 11), (3, 12), (3, 13))
@@ -259,7 +264,13 @@ def test(words: list[str]) -> int:
         ray = subprocess.Popen(
             [*command, *ALONE], env=test_env(), stdout=output_of_ray, stderr=subprocess.STDOUT
         )
-        others = ["-n", "2", "--dist", "loadfile", *[f"--deselect={path}" for path in ALONE]]
+        others = [
+            "-n",
+            str(TESTERS),
+            "--dist",
+            "loadfile",
+            *[f"--deselect={path}" for path in ALONE],
+        ]
         status = subprocess.run([*command, *others], env=test_env(), check=False).returncode
         results = {"all but Ray": status, "Ray": ray.wait()}
         output_of_ray.seek(0)
@@ -268,28 +279,42 @@ def test(words: list[str]) -> int:
 
 
 def test_isolated(words: list[str]) -> int:
-    """Test distributions one by one, each with the kernel, the testkit and what it declares, and no more.
+    """Test distributions, two at a time, each with the kernel, the testkit and what it declares, and no more.
 
     What is installed are built wheels, no links into the tree: a file that a wheel lacks is missed here. An
     extra called `test` may declare what only the tests need.
     """
-    results = {}
-    for name in choose(words):
-        start = time.monotonic()
-        try:
-            results[name] = isolate(name)
-        except SystemExit as error:  # no environment: the others still have their turn
-            print(error.code, file=sys.stderr)
-            results[name] = 1
-        say(f"isolated {name}: {outcome(results[name])}, {time.monotonic() - start:.0f} s")
+    names = choose(words)
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        results = dict(zip(names, pool.map(isolated_status, names), strict=True))
     return summary("isolated", results)
 
 
-def isolate(name: str) -> int:
-    """Build the environment of one distribution, run its tests there, remove it; return pytest's status."""
+def isolated_status(name: str) -> int:
+    """Test one distribution and show what its tests printed and how long all of it took."""
+    start = time.monotonic()
+    log = ROOT / ".isolated" / f"{name}.log"
+    try:
+        status = isolate(name, log)
+        printed = log.read_text(encoding="utf-8", errors="replace") if log.exists() else ""
+        log.unlink(missing_ok=True)
+    except SystemExit as error:  # no environment: the others still have their turn
+        status = 1
+        printed = f"{error.code}\n"
+    took = time.monotonic() - start
+    with PRINTING:
+        print(printed, end="", file=sys.stderr, flush=True)
+        say(f"isolated {name}: {outcome(status)}, {took:.0f} s")
+    return status
+
+
+def isolate(name: str, log: Path) -> int:
+    """Build the environment of one distribution, run its tests there, remove it; return pytest's status.
+
+    `log` ends with what pytest printed.
+    """
     known = distributions()
     folder = ROOT / ".isolated" / name
-    log = folder.with_suffix(".log")
     python = folder / "bin" / "python"
     wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
     paths = []
@@ -300,14 +325,16 @@ def isolate(name: str) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     log.unlink(missing_ok=True)
     try:
-        with phase(f"{name}: making an environment with {len(paths)} distributions of this tree"):
-            make_venv(folder)
-            pip(python, *BACKEND, log=log)
-            pip(python, *paths, "pytest-timeout", "--no-build-isolation", log=log)
-        log.unlink(missing_ok=True)
+        make_venv(folder)
+        pip(python, *BACKEND, log=log)
+        pip(python, *paths, "pytest-timeout", "--no-build-isolation", log=log)
         tests = str(known[name] / "tests")
         command = [str(python), "-m", "pytest", "-q", "-c", "pyproject.toml", tests]
-        return subprocess.run(command, cwd=ROOT, env=env, check=False).returncode
+        with log.open("w", encoding="utf-8") as file:
+            done = subprocess.run(
+                command, cwd=ROOT, env=env, stdout=file, stderr=subprocess.STDOUT, check=False
+            )
+        return done.returncode
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -249,7 +249,7 @@ def test_all_tests_run_and_each_failure_counts(
     end = "exit 0" if not ray_status else "kill -9 $$"
     python = tmp_path / "python"
     python.write_text(
-        f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n 2"*) exit {other_status};; esac\n{end}\n'
+        f'#!/bin/sh\necho "$@"\ncase "$*" in *"-n "*) exit {other_status};; esac\n{end}\n'
     )
     python.chmod(0o755)
     monkeypatch.setattr(dev, "PYTHON", python)
