@@ -7,13 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tenonry.errors import ConfigError, Unsupported
+from tenonry.errors import ConfigError
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import broadcast, machine
 from tenonry_executor_multiproc.executor import MultiprocExecutor
-from tenonry_executor_multiproc.rank import call_worker
-from tenonry_testkit.fakes.worker import FakeWorker
 
 
 def test_several_steps_are_in_flight_and_answered_in_order(build, first_step):
@@ -117,19 +115,3 @@ def test_a_connector_that_is_built_cannot_be_sent(build):
 
 def test_arrays_of_a_call_arrive_as_lists(healthy):
     assert healthy.call("echo", [np.arange(3)])[1] == [1, [0, 1, 2]]
-
-
-class Positional(FakeWorker):
-    """Written before keyword arguments."""
-
-    def call(self, method, args=()):
-        return [method, *args]
-
-
-def test_a_worker_without_keyword_arguments_is_called_as_it_was():
-    worker = object.__new__(Positional)
-    assert call_worker(worker, "echo", [1], {}) == ["echo", 1]
-    with pytest.raises(
-        Unsupported, match=r"Positional takes no keyword arguments.*'echo'.*\['b'\]"
-    ):
-        call_worker(worker, "echo", [1], {"b": 2})

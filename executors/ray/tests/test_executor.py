@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from tenonry.config import EngineConfig
-from tenonry.errors import ConfigError, EngineDeadError, LaunchError, Unsupported
+from tenonry.errors import ConfigError, EngineDeadError, LaunchError
 from tenonry.info import PluginRecord
 from tenonry.interfaces.executor import ExecutorContext
 from tenonry.plugin.plan import PluginPlan
@@ -21,7 +21,6 @@ from tenonry.step import NewRow, SchedulerOutput
 from tenonry_executor_ray import executor as executor_module
 from tenonry_executor_ray.executor import RayExecutor
 from tenonry_executor_ray.options import RayExecutorOptions
-from tenonry_executor_ray.rank_actor import call_worker
 from tenonry_testkit.executor import ExecutorContract
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
@@ -232,19 +231,3 @@ def test_a_pipeline_is_filled(make, config, depth, feeds_back):
 def test_use_before_start_says_so(make):
     with pytest.raises(RuntimeError, match="not started"):
         make().execute_model(step(0, 3))
-
-
-class Positional(FakeWorker):
-    """Written before keyword arguments."""
-
-    def call(self, method, args=()):
-        return [method, *args]
-
-
-def test_a_worker_without_keyword_arguments_is_called_as_it_was():
-    worker = object.__new__(Positional)
-    assert call_worker(worker, "echo", [1], {}) == ["echo", 1]
-    with pytest.raises(
-        Unsupported, match=r"Positional takes no keyword arguments.*'echo'.*\['b'\]"
-    ):
-        call_worker(worker, "echo", [1], {"b": 2})

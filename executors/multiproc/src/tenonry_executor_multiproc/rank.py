@@ -8,23 +8,21 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import inspect
 import logging
 import queue
 import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import FrameType
 from typing import Any, NoReturn
 
 import msgspec
 
 from tenonry.config import EngineConfig
-from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, PluginRecord
-from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry.plugin.plan import load_class
@@ -112,23 +110,6 @@ def build_worker(setup: RankSetup) -> Worker:
     )
     worker: Worker = cls(context)
     return worker
-
-
-def call_worker(
-    worker: Worker,
-    method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-) -> Any:
-    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
-    if not kwargs:
-        return worker.call(method, args)
-    if "kwargs" not in inspect.signature(worker.call).parameters:
-        raise Unsupported(
-            f"worker {type(worker).__name__} takes no keyword arguments; "
-            f"give those of '{method}' by position: {sorted(kwargs)}"
-        )
-    return worker.call(method, args, kwargs)
 
 
 class Rank:

@@ -7,12 +7,10 @@ third one reports failures (`life`). Not decorated: Ray would then send the clas
 
 from __future__ import annotations
 
-import inspect
 import logging
 import queue
 import threading
 from collections import deque
-from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import msgspec
@@ -21,7 +19,7 @@ from tenonry.checks.plugins import load_options
 from tenonry.config import EngineConfig
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo
-from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.logs import configure_logging
 from tenonry.plugin.plan import load_class
@@ -207,23 +205,6 @@ class RankActor:
         if isinstance(result, Failure) and not self._is_driver and not self._failed.is_set():
             self._failure = result.text
             self._failed.set()
-
-
-def call_worker(
-    worker: Worker,
-    method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-) -> Any:
-    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
-    if not kwargs:
-        return worker.call(method, args)
-    if "kwargs" not in inspect.signature(worker.call).parameters:
-        raise Unsupported(
-            f"worker {type(worker).__name__} takes no keyword arguments; "
-            f"give those of '{method}' by position: {sorted(kwargs)}"
-        )
-    return worker.call(method, args, kwargs)
 
 
 # What may be asked, and the type of each argument.

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from tenonry.errors import ConfigError, Unsupported
+from tenonry.errors import ConfigError
 from tenonry.interfaces.executor import Executor, ExecutorContext
-from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import DoneFuture, ModelRunnerOutput, SchedulerOutput, StepFuture
 
@@ -86,20 +85,3 @@ class UniprocExecutor(Executor):
         self._worker = None
         if worker is not None:
             worker.shutdown()
-
-
-def call_worker(
-    worker: Worker,
-    method: str,
-    args: Sequence[Any],
-    kwargs: Mapping[str, Any] | None,
-) -> Any:
-    """`Worker.call`; a worker written before keyword arguments is called without, and Unsupported raised for some."""
-    if not kwargs:
-        return worker.call(method, args)
-    if "kwargs" not in inspect.signature(worker.call).parameters:
-        raise Unsupported(
-            f"worker {type(worker).__name__} takes no keyword arguments; "
-            f"give those of '{method}' by position: {sorted(kwargs)}"
-        )
-    return worker.call(method, args, kwargs)
