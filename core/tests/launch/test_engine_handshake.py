@@ -12,111 +12,21 @@ import zmq
 from tenonry.engine import proc
 from tenonry.engine.proc import EngineHandshake
 from tenonry.errors import LaunchError, ModelError
-from tenonry.info import PluginRecord
 from tenonry.interfaces.launcher import EngineSpec
-from tenonry.launch.handshake import CoreEngine, Handshake
-from tenonry.launch.nodes import NodeWatch
 from tenonry.messages import (
     PROTOCOL_VERSION,
-    EngineFacts,
     EngineHandshakeMessage,
-    EngineZmqAddresses,
     FailedMessage,
-    HandshakeMetadata,
-    HelloMessage,
 )
-from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.folder import RunDirectory
-from tenonry.transport.sockets import close_all, engine_identity, make_socket
+from tenonry.transport.sockets import close_all, make_socket
+from tenonry_testkit.kernel.handshake import (
+    METADATA,
+    PLAN,
+    hello,
+)
 from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
-
-PLAN = PluginPlan(
-    (PluginRecord(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
-)
-
-
-ADDRESSES = EngineZmqAddresses(
-    inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
-    frontend_stats_publish_address="stats",
-)  # fmt: skip
-
-
-METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
-
-
-VERSIONS = {"acme": "2.0"}
-
-
-def no_death(index: int, reason: str) -> None:
-    raise AssertionError(f"engine {index}: {reason}")
-
-
-def hello(**fields: Any) -> HelloMessage:
-    return HelloMessage(
-        **{
-            "local": True,
-            "node": "node-a",
-            "versions": VERSIONS,
-            "plugins": {"scheduler": "'s' (a:B)"},
-            **fields,
-        }
-    )
-
-
-class Launcher:
-    """Knows which children ended; nothing else is asked of it here."""
-
-    def __init__(self, **ended: int) -> None:
-        self.ended = {name.replace("_", " "): code for name, code in ended.items()}
-
-    def finished(self) -> dict[str, int]:
-        return self.ended
-
-
-class FrontEnd:
-    """The front end's side, and engines that send what a test wants."""
-
-    def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.address = address = run.address("handshake")
-        self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
-        self.engines = list(engines) or [CoreEngine(0)]
-        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
-        self.dealers = {
-            index: make_socket(
-                self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
-            )
-            for index in (0, 1, 258, 9)
-        }
-
-    def send(self, *messages: Any, index: int = 0) -> None:
-        for message in messages:
-            raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
-            self.dealers[index].send(raw)
-
-    def run(self, timeout: float = 5.0, **ended: int) -> list[EngineFacts]:
-        return self.shake.run(Launcher(**ended).finished, timeout)
-
-    def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
-        with pytest.raises(LaunchError, match=text):
-            self.run(timeout, **ended)
-
-
-@pytest.fixture
-def front_end() -> Iterator[Callable[..., FrontEnd]]:
-    run = RunDirectory()
-    made: list[FrontEnd] = []
-
-    def make(*engines: CoreEngine) -> FrontEnd:
-        made.append(FrontEnd(run, *engines))
-        return made[-1]
-
-    yield make
-    for front in made:
-        close_all(front.socket, *front.dealers.values())
-        front.context.destroy(linger=0)
-    run.close()
 
 
 class TestEnginesSide:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import msgspec
@@ -12,108 +11,24 @@ import pytest
 import zmq
 
 from tenonry.errors import LaunchError
-from tenonry.info import PluginRecord
 from tenonry.launch import handshake
 from tenonry.launch.handshake import CoreEngine, CoreEngineState, Handshake
-from tenonry.launch.nodes import NODE_IDENTITY, NodeWatch
+from tenonry.launch.nodes import NODE_IDENTITY
 from tenonry.messages import (
     PROTOCOL_VERSION,
     EngineFacts,
-    EngineZmqAddresses,
     FailedMessage,
     HandshakeMetadata,
-    HelloMessage,
     ReadyMessage,
 )
-from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.folder import RunDirectory
-from tenonry.transport.sockets import close_all, engine_identity, make_socket
+from tenonry.transport.sockets import make_socket
+from tenonry_testkit.kernel.handshake import METADATA, PLAN, Launcher, hello
 
-PLAN = PluginPlan(
-    (PluginRecord(kind="scheduler", name="s", target="a:B", distribution="acme", version="2.0"),)
-)
-ADDRESSES = EngineZmqAddresses(
-    inputs=["ipc:///in"], outputs=["ipc:///out"], coordinator_input="ci", coordinator_output="co",
-    frontend_stats_publish_address="stats",
-)  # fmt: skip
-METADATA = HandshakeMetadata(addresses=ADDRESSES, data_parallel_size=2, epoch=4)
-VERSIONS = {"acme": "2.0"}
 COMPARE = "compare --data-parallel-size-local and --data-parallel-start-rank of all nodes"
 FACTS = EngineFacts(
     index=0, epoch=4, num_gpu_blocks=10, block_size=16, max_model_len=100, resolved={"x": "y 1"}
 )
 READY = ReadyMessage(facts=FACTS)
-
-
-def no_death(index: int, reason: str) -> None:
-    raise AssertionError(f"engine {index}: {reason}")
-
-
-def hello(**fields: Any) -> HelloMessage:
-    return HelloMessage(
-        **{
-            "local": True,
-            "node": "node-a",
-            "versions": VERSIONS,
-            "plugins": {"scheduler": "'s' (a:B)"},
-            **fields,
-        }
-    )
-
-
-class Launcher:
-    """Knows which children ended; nothing else is asked of it here."""
-
-    def __init__(self, **ended: int) -> None:
-        self.ended = {name.replace("_", " "): code for name, code in ended.items()}
-
-    def finished(self) -> dict[str, int]:
-        return self.ended
-
-
-class FrontEnd:
-    """The front end's side, and engines that send what a test wants."""
-
-    def __init__(self, run: RunDirectory, *engines: CoreEngine) -> None:
-        self.context: zmq.Context[zmq.Socket[bytes]] = zmq.Context()
-        self.address = address = run.address("handshake")
-        self.socket = make_socket(self.context, zmq.ROUTER, address, bind=True)
-        self.engines = list(engines) or [CoreEngine(0)]
-        self.shake = Handshake(self.socket, self.engines, METADATA, PLAN, NodeWatch(no_death))
-        self.dealers = {
-            index: make_socket(
-                self.context, zmq.DEALER, address, bind=False, identity=engine_identity(index)
-            )
-            for index in (0, 1, 258, 9)
-        }
-
-    def send(self, *messages: Any, index: int = 0) -> None:
-        for message in messages:
-            raw = message if isinstance(message, bytes) else msgspec.msgpack.encode(message)
-            self.dealers[index].send(raw)
-
-    def run(self, timeout: float = 5.0, **ended: int) -> list[EngineFacts]:
-        return self.shake.run(Launcher(**ended).finished, timeout)
-
-    def fails(self, text: str, timeout: float = 5.0, **ended: int) -> None:
-        with pytest.raises(LaunchError, match=text):
-            self.run(timeout, **ended)
-
-
-@pytest.fixture
-def front_end() -> Iterator[Callable[..., FrontEnd]]:
-    run = RunDirectory()
-    made: list[FrontEnd] = []
-
-    def make(*engines: CoreEngine) -> FrontEnd:
-        made.append(FrontEnd(run, *engines))
-        return made[-1]
-
-    yield make
-    for front in made:
-        close_all(front.socket, *front.dealers.values())
-        front.context.destroy(linger=0)
-    run.close()
 
 
 class TestGoodOrder:

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,32 +20,9 @@ from tenonry.launch.supervise import (
     start_child,
     stop_children,
 )
+from tenonry_testkit.kernel.exits import Exits
 from tenonry_testkit.kernel.roles import is_gone
 from tenonry_testkit.roles import eventually, read_facts
-
-
-@pytest.fixture
-def file(tmp_path: Path) -> Path:
-    return tmp_path / "said"
-
-
-@pytest.fixture
-def supervisor() -> Iterator[Supervisor]:
-    made = Supervisor()
-    yield made
-    made.stop(0.1)
-
-
-class Exits:
-    """Remembers what the supervisor tells."""
-
-    def __init__(self) -> None:
-        self.seen: list[tuple[str, int, int]] = []
-        self.event = threading.Event()
-
-    def __call__(self, name: str, pid: int, code: int) -> None:
-        self.seen.append((name, pid, code))
-        self.event.set()
 
 
 class TestLifetime:

@@ -1,0 +1,17 @@
+"""What a supervisor reports of its children's ends."""
+
+from __future__ import annotations
+
+import threading
+
+
+class Exits:
+    """Remembers each exit: name, process id, exit code."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int, int]] = []
+        self.event = threading.Event()
+
+    def __call__(self, name: str, pid: int, code: int) -> None:
+        self.seen.append((name, pid, code))
+        self.event.set()
