@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from tenonry.checks.plugins import supported_versions
 from tenonry.errors import RequestError, Unsupported
-from tenonry.info import EngineInfo
+from tenonry.info import EngineInfo, WorkerFacts
 from tenonry.interfaces.executor import Executor, ExecutorContext
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
@@ -102,6 +102,9 @@ class TestWorker:
             WorkerContext(CONFIG, MODEL, max_model_len=8, rank=3)
         )
         return made
+
+    def test_what_it_says_of_a_model_it_does_not_look_at(self):
+        assert self.worker().examine() == WorkerFacts(architecture=MODEL.architecture)
 
     def test_its_place_among_the_ranks(self):
         context = self.worker().context

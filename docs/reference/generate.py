@@ -73,6 +73,7 @@ RECORDS = {
     ],
     "KV connectors": ["interfaces.kv_connector:BlockStore", "interfaces.kv_connector:KVConnectorRole"],
     "Executors and workers": [
+        "info:WorkerFacts",
         "kv_cache:KVCacheGroup", "kv_cache:MemoryReport", "kv_cache:KVCacheConfig", "step:SchedulerOutput",
         "step:NewRow", "step:Adapter", "step:ModelRunnerOutput", "step:TokenLogprobs", "step:PromptLogprobs",
         "step:RowFailure", "step:StepFuture", "step:DoneFuture", "step:BatchState", "step:StepInputs",

@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from tenonry.kv_cache import KVCacheGroup
+
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     """Facts of one model.
@@ -30,6 +32,28 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     default_sampling: dict[str, Any] = {}
     needs_lockstep: bool = False
     dtype: str = "float32"
+
+
+class WorkerFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """What a worker finds out about a model before it reads a weight (`Worker.examine`), of all ranks together.
+
+    `worker` is the name of the worker that would serve it: one that chooses another gives that one's facts, and in
+    `refused`, by name, why those before it cannot. `groups` are what `Worker.kv_cache_groups` reports if one rank holds
+    the whole model. `num_parameters` counts shared weights once; `weight_bytes` is what they take in memory,
+    `stored_bytes` what the tensors that are read take in the model's files (0 with random weights). `features` are
+    plain values by name: "dtype" (of the computation), "tensor_parallel" (sizes), "pipeline_parallel" (the most
+    stages), "prefix_caching", "lora", and what else the worker can say; what is left out is not known.
+    """
+
+    architecture: str
+    worker: str = ""
+    refused: dict[str, str] = {}
+    model_type: str = ""
+    groups: tuple[KVCacheGroup, ...] = ()
+    num_parameters: int = 0
+    weight_bytes: int = 0
+    stored_bytes: int = 0
+    features: dict[str, Any] = {}
 
 
 class PluginRecord(msgspec.Struct, frozen=True, order=True, omit_defaults=True):

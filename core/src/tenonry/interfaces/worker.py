@@ -12,7 +12,7 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
 from tenonry.errors import Unsupported
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.plugin import Plugin, PluginContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -64,7 +64,7 @@ class Worker(Plugin[WorkerContext], ABC):
 
     Order of calls: constructor, `load`, `kv_cache_groups`, `available_memory`, `initialize_cache`, `warm_up`, then
     `execute_model` once per step in step order, `call` between steps, `shutdown` last and once, also after a failed
-    start.
+    start. `examine` may be called before `load`, or be all that is called.
 
     `capabilities` names what `call` supports beyond the start-up sequence: any of "profile", "sleep", "lora", "save",
     "dummy_batch". "kv_connector" among them says that the worker builds its half of a connector, calls `load` and
@@ -90,6 +90,13 @@ class Worker(Plugin[WorkerContext], ABC):
         raise Unsupported(
             f"worker {type(self).__name__} cannot open a rendezvous on {host}: it runs on one node only"
         )
+
+    def examine(self) -> WorkerFacts:
+        """Look at the model without reading a weight, opening a device or meeting other ranks.
+
+        Raises ModelError, as `load` would, where that can be known: with the model, the offending layer and a remedy.
+        """
+        return WorkerFacts(architecture=self.context.model.architecture)
 
     @abstractmethod
     def load(self) -> None:

@@ -18,11 +18,12 @@ import dataclasses
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
+import msgspec
 import numpy as np
 import pytest
 
 from tenonry.errors import Unsupported
-from tenonry.info import ModelInfo
+from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import choose_block_size
@@ -34,6 +35,7 @@ from tenonry_testkit.fakes.blocks import SimpleBlocks
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.harness import SchedulerHarness
+from tenonry_testkit.result_shapes import check_shapes
 from tenonry_testkit.scenarios_fairness import encoded
 from tenonry_testkit.solo import SoloOracle
 from tenonry_testkit.spec import HarnessSpec
@@ -196,6 +198,22 @@ class WorkerContract:
         assert worker.available_memory().free_bytes >= least
         assert worker.steps_in_flight >= 1
 
+    def test_examine_says_what_load_will_find(self) -> None:
+        """Facts are plain values and hold of the worker that loads afterwards; asking changes nothing for it."""
+        worker = self.built()
+        facts = worker.examine()
+        assert facts == worker.examine(), "two looks at one model differ"
+        assert facts.architecture
+        assert msgspec.json.decode(msgspec.json.encode(facts), type=WorkerFacts) == facts
+        worker.load()
+        if facts.groups:
+            assert list(facts.groups) == list(worker.kv_cache_groups())
+
+    def test_examine_is_enough(self) -> None:
+        """A worker that was only asked about a model is shut down like any other."""
+        self.built().examine()
+        self.teardown_method()
+
     def test_shutdown_after_a_start_that_went_nowhere(self) -> None:
         """`shutdown` is called after a failed start, too."""
         self.built()
@@ -344,7 +362,7 @@ class WorkerContract:
         harness.add(list(self.prompt_ids[:2]), 5, prompt_logprobs=1)
         while harness.scheduler.has_requests() and harness.launch():
             output, future = harness.in_flight[-1]
-            _check_shapes(output, future.result(), self.model().vocab_size)
+            check_shapes(output, future.result(), self.model().vocab_size)
             harness.deliver()
         harness.drain()
 
@@ -366,32 +384,3 @@ class WorkerContract:
         assert all(
             isinstance(text, str) for pair in worker.resolved_plugins().items() for text in pair
         )
-
-
-def _check_shapes(output: SchedulerOutput, result: ModelRunnerOutput, vocab_size: int) -> None:
-    assert result.step_id == output.step_id
-    sampling = sorted(output.row[output.samples].tolist())
-    answered = sorted([*result.row.tolist(), *result.failed_row.tolist()])
-    assert answered == sampling, (
-        f"step {output.step_id} samples rows {sampling}; row and failed_row name {answered}, expected each of them once"
-    )
-    assert result.offsets.tolist() == list(range(len(result.row) + 1)), (
-        f"offsets are {result.offsets.tolist()} for {len(result.row)} rows; expected one token per row"
-    )
-    for name in ("row", "token_ids", "offsets"):
-        dtype = getattr(result, name).dtype
-        assert dtype == np.int32, f"{name} is {dtype}; expected int32"
-    outside = result.token_ids[(result.token_ids < 0) | (result.token_ids >= vocab_size)].tolist()
-    assert not outside, f"token ids {outside} are not in the vocabulary of {vocab_size}"
-    if result.logprobs is not None:
-        rows = len(result.logprobs.row)
-        wide = result.logprobs.token_ids.shape
-        assert wide[0] == rows == len(result.logprobs.rank)
-        assert result.logprobs.logprobs.shape == wide
-        assert (result.logprobs.logprobs <= 0).all()
-        place = {row: i for i, row in enumerate(result.row.tolist())}
-        sampled = [int(result.token_ids[place[row]]) for row in result.logprobs.row.tolist()]
-        assert result.logprobs.token_ids[:, 0].tolist() == sampled, "column 0 is the sampled token"
-    for part in result.prompt_logprobs:
-        assert part.start >= 1
-        assert len(part.token_ids) == len(part.logprobs) == len(part.rank)

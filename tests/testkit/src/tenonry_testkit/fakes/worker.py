@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from tenonry.checks.plugins import load_options
 from tenonry.errors import ModelError
-from tenonry.info import PluginRecord
+from tenonry.info import PluginRecord, WorkerFacts
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
@@ -82,6 +82,13 @@ class FakeWorker(Worker):
     @property
     def steps_in_flight(self) -> int:
         return self.options.steps_in_flight
+
+    def examine(self) -> WorkerFacts:
+        self.load()
+        architecture = self.context.model.architecture
+        return WorkerFacts(
+            architecture=architecture, worker="fake", groups=tuple(self.kv_cache_groups())
+        )
 
     def load(self) -> None:
         if self.options.fail_load is not None:
