@@ -43,13 +43,13 @@ OWNERS = {
     "scheduling_policy": (
         "`tenonry_scheduler_batching.SchedulingPolicy`", "the scheduler `batching`: `--scheduling-policy`",
     ),
-    "buffers": ("`tenonry_worker_torch.buffers.StepBuffers`", "the worker `torch`: `--worker-option buffers=`"),
+    "buffers": ("`tenonry_torch_base.buffers.StepBuffers`", "workers on torch: `--worker-option buffers=`"),
     "attention_backend": (
         "`tenonry_worker_torch.attention.base.AttentionBackend`", "the worker `torch`: `--attention-backend`",
     ),
     "logits_processor": (
-        "`tenonry_worker_torch.sampler.processors.LogitsProcessor`",
-        "the worker `torch`: `--worker-option logits_processors=`",
+        "`tenonry_torch_base.sampler.processors.LogitsProcessor`",
+        "workers on torch: `--worker-option logits_processors=`",
     ),
     "model": ("a function without arguments, that returns a folder", "`hf-hub`: the model's name"),
     "command": ("`tenonry.interfaces.command.Command`", "the command line: `tenonry NAME`"),

@@ -103,9 +103,9 @@ def test_a_circle_of_modules_is_refused_by_name(tree: Path, for_types: bool):
 
 
 def test_a_circle_of_folders_is_refused_by_name(tree: Path):
-    plant(tree, "tenonry_worker_torch.sampler.new", "tenonry_worker_torch.fuse.norm")
-    plant(tree, "tenonry_worker_torch.fuse.other", "tenonry_worker_torch.sampler.choose")
+    plant(tree, "tenonry_worker_torch.parallel.new", "tenonry_worker_torch.fuse.norm")
+    plant(tree, "tenonry_worker_torch.fuse.other", "tenonry_worker_torch.parallel.shard")
     done = lint(tree)
     assert done.returncode == 1
     assert "No cycles are allowed in tenonry_worker_torch." in done.stdout
-    assert ".sampler -> .fuse" in done.stdout or ".fuse -> .sampler" in done.stdout
+    assert ".parallel -> .fuse" in done.stdout or ".fuse -> .parallel" in done.stdout

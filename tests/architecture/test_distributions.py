@@ -18,6 +18,7 @@ LIBRARIES = {
     "tenonry_kvcache",
     "tenonry_scheduling",
 }
+TORCH_LIBRARIES = {"tenonry_torch_base"}
 WORKSPACE = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 VERSION = WORKSPACE["project"]["version"]
 MAJOR, MINOR = (int(part) for part in VERSION.split(".")[:2])
@@ -103,8 +104,13 @@ def test_contracts_name_every_distribution():
         contract["name"]: contract for contract in WORKSPACE["tool"]["importlinter"]["contracts"]
     }
     plugins = {dist.import_name for dist in DISTS} - {"tenonry"}
-    libraries = LIBRARIES
-    assert set(contracts["Libraries know the kernel only"]["source_modules"]) == libraries
+    libraries = LIBRARIES | TORCH_LIBRARIES
+    assert set(contracts["Libraries know the kernel only"]["source_modules"]) == LIBRARIES
+    on_torch = contracts[
+        "The library of workers on torch knows the kernel, torch and transformers only"
+    ]
+    assert set(on_torch["source_modules"]) == TORCH_LIBRARIES
+    assert set(on_torch["forbidden_modules"]) == plugins - libraries
     kernel = contracts["The kernel knows no plugin, no torch and no transformers"]
     assert set(kernel["forbidden_modules"]) == plugins | {"torch", "transformers"}
     assert (

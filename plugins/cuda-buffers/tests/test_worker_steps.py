@@ -13,8 +13,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_cuda_buffers import CudaBuffers
+from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.buffers import HostBuffers
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.model_runner import ModelRunner
 

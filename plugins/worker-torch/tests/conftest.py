@@ -21,7 +21,6 @@ for _name in (
     "worker_driver",
     "worker_tools",
     "parallel_tools",
-    "sampler_driver",
 ):
     _load(_name)
 

@@ -10,9 +10,9 @@ import torch
 import worker_tools
 
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.buffers import HostBuffers
+from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.loaded_model import build
-from tenonry_worker_torch.loading.weights import load_model
+from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.stage_runner import StageRunner

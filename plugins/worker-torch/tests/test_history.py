@@ -10,7 +10,7 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.history import History
+from tenonry_torch_base.history import History
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from worker_driver import Driver, Request
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
-from tenonry_worker_torch import profiling
+from tenonry_torch_base import profiling
 
 
 @pytest.fixture(scope="module")

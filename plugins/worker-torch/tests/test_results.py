@@ -9,11 +9,11 @@ import worker_tools
 from worker_driver import Driver, Request
 
 from tenonry.step import RowFailure
+from tenonry_torch_base.results import DeviceFuture, StepResult
+from tenonry_torch_base.sampler.logprobs import Logprobs
+from tenonry_torch_base.sampler.sampler import Sampled
 from tenonry_worker_torch.loading.self_check import PackedRun
 from tenonry_worker_torch.model_runner import ModelRunner
-from tenonry_worker_torch.results import DeviceFuture, StepResult
-from tenonry_worker_torch.sampler.logprobs import Logprobs
-from tenonry_worker_torch.sampler.sampler import Sampled
 
 
 class Event:

@@ -12,10 +12,9 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.kv_cache import plan_kv_cache
 from tenonry.step import DoneFuture
-from tenonry_worker_torch.memory import host_memory, keep_freed_memory
+from tenonry_torch_base.points import BUFFERS, resolve_class
 from tenonry_worker_torch.options import TorchOptions
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, BUFFERS
-from tenonry_worker_torch.startup import resolve_class
+from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.worker import TorchWorker
 
 
@@ -67,7 +66,7 @@ def test_what_the_extension_points_resolved_to_is_reported(folder):
     worker, _ = started(worker_tools.context(folder, attention_backend="sdpa"))
     resolved = worker.resolved_plugins()
     assert resolved["attention_backend"].startswith("sdpa (tenonry-worker-torch ")
-    assert resolved["buffers"].startswith("host (tenonry-worker-torch ")
+    assert resolved["buffers"].startswith("host (tenonry-torch-base ")
 
 
 def test_columns_are_as_wide_as_the_cache_allows_and_not_as_the_model_could_be(folder):
@@ -130,7 +129,7 @@ def test_buffers_of_a_package_that_does_not_depend_on_this_one_are_taken(tmp_pat
 
 def test_a_backend_of_the_wrong_type_is_refused(folder):
     with pytest.raises(PluginError, match=r"is not a subclass of .*AttentionBackend"):
-        resolve_class(ATTENTION_BACKENDS, "tenonry_worker_torch.buffers:HostBuffers", {})
+        resolve_class(ATTENTION_BACKENDS, "tenonry_torch_base.buffers:HostBuffers", {})
 
 
 def test_a_backend_that_cannot_run_the_model_says_why(folder, monkeypatch):
@@ -163,21 +162,6 @@ def test_threads_are_set_when_asked(folder, monkeypatch):
     TorchWorker(worker_tools.context(folder, options=TorchOptions(num_threads=3))).load()
     TorchWorker(worker_tools.context(folder)).load()
     assert asked == [3]
-
-
-def test_memory_is_what_the_control_group_leaves(tmp_path):
-    machine = host_memory(tmp_path)
-    assert machine > 0
-    (tmp_path / "memory.max").write_text("3000000\n")
-    (tmp_path / "memory.current").write_text("1000000\n")
-    assert host_memory(tmp_path) == 2_000_000
-    (tmp_path / "memory.max").write_text("max\n")
-    assert host_memory(tmp_path) == pytest.approx(machine, rel=0.5)
-
-
-@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a switch of glibc")
-def test_glibc_agrees_to_keep_freed_memory():
-    assert keep_freed_memory() in {True, False}
 
 
 @pytest.mark.gpu

@@ -11,9 +11,9 @@ import worker_families
 from tenonry.config import EngineConfig
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
+from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.cpu import CpuBackend
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
-from tenonry_worker_torch.buffers import HostBuffers
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.options import TorchOptions

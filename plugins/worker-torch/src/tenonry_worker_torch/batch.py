@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import BatchState, StepInputs
-    from tenonry_worker_torch.buffers import StepBuffers
+    from tenonry_torch_base.buffers import StepBuffers
 
 
 def slot_mapping(inputs: StepInputs, state: BatchState) -> NDArray[np.int64]:

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
+    from tenonry_torch_base.buffers import StepBuffers
     from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.buffers import StepBuffers
     from tenonry_worker_torch.parallel.groups import Parallel
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import torch
 
 from tenonry.step import BatchState, DoneFuture
+from tenonry_torch_base.history import History
+from tenonry_torch_base.profiling import scoped
+from tenonry_torch_base.results import DeviceFuture, PromptPart, StepResult
+from tenonry_torch_base.sampler.logprobs import prompt_logprobs_of
+from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
+from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
-from tenonry_worker_torch.history import History
 from tenonry_worker_torch.kv_binding import bind_kv_cache
-from tenonry_worker_torch.profiling import scoped
-from tenonry_worker_torch.results import DeviceFuture, PromptPart, StepResult
-from tenonry_worker_torch.sampler.logprobs import prompt_logprobs_of
-from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
-from tenonry_worker_torch.sampler.sampler import Sampler, shared
+from tenonry_worker_torch.parallel.tokens import shared
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -24,10 +25,10 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture, StepInputs
+    from tenonry_torch_base.sampler.processors import LogitsProcessor
+    from tenonry_torch_base.sampler.sampler import Sampled
     from tenonry_worker_torch.attention.base import LayerCache
     from tenonry_worker_torch.loaded_model import LoadedModel
-    from tenonry_worker_torch.sampler.processors import LogitsProcessor
-    from tenonry_worker_torch.sampler.sampler import Sampled
 
 DUMMY_TOKENS = 2  # a prompt of two, since a single token would look like a decoding row
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from tenonry.plugin import Point
-from tenonry.plugin.manager import resolve_point
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_torch_base.device import choose_device
+from tenonry_torch_base.memory import keep_freed_memory
+from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_worker_torch.loaded_model import LoadedModel, build
-from tenonry_worker_torch.loading.weights import choose_device, load_model
-from tenonry_worker_torch.memory import keep_freed_memory
+from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
-from tenonry_worker_torch.points import ATTENTION_BACKENDS, BUFFERS, LOGITS_PROCESSORS
+from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
@@ -26,17 +26,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.groups import Rendezvous
 
 DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
-DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 WARM_UP_TOKENS = 8
-
-
-def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
-    """A class of one of this worker's extension points. Raises PluginError with what there is, or the pip command."""
-    found, record = resolve_point(point, name)
-    origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
-    earlier = resolved.get(point.kind)
-    resolved[point.kind] = f"{earlier}, {origin}" if earlier else origin
-    return found
 
 
 def load(

@@ -88,7 +88,8 @@ class TorchWorker(Worker):
         ]
 
     def available_memory(self) -> MemoryReport:
-        from tenonry_worker_torch.memory import device_memory, host_memory
+        from tenonry_torch_base.memory import host_memory
+        from tenonry_worker_torch.device_memory import device_memory
 
         if self.model.device.type == "cpu":
             # Main memory is shared by the ranks of a node.

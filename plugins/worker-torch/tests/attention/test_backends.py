@@ -11,9 +11,9 @@ import worker_tools
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
-from tenonry_worker_torch.buffers import HostBuffers
 
 BLOCK, ROWS, MAX_LEN, BLOCKS = 8, 6, 160, 130
 SHAPES = {

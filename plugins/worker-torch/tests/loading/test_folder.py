@@ -6,8 +6,8 @@ import pytest
 import torch
 import worker_families
 
-from tenonry.errors import ConfigError, ModelError
-from tenonry_worker_torch.loading.weights import choose_device, choose_dtype, load_model
+from tenonry.errors import ModelError
+from tenonry_worker_torch.loading.load import load_model
 
 CPU = torch.device("cpu")
 
@@ -145,26 +145,6 @@ def test_quantised_checkpoints_are_refused(llama, tmp_path):
     )
     with pytest.raises(ModelError, match=r"quantised \(awq\)"):
         load(tmp_path)
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a CUDA device")
-def test_asking_for_a_missing_device_says_what_is_there():
-    assert choose_device("auto") == CPU
-    with pytest.raises(ConfigError, match="sees no CUDA device; use device=cpu"):
-        choose_device("cuda:0")
-
-
-def test_dtype_auto_is_the_checkpoints_own_where_the_cpu_can_do_it():
-    class Config:
-        dtype = torch.bfloat16
-
-    assert choose_dtype("auto", Config, CPU) == torch.bfloat16
-    assert choose_dtype("float16", Config, CPU) == torch.float16
-    Config.dtype = torch.float16
-    expected = torch.float16 if torch.ops.mkldnn._is_mkldnn_fp16_supported() else torch.bfloat16
-    assert choose_dtype("auto", Config, CPU) == expected
-    Config.dtype = None
-    assert choose_dtype("auto", Config, CPU) == torch.float32
 
 
 def test_nothing_is_printed_without_a_terminal(llama, capfd):

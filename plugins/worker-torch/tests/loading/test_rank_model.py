@@ -10,8 +10,9 @@ import torch
 import worker_families
 
 from tenonry.errors import ConfigError, ModelError
+from tenonry_torch_base.device import choose_device
+from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.rank_model import RankModel, Renaming, weight_files
-from tenonry_worker_torch.loading.weights import choose_device, load_model
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.parallel.shard import Shard
 

@@ -10,8 +10,8 @@ import worker_families
 import worker_tools
 
 from tenonry.errors import ModelError
+from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.refusals import refuse_unsupported
-from tenonry_worker_torch.loading.weights import load_model
 
 SMALL = worker_families.SMALL
 TINY = {"hidden_size": 32, "vocab_size": 96}

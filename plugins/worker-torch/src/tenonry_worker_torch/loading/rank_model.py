@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_worker_torch.loading.dummy import RandomSlice
+from tenonry_torch_base.dummy import RandomSlice
 from tenonry_worker_torch.parallel.shard import FileSlice, Shard
 from tenonry_worker_torch.parallel.stage import keep_stage
 from tenonry_worker_torch.parallel.tensor import shard_layers
@@ -79,7 +79,9 @@ class RankModel:
         for source in sorted(parameters - self.tied.keys()):
             names = [source] if source in self.names else self._aliases(source)
             for name in names:
-                found[name] = RandomSlice(self.whole, source, seed, self.shards.get(name))
+                shard = self.shards.get(name)
+                cut = None if shard is None else shard.cut
+                found[name] = RandomSlice(self.whole, source, seed, cut)
         return found
 
     def _aliases(self, source: str) -> list[str]:

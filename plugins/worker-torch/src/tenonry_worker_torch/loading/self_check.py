@@ -19,9 +19,9 @@ from tenonry_worker_torch.forward import Forward, ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 
 if TYPE_CHECKING:
+    from tenonry_torch_base.buffers import StepBuffers
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.layer import AttentionLayer
-    from tenonry_worker_torch.buffers import StepBuffers
 
 BLOCK_SIZE = 16
 # Largest relative error (L2, per position) taken for rounding. Mixing two prompts gives errors near 1; deep models in

@@ -12,8 +12,8 @@ from tenonry.step import ModelRunnerOutput, PromptLogprobs, TokenLogprobs
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.sampler.logprobs import Logprobs
-    from tenonry_worker_torch.sampler.sampler import Sampled
+    from tenonry_torch_base.sampler.logprobs import Logprobs
+    from tenonry_torch_base.sampler.sampler import Sampled
 
 
 class PromptPart:

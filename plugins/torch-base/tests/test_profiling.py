@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tenonry.errors import ConfigError
-from tenonry_worker_torch import profiling
-from tenonry_worker_torch.profiling import (
+from tenonry_torch_base import profiling
+from tenonry_torch_base.profiling import (
     NVTX_VARIABLE,
     TORCH_VARIABLE,
     record_function_or_nullcontext,
@@ -101,7 +101,7 @@ def _missing(package: str) -> Any:
 
 def test_nothing_is_imported_unless_it_is_asked_for():
     code = (
-        "import sys; from tenonry_worker_torch.profiling import record_function_or_nullcontext as scope\n"
+        "import sys; from tenonry_torch_base.profiling import record_function_or_nullcontext as scope\n"
         "with scope('x'): pass\n"
         "assert not {'torch', 'nvtx'} & set(sys.modules)"
     )

@@ -27,7 +27,7 @@ def check_folder(path: str, *, needs_weights: bool) -> dict[str, Any]:
             quantised.get("quant_method", "unknown") if isinstance(quantised, dict) else quantised
         )
         raise ModelError(
-            f"{path} is quantised ({method}); worker 'torch' runs float32, bfloat16 and float16 weights"
+            f"{path} is quantised ({method}); only float32, bfloat16 and float16 weights can be run"
         )
     if needs_weights and not any(folder.glob("*.safetensors")):
         raise ModelError(_no_weights(folder))

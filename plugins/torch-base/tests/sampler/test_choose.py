@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tenonry_worker_torch.sampler import choose
-from tenonry_worker_torch.sampler.choose import draw, greedy, largest, truncated_weights
-from tenonry_worker_torch.sampler.randomness import uniforms
+from tenonry_torch_base.sampler import choose
+from tenonry_torch_base.sampler.choose import draw, greedy, largest, truncated_weights
+from tenonry_torch_base.sampler.randomness import uniforms
 
 
 @settings(deadline=None, max_examples=60)

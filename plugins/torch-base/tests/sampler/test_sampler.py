@@ -13,8 +13,8 @@ from sampler_driver import ROWS, VOCAB, SamplerDriver, processed_by_hand, weight
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
-from tenonry_worker_torch.sampler.processors import SampleStep
-from tenonry_worker_torch.sampler.randomness import uniforms
+from tenonry_torch_base.sampler.processors import SampleStep
+from tenonry_torch_base.sampler.randomness import uniforms
 
 SAMPLING = st.builds(
     SamplingParams,
@@ -148,7 +148,7 @@ def test_tiles_change_nothing(rows_per_tile, monkeypatch):
             output=range(row),
         )  # fmt: skip
     whole = driver.sample(logits, range(ROWS))
-    monkeypatch.setattr("tenonry_worker_torch.sampler.sampler.TILE_ELEMENTS", rows_per_tile * VOCAB)
+    monkeypatch.setattr("tenonry_torch_base.sampler.sampler.TILE_ELEMENTS", rows_per_tile * VOCAB)
     again = SamplerDriver()
     for row, (sampling, prompt, _, stop, bad) in driver.rows.items():
         again.enter(row, sampling, prompt, range(row), stop, bad)

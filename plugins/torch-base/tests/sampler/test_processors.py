@@ -8,7 +8,7 @@ import torch
 from sampler_driver import VOCAB, SamplerDriver, processed_by_hand
 
 from tenonry.sampling_params import SamplingParams
-from tenonry_worker_torch.sampler.processors import LogitsProcessor
+from tenonry_torch_base.sampler.processors import LogitsProcessor
 
 
 def test_every_logit_is_changed_as_the_plain_sampler_changes_it():

@@ -13,7 +13,7 @@ import torch
 
 if TYPE_CHECKING:
     from tenonry.step import BatchState, SchedulerOutput, StepInputs
-    from tenonry_worker_torch.buffers import StepBuffers
+    from tenonry_torch_base.buffers import StepBuffers
 
 
 class History:

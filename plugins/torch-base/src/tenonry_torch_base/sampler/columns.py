@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tenonry_worker_torch.sampler.randomness import mix
+from tenonry_torch_base.sampler.randomness import mix
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, ClassVar
 import numpy as np
 import torch
 
-from tenonry_worker_torch.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
+from tenonry_torch_base.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -12,31 +12,34 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 if TYPE_CHECKING:
-    from transformers import PreTrainedModel
+    from collections.abc import Callable
 
-    from tenonry_worker_torch.parallel.shard import Shard
+    from transformers import PreTrainedModel
 
 _ONE_AT_A_TIME = threading.Lock()  # transformers loads in threads, and torch has one random state
 
 
 class RandomSlice:
-    """One parameter of `whole`, a model without storage, made when it is indexed with `...`."""
+    """One parameter of `whole`, a model without storage, made when it is indexed with `...`.
+
+    `cut` takes a rank's piece of it.
+    """
 
     def __init__(
         self,
         whole: PreTrainedModel,
         name: str,
         seed: int,
-        shard: Shard | None,
+        cut: Callable[[torch.Tensor], torch.Tensor] | None = None,
     ) -> None:
         self.whole = whole
         self.name = name
         self.seed = seed
-        self.shard = shard
+        self.cut = cut
 
     def __getitem__(self, _everything: Any) -> torch.Tensor:
         made = self._make()
-        return made if self.shard is None else self.shard.cut(made)
+        return made if self.cut is None else self.cut(made)
 
     @torch.no_grad()
     def _make(self) -> torch.Tensor:

@@ -8,14 +8,14 @@ import numpy as np
 import torch
 
 from tenonry.step import RowFailure
-from tenonry_worker_torch.sampler.bad_words import BadWords
-from tenonry_worker_torch.sampler.choose import draw, greedy, truncated_weights
-from tenonry_worker_torch.sampler.columns import SamplingColumns
-from tenonry_worker_torch.sampler.logprobs import Logprobs, concatenated, logprobs_of
-from tenonry_worker_torch.sampler.penalties import Penalties
-from tenonry_worker_torch.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
-from tenonry_worker_torch.sampler.randomness import uniforms
-from tenonry_worker_torch.sampler.token_rules import AllowedTokens, LogitBias, MinTokens
+from tenonry_torch_base.sampler.bad_words import BadWords
+from tenonry_torch_base.sampler.choose import draw, greedy, truncated_weights
+from tenonry_torch_base.sampler.columns import SamplingColumns
+from tenonry_torch_base.sampler.logprobs import Logprobs, concatenated, logprobs_of
+from tenonry_torch_base.sampler.penalties import Penalties
+from tenonry_torch_base.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
+from tenonry_torch_base.sampler.randomness import uniforms
+from tenonry_torch_base.sampler.token_rules import AllowedTokens, LogitBias, MinTokens
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from tenonry.step import NewRow
-    from tenonry_worker_torch.parallel.groups import TensorGroup
 
 TILE_ELEMENTS = 1 << 19  # logits worked on at once on the CPU: 2 MiB in float32
 # In the order in which they change the logits.
@@ -284,26 +283,3 @@ def joined(parts: list[Sampled]) -> Sampled:
         whole.logprobs = concatenated(logprobs)
         whole.logprob_lines = np.concatenate(lines)
     return whole
-
-
-def shared(
-    sampled: Sampled | None,
-    count: int,
-    group: TensorGroup,
-    device: torch.device,
-) -> Sampled:
-    """What the first rank of the group sampled, on every rank: they can never take different tokens."""
-    both = torch.empty(
-        2,
-        count,
-        dtype=torch.long,
-        device=device,
-    )
-    if sampled is not None:
-        columns = [sampled.token_ids, sampled.failure.long()]
-        torch.stack(columns, out=both)
-    group.broadcast(both)
-    if sampled is not None:
-        return sampled
-    token_ids, failure = both
-    return Sampled(token_ids, failure.to(torch.int32))

@@ -5,12 +5,8 @@ from __future__ import annotations
 import ctypes
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import torch
-
-if TYPE_CHECKING:
-    from tenonry_worker_torch.loaded_model import LoadedModel
 
 CGROUP = Path("/sys/fs/cgroup")
 # glibc's mallopt parameters (malloc.h), and the largest threshold it accepts on 64-bit systems.
@@ -37,28 +33,10 @@ def host_memory(cgroup: Path = CGROUP) -> int:
     return max(0, min(free, left))
 
 
-def device_memory(
-    model: LoadedModel,
-    num_tokens: int,
-    utilization: float,
-) -> int:
-    """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
-    from tenonry_worker_torch.loading.self_check import PackedRun
-
-    torch.cuda.synchronize(model.device)
+def free_device_memory(device: torch.device, utilization: float, needed: int) -> int:
+    """Bytes of a CUDA device for the KV cache: its share, less what is used and the `needed` bytes of a step."""
     torch.cuda.empty_cache()
-    torch.cuda.reset_peak_memory_stats(model.device)
-    before = torch.cuda.memory_allocated(model.device)
-    whole, rest = divmod(num_tokens, model.max_model_len)
-    lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
-    prompts = [model.parallel.link.blank(length) for length in lengths]
-    run = PackedRun(model.backend, model.layers, model.buffers)
-    run.last_logits(model.forward, prompts)
-    torch.cuda.synchronize(model.device)
-    needed = torch.cuda.max_memory_allocated(model.device) - before
-    run.release()
-    torch.cuda.empty_cache()
-    free, total = torch.cuda.mem_get_info(model.device)
+    free, total = torch.cuda.mem_get_info(device)
     return max(0, int(total * utilization) - (total - free) - needed)
 
 

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 
 from tenonry.step import NewRow
-from tenonry_worker_torch.sampler.processors import ProcessorContext, SampleStep
-from tenonry_worker_torch.sampler.sampler import Sampler
+from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
+from tenonry_torch_base.sampler.sampler import Sampler
 
 VOCAB = 40
 ROWS = 8

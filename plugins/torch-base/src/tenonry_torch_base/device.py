@@ -1,0 +1,59 @@
+"""Which device and which data type a model runs with. Worker process."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from tenonry.errors import ConfigError
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+
+
+def choose_device(
+    wanted: str,
+    local_rank: int = 0,
+    world_size: int = 1,
+) -> torch.device:
+    """`auto` is CUDA where there is one. Raises ConfigError when CUDA is asked for and has no device for this rank."""
+    if wanted == "auto":
+        wanted = "cuda" if torch.cuda.is_available() else "cpu"
+    if not wanted.startswith("cuda"):
+        return torch.device(wanted)
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"device={wanted}, but torch {torch.__version__} sees no CUDA device; use device=cpu"
+        )
+    if ":" not in wanted:
+        wanted = f"cuda:{local_rank}"
+    elif world_size > 1:
+        raise ConfigError(
+            f"device={wanted} is one device, but the engine has {world_size} ranks; use device=cuda"
+        )
+    count = torch.cuda.device_count()
+    if torch.device(wanted).index >= count:
+        raise ConfigError(
+            f"{wanted} does not exist: this node has {count} CUDA devices, and {world_size} ranks need {world_size}; "
+            "lower tensor_parallel_size or pipeline_parallel_size, or spread the ranks over nodes"
+        )
+    return torch.device(wanted)
+
+
+def choose_dtype(
+    wanted: str,
+    config: Any,
+    device: torch.device,
+) -> torch.dtype:
+    """`auto` is the checkpoint's own type; half precision becomes bfloat16 on CPUs that cannot compute with it."""
+    if wanted != "auto":
+        return DTYPES[wanted]
+    stored = getattr(config, "dtype", None) or torch.float32
+    dtype = DTYPES.get(str(stored).removeprefix("torch."), torch.float32)
+    if (
+        dtype == torch.float16
+        and device.type == "cpu"
+        and not torch.ops.mkldnn._is_mkldnn_fp16_supported()  # noqa: SLF001
+    ):
+        return torch.bfloat16
+    return dtype

@@ -1,0 +1,34 @@
+"""The points that workers on torch share, and how a class of one is found.
+
+Any process: this module imports no torch, the base classes do.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tenonry.plugin import Point
+from tenonry.plugin.manager import resolve_point
+
+BUFFERS = Point(
+    "tenonry.buffers",
+    "tenonry_torch_base.buffers:StepBuffers",
+    {"host": "tenonry-torch-base", "cuda": "tenonry-cuda-buffers"},
+    kind="buffers",
+)
+LOGITS_PROCESSORS = Point(
+    "tenonry.logits_processors", "tenonry_torch_base.sampler.processors:LogitsProcessor"
+)
+DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
+
+
+def resolve_class(point: Point, name: str, resolved: dict[str, str]) -> Any:
+    """A class of one of a worker's extension points. Raises PluginError with what there is, or the pip command.
+
+    `resolved` (kind → name with version) gets what was found.
+    """
+    found, record = resolve_point(point, name)
+    origin = f"{name} ({record.distribution} {record.version})" if record.distribution else name
+    earlier = resolved.get(point.kind)
+    resolved[point.kind] = f"{earlier}, {origin}" if earlier else origin
+    return found

@@ -1,0 +1,134 @@
+"""Architecture and weights of a causal language model, through transformers; no remote code, safetensors only.
+
+Worker process.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+def read_model_config(path: str, architecture: str) -> PretrainedConfig:
+    """The folder's configuration as transformers knows it; code in the folder is never run. Raises ModelError."""
+    from transformers import AutoConfig
+
+    try:
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except (ValueError, KeyError, OSError, TypeError) as error:
+        raise ModelError(
+            f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is "
+            f"never run): {_first_line(error)}"
+        ) from error
+    except Exception as error:  # its checks of values raise classes of their own
+        raise _bad_config(path, error) from error
+
+
+def _bad_config(path: str, error: Exception) -> ModelError:
+    message = " ".join(str(error).split())[:300]
+    return ModelError(
+        f"{path}/config.json does not describe a model: {type(error).__name__}: {message}"
+    )
+
+
+def skeleton(
+    config: PretrainedConfig,
+    architecture: str,
+    path: str,
+) -> PreTrainedModel:
+    """The model without storage, to look at its layers."""
+    from transformers import AutoModelForCausalLM
+
+    try:
+        with torch.device("meta"):
+            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+    except (ValueError, ImportError) as error:
+        raise ModelError(
+            f"{architecture} is no causal language model of transformers: {_first_line(error)}"
+        ) from error
+    except Exception as error:
+        raise _bad_config(path, error) from error
+
+
+def stored_model(
+    path: str,
+    config: PretrainedConfig,
+    dtype: torch.dtype,
+    architecture: str,
+) -> PreTrainedModel:
+    """The whole model with its stored weights. Raises ModelError when one is missing or has another shape."""
+    from transformers import AutoModelForCausalLM
+
+    with weights_of(architecture, path):
+        model, info = AutoModelForCausalLM.from_pretrained(
+            path,
+            config=config,
+            dtype=dtype,
+            local_files_only=True,
+            use_safetensors=True,
+            trust_remote_code=False,
+            ignore_mismatched_sizes=True,  # they are named below
+            output_loading_info=True,
+        )
+    check_complete(info, path, architecture)
+    return model
+
+
+@contextmanager
+def weights_of(architecture: str, path: str) -> Iterator[None]:
+    """Any error on reading them becomes a ModelError that names model and folder."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:
+        raise ModelError(
+            f"the weights of {architecture} in {path} cannot be loaded: {_first_line(error)}"
+        ) from error
+
+
+def check_complete(
+    info: Any,
+    path: str,
+    architecture: str,
+) -> None:
+    """Raises ModelError naming weights that are missing or have another shape; `info`: what transformers loaded."""
+    for kind in ("missing_keys", "mismatched_keys"):
+        if info.get(kind):
+            names = ", ".join(str(key) for key in sorted(info[kind], key=str)[:3])
+            raise ModelError(
+                f"the weights in {path} do not fit {architecture}: {len(info[kind])} {kind}, such as {names}"
+            )
+
+
+@contextmanager
+def progress_only_on_a_terminal() -> Iterator[None]:
+    """Keep transformers quiet, and its progress bar out of log files."""
+    from transformers.utils import logging
+
+    shown = logging.is_progress_bar_enabled()
+    verbosity = logging.get_verbosity()
+    logging.set_verbosity_error()
+    if not sys.stderr.isatty():
+        logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if shown:
+            logging.enable_progress_bar()
+
+
+def _first_line(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return lines[0] if lines else type(error).__name__

@@ -1,0 +1,22 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from tenonry_torch_base.memory import host_memory, keep_freed_memory
+
+
+def test_memory_is_what_the_control_group_leaves(tmp_path):
+    machine = host_memory(tmp_path)
+    assert machine > 0
+    (tmp_path / "memory.max").write_text("3000000\n")
+    (tmp_path / "memory.current").write_text("1000000\n")
+    assert host_memory(tmp_path) == 2_000_000
+    (tmp_path / "memory.max").write_text("max\n")
+    assert host_memory(tmp_path) == pytest.approx(machine, rel=0.5)
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="a switch of glibc")
+def test_glibc_agrees_to_keep_freed_memory():
+    assert keep_freed_memory() in {True, False}

@@ -1,0 +1,34 @@
+"""What the largest step of a model needs on a CUDA device, and what is left for its KV cache. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_torch_base.memory import free_device_memory
+from tenonry_worker_torch.loading.self_check import PackedRun
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.loaded_model import LoadedModel
+
+
+def device_memory(
+    model: LoadedModel,
+    num_tokens: int,
+    utilization: float,
+) -> int:
+    """Bytes of a CUDA device for the KV cache: its share, less what is used and what the largest step needs."""
+    torch.cuda.synchronize(model.device)
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(model.device)
+    before = torch.cuda.memory_allocated(model.device)
+    whole, rest = divmod(num_tokens, model.max_model_len)
+    lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
+    prompts = [model.parallel.link.blank(length) for length in lengths]
+    run = PackedRun(model.backend, model.layers, model.buffers)
+    run.last_logits(model.forward, prompts)
+    torch.cuda.synchronize(model.device)
+    needed = torch.cuda.max_memory_allocated(model.device) - before
+    run.release()
+    return free_device_memory(model.device, utilization, needed)
