@@ -13,6 +13,7 @@ from tenonry.errors import ConfigError
 from tenonry.kv_cache import (
     CPU_POOL_BYTES,
     DEFAULT_BLOCK_SIZE,
+    KVCacheConfig,
     KVCacheGroup,
     MemoryReport,
     choose_block_size,
@@ -132,6 +133,87 @@ class TestNumberOfBlocks:
         assert (
             self.plan(MemoryReport(100 * KIB), groups=[group(), group(bytes_per_token=192)]) == 25
         )
+
+
+class TestStates:
+    """A block is 1 KiB, the state of one sequence 2 KiB, and at most four sequences run."""
+
+    def plan(self, *memory: MemoryReport, groups: Any = None, **values: Any) -> KVCacheConfig:
+        reports = memory or (MemoryReport(100 * KIB),)
+        states = group(kind="recurrent", bytes_per_token=0, state_bytes=2 * KIB, sizes=())
+        per_rank = [groups or [group(), states]] * len(reports)
+        return plan_kv_cache(per_rank, reports, config(**values), 160)
+
+    def test_states_and_snapshots_come_out_of_what_is_free(self):
+        """Of 100 KiB the states take 8; an eighth of the rest holds 5 snapshots, and 82 blocks are left."""
+        planned = self.plan()
+        assert planned.num_state_slots == 5
+        assert planned.num_blocks == 92 - 10
+
+    def test_four_snapshots_for_each_sequence_are_enough_by_default(self):
+        planned = self.plan(MemoryReport(GIB))
+        assert planned.num_state_slots == 16
+        assert planned.num_blocks == (GIB - 8 * KIB - 32 * KIB) // KIB
+
+    def test_the_smallest_rank_decides(self):
+        assert self.plan(MemoryReport(GIB), MemoryReport(100 * KIB)).num_state_slots == 5
+
+    def test_a_rank_without_such_a_layer_does_not_count(self):
+        empty = group(kind="recurrent", bytes_per_token=0, layers=0, sizes=())
+        states = group(kind="recurrent", bytes_per_token=0, state_bytes=2 * KIB, sizes=())
+        planned = plan_kv_cache(
+            [[group(), empty], [group(), states]], [MemoryReport(100 * KIB)] * 2, config(), 160
+        )
+        assert planned.num_state_slots == 5
+        assert planned.num_blocks == 82
+
+    def test_on_the_cpu_a_quarter_of_what_the_states_leave(self):
+        """100 − 8 KiB are free; 23 are the pool, and one snapshot fits into an eighth of it."""
+        planned = self.plan(MemoryReport(100 * KIB, is_host=True))
+        assert planned.num_state_slots == 1
+        assert planned.num_blocks == 21
+
+    def test_as_many_bytes_as_asked_for(self):
+        planned = self.plan(state_cache_memory_bytes=9 * KIB, kv_cache_memory_bytes=50 * KIB)
+        assert planned.num_state_slots == 4
+        assert planned.num_blocks == 50 - 8
+
+    @pytest.mark.parametrize(
+        "off", [{"state_cache_memory_bytes": 0}, {"enable_prefix_caching": False}]
+    )
+    def test_off(self, off):
+        planned = self.plan(**off)
+        assert planned.num_state_slots == 0
+        assert planned.num_blocks == 92
+
+    def test_a_budget_below_one_snapshot_is_refused(self):
+        with pytest.raises(
+            ConfigError, match=r"state_cache_memory_bytes=2047 is too small: .* needs 2048"
+        ):
+            self.plan(state_cache_memory_bytes=2047)
+
+    def test_states_that_do_not_fit_name_the_number_that_does(self):
+        with pytest.raises(
+            ConfigError,
+            match=r"max_num_seqs=4 .* needs 2048 bytes and 7168 are free; .* at most 3",
+        ):
+            self.plan(MemoryReport(7 * KIB))
+
+    def test_a_model_of_states_alone_has_blocks_that_cost_nothing(self):
+        states = group(kind="recurrent", bytes_per_token=0, state_bytes=2 * KIB, sizes=())
+        planned = self.plan(groups=[states])
+        assert planned.num_blocks == 4 * 10
+        assert planned.num_state_slots == 5
+
+    def test_an_opaque_group_has_no_snapshots(self):
+        """Its worker keeps whole sequences; what it needs for each is set aside."""
+        opaque = group(kind="opaque", state_bytes=2 * KIB)
+        planned = self.plan(groups=[opaque])
+        assert planned.num_state_slots == 0
+        assert planned.num_blocks == 92
+
+    def test_a_model_without_states_has_none(self):
+        assert self.plan(groups=[group()], state_cache_memory_bytes=GIB).num_state_slots == 0
 
 
 class TestRefusals:

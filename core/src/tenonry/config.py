@@ -132,6 +132,8 @@ class EngineConfig(Settings):
     """Share of the device's memory to use."""
     kv_cache_memory_bytes: int | None = Field(None, ge=1)
     """Exactly this much KV memory, in bytes."""
+    state_cache_memory_bytes: int | None = Field(None, ge=0)
+    """Part of it for snapshots of recurrent state; by default a share of it, 0: none."""
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = True

@@ -1,6 +1,7 @@
 """KV cache groups and the arithmetic that turns free memory into a number of blocks. Pure; runs in the engine.
 
 A *group* is a set of layers whose blocks are allocated together. A *block* holds `block_size` slots, one per token.
+A *state slot* holds a snapshot: the state that the recurrent layers had after some number of one sequence's tokens.
 """
 
 from __future__ import annotations
@@ -15,18 +16,26 @@ from tenonry.errors import ConfigError
 
 CPU_POOL_BYTES = 4 << 30
 DEFAULT_BLOCK_SIZE = 16
+SNAPSHOT_SHARE = 8  # by default, one byte in so many is for snapshots,
+SNAPSHOTS_PER_ROW = 4  # and there are at most so many for each sequence that may run
 
 
 class KVCacheGroup(msgspec.Struct, frozen=True, kw_only=True):
     """Layers that share one block table.
 
-    `bytes_per_token`: K and V of one token over all layers of the group. `block_sizes`: what the attention backend can
-    do, best first; empty means any. `window`: the sliding window in tokens, 0 for none.
+    `kind`: "full" and "sliding" attention keep K and V of each token, in blocks. "recurrent" layers keep one state per
+    sequence, which each token changes; their table holds state slots. "opaque": the worker stores whole sequences in
+    its own way and shares no prefix; block ids merely count the tokens that fit.
+
+    `bytes_per_token`: K and V of one token over all layers of the group. `state_bytes`: the state of one sequence over
+    all layers. `block_sizes`: what the attention backend can do, best first; empty means any. `window`: the sliding
+    window in tokens, 0 for none.
     """
 
     layers: tuple[str, ...]
-    kind: Literal["full", "sliding", "recurrent"] = "full"
+    kind: Literal["full", "sliding", "recurrent", "opaque"] = "full"
     bytes_per_token: int = 0
+    state_bytes: int = 0
     block_sizes: tuple[int, ...] = ()
     window: int = 0
 
@@ -41,13 +50,15 @@ class MemoryReport(msgspec.Struct, frozen=True):
 class KVCacheConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The decided cache, equal on all ranks: `num_blocks` per group, `block_size` and `max_model_len` in tokens.
 
-    `groups` are those of rank 0; another rank knows its own layers.
+    `groups` are those of rank 0; another rank knows its own layers. `num_state_slots`: snapshots that a recurrent group
+    can hold, besides the state of each row; 0: a prefix of a model with such layers is never shared.
     """
 
     num_blocks: int
     block_size: int
     groups: tuple[KVCacheGroup, ...]
     max_model_len: int = 1
+    num_state_slots: int = 0
 
     @property
     def num_slots(self) -> int:
@@ -86,7 +97,8 @@ def plan_kv_cache(
     `groups` and `memory` hold one entry per rank. The groups of all ranks must be alike in number, kind and window;
     their layers and bytes may differ (a rank without a layer of a kind reports that group empty). On the CPU the
     default pool is the least of 4 GiB, a quarter of the free memory, and what `max_num_seqs` sequences of
-    `max_model_len` can use. Raises ConfigError when ranks disagree, or when not even one block fits.
+    `max_model_len` can use. The states of `max_num_seqs` sequences come out of the free memory first, and snapshots out
+    of the pool. Raises ConfigError when ranks disagree, when the states do not fit, or not even one block does.
     """
     if not groups or len(groups) != len(memory):
         raise ConfigError(
@@ -101,9 +113,17 @@ def plan_kv_cache(
     block_size = choose_block_size([group for rank in groups for group in rank], config.block_size)
     block_bytes = [block_size * sum(group.bytes_per_token for group in rank) for rank in groups]
     most_useful = config.max_num_seqs * -(-max_model_len // block_size)
+    state_bytes = [sum(group.state_bytes for group in rank) for rank in groups]
+    pools = [
+        _pool_of_rank(per_row, report, config)
+        for per_row, report in zip(state_bytes, memory, strict=True)
+    ]
+    state_slots = 0
+    if any(group.kind == "recurrent" for group in groups[0]):
+        state_slots = _count_state_slots(max(state_bytes), min(pools), config)
     blocks = config.num_gpu_blocks_override or min(
-        _blocks_of_rank(size, report, config, most_useful)
-        for size, report in zip(block_bytes, memory, strict=True)
+        _blocks_of_rank(size, pool - state_slots * per_row, report, config, most_useful)
+        for size, per_row, pool, report in zip(block_bytes, state_bytes, pools, memory, strict=True)
     )
     if blocks < 1:
         need = f"one block of {block_size} tokens needs {max(block_bytes)}"
@@ -117,7 +137,11 @@ def plan_kv_cache(
         )
     longest = fit_model_len(blocks * block_size, config.max_model_len, max_model_len)
     return KVCacheConfig(
-        num_blocks=blocks, block_size=block_size, groups=tuple(groups[0]), max_model_len=longest
+        num_blocks=blocks,
+        block_size=block_size,
+        groups=tuple(groups[0]),
+        max_model_len=longest,
+        num_state_slots=state_slots,
     )
 
 
@@ -134,15 +158,39 @@ def fit_model_len(num_slots: int, wanted: int | None, default: int) -> int:
     return min(default, num_slots)
 
 
-def _blocks_of_rank(
-    per_block: int, report: MemoryReport, config: EngineConfig, most_useful: int
-) -> int:
-    """`per_block`: its bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
-    if per_block == 0:  # a worker without a cache, such as the null worker
-        return most_useful
+def _pool_of_rank(per_row: int, report: MemoryReport, config: EngineConfig) -> int:
+    """Bytes for blocks and snapshots. `per_row`: those of a sequence's state; ConfigError when these do not fit."""
+    free = report.free_bytes - config.max_num_seqs * per_row
+    if free < 0:
+        raise ConfigError(
+            f"max_num_seqs={config.max_num_seqs} does not fit: the state of one sequence needs {per_row} bytes and "
+            f"{report.free_bytes} are free; lower --max-num-seqs, to at most {report.free_bytes // per_row}"
+        )
     if config.kv_cache_memory_bytes is not None:
-        return config.kv_cache_memory_bytes // per_block
-    if report.is_host:
-        budget = min(CPU_POOL_BYTES, report.free_bytes // 4)
-        return min(budget // per_block, most_useful)
-    return report.free_bytes // per_block
+        return config.kv_cache_memory_bytes
+    return min(CPU_POOL_BYTES, free // 4) if report.is_host else free
+
+
+def _count_state_slots(size: int, pool: int, config: EngineConfig) -> int:
+    """`size`: bytes of one snapshot, 0 if no layer here has a state. ConfigError when the budget holds none."""
+    budget = config.state_cache_memory_bytes
+    if not (size and config.enable_prefix_caching) or budget == 0:
+        return 0
+    if budget is None:
+        return min(pool // SNAPSHOT_SHARE // size, SNAPSHOTS_PER_ROW * config.max_num_seqs)
+    if budget < size:
+        raise ConfigError(
+            f"state_cache_memory_bytes={budget} is too small: one snapshot needs {size}; 0 keeps none"
+        )
+    return budget // size
+
+
+def _blocks_of_rank(
+    per_block: int, pool: int, report: MemoryReport, config: EngineConfig, most_useful: int
+) -> int:
+    """`per_block`, `pool`: bytes on this rank; `most_useful`: the blocks that all sequences can fill."""
+    if per_block == 0:  # no layer keeps K and V of each token
+        return most_useful
+    if report.is_host and config.kv_cache_memory_bytes is None:
+        return min(pool // per_block, most_useful)
+    return pool // per_block

@@ -32,7 +32,8 @@ class NewRow(msgspec.Struct, array_like=True, kw_only=True):
     """A request that starts running in `row`, or comes back after preemption.
 
     `token_ids` i32[n]: prompt and, after them, `num_output` output tokens known so far. `num_computed` of them have
-    K/V already (prefix cache or connector). `block_ids`: one i32 array per KV group, the row's blocks so far in order.
+    K/V already (prefix cache or connector). `block_ids`: one i32 array per KV group, the row's blocks so far in order;
+    for a recurrent group the state slot that the row starts from, or nothing if `num_computed` is 0.
     `stop_token_ids`: all ids that end the request, for min_tokens; `bad_words`: token id sequences.
     """
 
@@ -55,7 +56,8 @@ class SchedulerOutput(msgspec.Struct, array_like=True, kw_only=True):
     `gone` rows leave before the step, then `new` rows enter, then `new_block_*` extend block tables in order. For each
     i: `row[i]` computes `num_tokens[i]` tokens from its first uncomputed position on; `next_token[i]` is the id at that
     position, or −1 when the worker has it; `samples[i]` says whether the last position samples a token. `generation`
-    is the scheduler's own stamp of each row, given back untouched with the result.
+    is the scheduler's own stamp of each row, given back untouched with the result. A "new block" of a recurrent group
+    is a state slot, to which the row's state is copied after the step; rows that start from a slot read it before.
     """
 
     step_id: int
@@ -160,6 +162,18 @@ class Spans(NamedTuple):
     row: NDArray[np.intp]
     start: I32
     seq_lens: I32
+
+    def blocks(self, block_size: int) -> tuple[NDArray[np.intp], NDArray[np.integer[Any]]]:
+        """The blocks that these positions fall into: row [B], and place in the row's block table [B]."""
+        row = self.row
+        first = self.start // block_size
+        place = (self.seq_lens - 1) // block_size
+        if np.count_nonzero(first != place):
+            count = place - first + 1
+            shift = np.repeat(first - (np.cumsum(count) - count), count)
+            row = np.repeat(row, count)
+            place = np.arange(len(row)) + shift
+        return row, place
 
 
 class StepInputs:

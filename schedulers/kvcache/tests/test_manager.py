@@ -7,6 +7,7 @@ from typing import Any
 
 import hypothesis.strategies as st
 import numpy as np
+import pytest
 from hypothesis import settings
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -17,6 +18,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tenonry.errors import ConfigError
 from tenonry.step import Adapter
 
 SIZE = 4
@@ -190,6 +192,7 @@ class TestMatching:
         for driver in (
             make_driver(enable_prefix_caching=False),
             make_driver(groups=("full", "recurrent")),
+            make_driver(groups=("opaque",)),
         ):
             assert [driver.run(LONG) for _ in range(2)] == [0, 0]
             assert driver.blocks.take_counts() == (0, 0)
@@ -281,6 +284,27 @@ class TestGrowing:
             added.block_id[:2].tolist(),
             added.block_id[2:].tolist(),
         ]
+
+    def test_a_recurrent_group_gets_none(self, make_driver):
+        driver = make_driver(groups=("full", "recurrent", "full"))
+        row, _ = driver.enter(driver.request(LONG))
+        added = driver.blocks.grow(np.array([row]), np.array([7], np.int32))
+        assert added.group.tolist() == [0, 0, 2, 2]
+        blocks = added.block_id[:2].tolist()
+        assert [ids.tolist() for ids in driver.blocks.table(row)] == [blocks, [], blocks]
+
+    def test_a_model_of_states_alone_is_counted_in_blocks_that_are_not_sent(self, make_driver):
+        driver = make_driver(4, groups=("recurrent",))
+        row, _ = driver.enter(driver.request(LONG))
+        added = driver.blocks.grow(np.array([row]), np.array([7], np.int32))
+        assert len(added.row) == 0
+        assert driver.blocks.num_free == 2
+        assert [ids.tolist() for ids in driver.blocks.table(row)] == [[]]
+
+    @pytest.mark.parametrize("kind", ["recurrent", "opaque"])
+    def test_a_connector_cannot_move_what_is_not_in_blocks(self, make_driver, kind):
+        with pytest.raises(ConfigError, match=rf"\['{kind}'\] .* leave out --kv-connector"):
+            make_driver(groups=("full", kind), connector=object())
 
 
 class TestRegistering:

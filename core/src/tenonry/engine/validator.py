@@ -33,8 +33,10 @@ class StepValidator:
         self._feeds_back = context.feeds_back_tokens
         self._budget = context.config.step_token_budget
         self._max_model_len = context.max_model_len
-        self._num_blocks = kv_cache.num_blocks
         self._num_groups = len(kv_cache.groups)
+        self._is_recurrent = [group.kind == "recurrent" for group in kv_cache.groups]
+        # What the ids of each group are below: blocks, or state slots.
+        self._num_ids = np.where(self._is_recurrent, kv_cache.num_state_slots, kv_cache.num_blocks)
         self._state = BatchState(
             num_rows, context.max_model_len, kv_cache.block_size, self._num_groups
         )
@@ -76,8 +78,9 @@ class StepValidator:
         spans = self._advance(output)
         if len(spans.row):
             self._check_rows(output, spans)
-            for group in range(self._num_groups):
-                self._check_slots(group, spans)
+            for group, is_recurrent in enumerate(self._is_recurrent):
+                if not is_recurrent:
+                    self._check_slots(group, spans)
 
     def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
         """A result came back: its tokens are no longer pending."""
@@ -116,13 +119,14 @@ class StepValidator:
         for rows in (output.row, output.gone):
             self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
-    def _check_range(self, values: np.ndarray, stop: int, rule: str, what: str) -> None:
+    def _check_range(self, values: np.ndarray, stop: Any, rule: str, what: str) -> None:
+        """Each of `values` must be below `stop`, one number for all or one for each."""
         if len(values):
             # Seen as unsigned, a negative number is a large one: one comparison finds both.
             outside = values.view(_UNSIGNED[values.itemsize]) >= stop
             if np.count_nonzero(outside):
-                first = values[outside][0]
-                self._expect(False, rule, "%s %d is outside 0..%d", what, first, stop - 1)
+                detail = "%s %d is outside 0..%d"
+                self._expect(False, rule, detail, what, values[outside][0], np.max(stop) - 1)
 
     def _leave(self, row: int) -> None:
         self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
@@ -143,15 +147,16 @@ class StepValidator:
         expect(handle not in self._row_of, "a request has one row", "handle %d has two", handle)
         expect(length <= longest, "max_model_len", "%d tokens in row %d", length, row)
         hit = new.num_computed
-        rule = "a hit never covers the last token"
-        expect(0 <= hit < length, rule, "%d of %d tokens are computed", hit, length)
-        num_tables = len(new.block_ids)
-        expect(num_tables == self._num_groups, "one block table per KV group", "row %d", row)
+        expect(0 <= hit < length, "a hit never covers the last token", "%d of %d", hit, length)
+        has_tables = len(new.block_ids) == self._num_groups
+        expect(has_tables, "one block table per KV group", "row %d", row)
         most_blocks = self._state.block_table[0].shape[1]
-        for ids in new.block_ids:
+        for group, ids in enumerate(new.block_ids):
             count = len(ids)
             expect(count <= most_blocks, "max_model_len", "row %d has %d blocks", row, count)
-            self._check_range(ids, self._num_blocks, "block ids exist", "block")
+            self._check_range(ids, self._num_ids[group], "block ids exist", "block")
+            if self._is_recurrent[group]:
+                expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
         if new.sampling.max_tokens is not None:
             longest = min(longest, length - new.num_output + new.sampling.max_tokens)
         self._limit[row] = longest
@@ -170,7 +175,7 @@ class StepValidator:
         self._expect(is_equal, "columns of a step have one length", "new blocks")
         self._check_range(row, self._num_rows, "max_num_seqs", "row")
         self._check_range(group, self._num_groups, "one block table per KV group", "group")
-        self._check_range(block, self._num_blocks, "block ids exist", "block")
+        self._check_range(block, self._num_ids[group], "block ids exist", "block")
 
     def _advance(self, output: SchedulerOutput) -> Spans:
         """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
@@ -186,8 +191,9 @@ class StepValidator:
         running = self._use[row] == RUNNING
         if np.count_nonzero(running) < len(row):
             idle = row[~running].tolist()
-            rule = "only running rows are scheduled"
-            self._expect(False, rule, "rows %s are free, or their requests ended", idle)
+            self._expect(
+                False, "only running rows are scheduled", "rows %s are free or have ended", idle
+            )
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
         total = self._total[row]
         beyond = np.count_nonzero(seq_lens > total)
@@ -209,19 +215,12 @@ class StepValidator:
 
     def _check_slots(self, group: int, spans: Spans) -> None:
         """Every token has a slot, and no other row writes into its block, in this step or while it is held."""
-        row = spans.row
         size = self._state.block_size
-        missing = np.count_nonzero(self._state.num_blocks[group][row] * size < spans.seq_lens)
+        missing = np.count_nonzero(self._state.num_blocks[group][spans.row] * size < spans.seq_lens)
         self._expect(not missing, "every scheduled token has a slot", "a row lacks blocks")
-        first = spans.start // size
-        last = (spans.seq_lens - 1) // size
-        if np.count_nonzero(first != last):
-            count = last - first + 1
-            shift = np.repeat(first - (np.cumsum(count) - count), count)
-            row = np.repeat(row, count)
-            last = np.arange(len(row)) + shift
+        row, place = spans.blocks(size)
         table = self._state.block_table[group]
-        blocks = table[row, last].astype(np.intp)
+        blocks = table[row, place].astype(np.intp)
         self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
         writer = self._writer[group]
         stay = self._stay[row]

@@ -1,7 +1,7 @@
 """KV blocks by row: block tables, the prefix cache and the KV connector behind one interface. Engine process.
 
-All KV groups of a model are allocated together: block `i` of one group and block `i` of every other one hold the same
-tokens, so one pool, one table and one hash serve them all.
+All KV groups with blocks are allocated together: block `i` of one group and block `i` of every other one hold the same
+tokens, so one pool, one table and one hash serve them all. Recurrent groups have no blocks.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from tenonry.errors import ConfigError
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
 from tenonry.step import I32, NO_ROWS
@@ -45,7 +46,9 @@ class KVCacheManager(BlockManager):
         kv_cache = context.kv_cache
         num_rows = config.max_num_seqs
         self._size = kv_cache.block_size
-        self._num_groups = len(kv_cache.groups)
+        kinds = [group.kind for group in kv_cache.groups]
+        self._num_groups = len(kinds)
+        self._with_blocks = [number for number, kind in enumerate(kinds) if kind != "recurrent"]
         self._pool = BlockPool(kv_cache.num_blocks)
         self._prefix = PrefixCache(
             num_rows,
@@ -60,9 +63,13 @@ class KVCacheManager(BlockManager):
             transfer_timeout,
             config.kv_connector.name if config.kv_connector else "",
         )
-        # The state of a recurrent layer depends on more than one block: nothing can be shared.
-        is_recurrent = any(group.kind == "recurrent" for group in kv_cache.groups)
-        self._caching = config.enable_prefix_caching and not is_recurrent
+        unshared = {"recurrent", "opaque"}.intersection(kinds)
+        self._caching = config.enable_prefix_caching and not unshared
+        if unshared and context.kv_connector is not None:
+            raise ConfigError(
+                f"a KV connector moves blocks, and this model's KV groups {sorted(unshared)} keep what a sequence has "
+                "elsewhere; leave out --kv-connector"
+            )
         max_blocks = -(-context.max_model_len // self._size)
         self._table = np.zeros((num_rows, max_blocks), np.int32)
         self._count = np.zeros(num_rows, np.int32)
@@ -174,16 +181,16 @@ class KVCacheManager(BlockManager):
         self._capacity[row] = count * self._size
 
     def _new_blocks(self, row: Index, blocks: BlockIds) -> NewBlocks:
-        """The same blocks for every KV group."""
+        """The same blocks for every KV group that has any."""
         count = len(blocks)
-        groups = self._num_groups
-        if count == 0:
+        groups = len(self._with_blocks)
+        if count == 0 or groups == 0:
             return NO_BLOCKS
         rows = row.astype(np.int32)
         ids = blocks.astype(np.int32)
-        if groups == 1:
+        if self._num_groups == 1:
             return NewBlocks(rows, np.zeros(count, np.int32), ids)
-        group = np.arange(groups, dtype=np.int32)
+        group = np.array(self._with_blocks, np.int32)
         return NewBlocks(
             np.tile(rows, groups),
             np.repeat(group, count),
@@ -191,7 +198,11 @@ class KVCacheManager(BlockManager):
         )
 
     def table(self, row: int) -> tuple[I32, ...]:
-        return (self._blocks(row).copy(),) * self._num_groups
+        tables = [NO_ROWS] * self._num_groups
+        blocks = self._blocks(row).copy()
+        for group in self._with_blocks:
+            tables[group] = blocks
+        return tuple(tables)
 
     def _blocks(self, row: int) -> I32:
         count = self._count[row]

@@ -6,6 +6,9 @@ LIMITS = "max_num_batched_tokens, max_num_seqs and max_model_len are never excee
 KNOWN_AND_UNFINISHED = "only known, unfinished requests are scheduled"
 ONE_WRITER = "one block is never given to two writers"
 HAS_SLOT = "every scheduled token has a slot"
+STATE_SLOTS = (
+    "a row with a cached prefix starts from one snapshot that was saved in an earlier step"
+)
 NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
 NO_PENDING = "without feedback no row with a pending token is scheduled"

@@ -13,7 +13,7 @@ import numpy as np
 from tenonry.interfaces.worker import Worker
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
-from tenonry.step import Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry.step import I32, NO_ROWS, Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
 from tenonry_testkit.fakes.tokens import Completion
 from tenonry_testkit.spec import HarnessSpec
 
@@ -21,10 +21,10 @@ from tenonry_testkit.spec import HarnessSpec
 class SoloOracle:
     """Asks `worker`, which is ready and has no other user; remembers the answers."""
 
-    def __init__(self, worker: Worker, spec: HarnessSpec, num_groups: int = 1) -> None:
+    def __init__(self, worker: Worker, spec: HarnessSpec, kinds: Sequence[str] = ("full",)) -> None:
         self._worker = worker
         self._block_size = spec.block_size
-        self._num_groups = num_groups
+        self._kinds = kinds  # of the worker's KV groups
         self._step_id = 0
         self._known: dict[object, Completion] = {}
 
@@ -52,14 +52,18 @@ class SoloOracle:
                 token_ids=np.array([*prompt, *delivered], np.int32),
                 num_computed=0,
                 num_output=len(delivered),
-                block_ids=(np.arange(-(-limit // self._block_size), dtype=np.int32),)
-                * self._num_groups,
+                block_ids=self._block_ids(limit),
                 sampling=params,
                 stop_token_ids=tuple(stop_ids),
                 adapter=adapter,
             )
             self._known[key] = self._run(new, len(prompt), limit)
         return self._known[key]
+
+    def _block_ids(self, num_tokens: int) -> tuple[I32, ...]:
+        """The first blocks of each group; a recurrent one has none."""
+        blocks = np.arange(-(-num_tokens // self._block_size), dtype=np.int32)
+        return tuple(NO_ROWS if kind == "recurrent" else blocks for kind in self._kinds)
 
     def _run(self, new: NewRow, num_prompt: int, limit: int) -> Completion:
         output: list[int] = []

@@ -20,6 +20,7 @@ from tenonry_testkit.rules import (
     RuleBroken,
     expect,
 )
+from tenonry_testkit.slot_checker import SlotChecker
 from tenonry_testkit.spec import HarnessSpec
 
 
@@ -44,6 +45,7 @@ class StepChecker:
         self._spec = spec
         self._kv_cache = kv_cache
         self._ledger = ledger
+        self._slots = SlotChecker(kv_cache)
         self.rows: dict[int, Stay] = {}
         self._writers: dict[tuple[int, int], Stay] = {}
         self.overtaken: dict[int, set[int]] = {}
@@ -92,6 +94,7 @@ class StepChecker:
         for new in output.new:
             self._enter(new, output.step_id)
         self._extend(output)
+        self._slots.check(output)
         total = sum(output.num_tokens.tolist())
         budget = self._spec.max_num_batched_tokens
         expect(
@@ -168,6 +171,8 @@ class StepChecker:
         stay.num_pending += samples
         size = self._kv_cache.block_size
         for group, blocks in enumerate(stay.blocks):
+            if group in self._slots.groups:
+                continue
             expect(
                 len(blocks) * size >= end,
                 HAS_SLOT,

@@ -152,7 +152,8 @@ class WorkerContract:
         if "_ready" not in cls.__dict__:
             worker = self.started()
             self._started.remove(worker)  # this one stays until the class is done
-            cls._ready = worker, SoloOracle(worker, self.spec, len(worker.kv_cache_groups()))
+            kinds = [group.kind for group in worker.kv_cache_groups()]
+            cls._ready = worker, SoloOracle(worker, self.spec, kinds)
         return cls._ready[1]
 
     def teardown_method(self) -> None:

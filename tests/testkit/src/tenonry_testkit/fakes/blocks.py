@@ -20,13 +20,19 @@ from tenonry_scheduling.rows import Index
 
 
 class SimpleBlocks(BlockManager):
-    """One list of free block ids per KV group, and one list of block ids per row and group."""
+    """One list of free block ids per KV group, and one list of block ids per row and group.
+
+    A recurrent group has no blocks; its rows start without a state, and no snapshot is taken.
+    """
 
     def __init__(self, context: SchedulerContext) -> None:
         self._block_size = context.kv_cache.block_size
         self._total = context.kv_cache.num_blocks
-        num_groups = len(context.kv_cache.groups)
-        self._free = [list(range(self._total)) for _ in range(num_groups)]
+        groups = context.kv_cache.groups
+        self._with_blocks = {
+            number for number, group in enumerate(groups) if group.kind != "recurrent"
+        }
+        self._free = [list(range(self._total)) for _ in groups]
         self._tables: dict[int, list[list[int]]] = {}
 
     def attach(self, rows: Rows) -> None:
@@ -39,8 +45,8 @@ class SimpleBlocks(BlockManager):
         wanted: list[tuple[int, int]] = []  # (row, group), once per missing block
         for row, tokens in zip(rows.tolist(), num_tokens.tolist(), strict=True):
             num_blocks = -(-tokens // self._block_size)
-            for group, ids in enumerate(self._table(row)):
-                missing = num_blocks - len(ids)
+            for group in self._with_blocks:
+                missing = num_blocks - len(self._table(row)[group])
                 wanted += [(row, group)] * missing
         for group, free in enumerate(self._free):
             needed = [row for row, of_group in wanted if of_group == group]
