@@ -19,6 +19,7 @@ def _load(name):
 for _name in (
     "worker_families",
     "worker_driver",
+    "worker_wrappers",
     "worker_tools",
     "parallel_tools",
 ):

@@ -97,11 +97,11 @@ def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.fl
         torch.manual_seed(SEEDS[family] if seed is None else seed)
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**values), dtype=dtype)
         for key, weight in model.named_parameters():
-            _fill(key, weight.data)
+            fill(key, weight.data)
     return model.eval()
 
 
-def _fill(key: str, weight: torch.Tensor) -> None:
+def fill(key: str, weight: torch.Tensor) -> None:
     """Norms and biases away from what they start as; matrices so strong that the context decides the next token."""
     if weight.dim() == 1:
         offset = float(

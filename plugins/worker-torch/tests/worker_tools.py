@@ -32,16 +32,17 @@ def prompts(lengths=PROMPT_LENGTHS, seed=0, vocab_size=96):
 def generated(family):
     """What transformers' generate makes of the prompts, one at a time, greedily, in float32."""
     model = worker_families.build(family)
-    return [
-        model.generate(
-            torch.tensor([prompt]),
-            max_new_tokens=OUTPUT_LENGTH,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
-        for prompt in prompts()
-    ]
+    return [greedy(model, prompt) for prompt in prompts()]
+
+
+def greedy(model, prompt):
+    return model.generate(
+        torch.tensor([prompt]),
+        max_new_tokens=OUTPUT_LENGTH,
+        do_sample=False,
+        eos_token_id=None,
+        pad_token_id=0,
+    )[0, len(prompt) :].tolist()
 
 
 def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False):

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import text_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,12 +47,13 @@ def skeleton(
     architecture: str,
     path: str,
 ) -> PreTrainedModel:
-    """The model without storage, to look at its layers."""
-    from transformers import AutoModelForCausalLM
-
+    """The model without storage, to look at its layers; of one that also sees or hears, the text part."""
     try:
         with torch.device("meta"):
-            return AutoModelForCausalLM.from_config(config, trust_remote_code=False)
+            model = auto_class(config).from_config(config, trust_remote_code=False)
+        return text_part(model)
+    except ModelError:
+        raise
     except (ValueError, ImportError) as error:
         raise ModelError(
             f"{architecture} is no causal language model of transformers: {_first_line(error)}"
@@ -60,23 +62,34 @@ def skeleton(
         raise _bad_config(path, error) from error
 
 
+def auto_class(config: PretrainedConfig) -> Any:
+    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more."""
+    import transformers
+
+    # The last one came after the oldest release that is supported.
+    names = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
+    known = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
+    fitting = (auto for auto in known if type(config) in auto._model_mapping)  # noqa: SLF001
+    return next(fitting, known[0])
+
+
 def stored_model(
     path: str,
-    config: PretrainedConfig,
+    whole: PreTrainedModel,
     dtype: torch.dtype,
     architecture: str,
 ) -> PreTrainedModel:
-    """The whole model with its stored weights. Raises ModelError when one is missing or has another shape."""
-    from transformers import AutoModelForCausalLM
+    """The model `whole`, made by `skeleton`, with its stored weights; tensors of other names are never read.
 
+    Raises ModelError when one is missing or has another shape.
+    """
     with weights_of(architecture, path):
-        model, info = AutoModelForCausalLM.from_pretrained(
+        model, info = type(whole).from_pretrained(
             path,
-            config=config,
+            config=whole.config,
             dtype=dtype,
             local_files_only=True,
             use_safetensors=True,
-            trust_remote_code=False,
             ignore_mismatched_sizes=True,  # they are named below
             output_loading_info=True,
         )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.block import is_linear
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
 from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear, detached_bias
@@ -115,7 +116,7 @@ def lean_forward(
     max_model_len: int,
 ) -> LeanForward | None:
     """Build it, or None when the model is put together differently."""
-    inner = model.base_model
+    _, inner = text_stack(model)
     stage = stage_of(model)
     names = {name for name, _ in inner.named_children()}
     if names != {"embed_tokens", "layers", "norm", "rotary_emb"}:
@@ -150,7 +151,7 @@ def lean_forward(
 
 def lean_head(model: PreTrainedModel) -> LeanHead | None:
     """The norm after the layers and the head, or None where they are of another kind."""
-    norm = rms_norm_of(model.base_model.norm)
+    norm = rms_norm_of(text_stack(model)[1].norm)
     head = model.get_output_embeddings()
     if norm is None or not (is_linear(head) or isinstance(head, GatherLinear)):
         return None

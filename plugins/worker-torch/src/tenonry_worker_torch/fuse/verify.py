@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.attention.math import causal_attention
 from tenonry_worker_torch.fuse.decoder import layer_types_of
@@ -38,8 +39,9 @@ def layers_agree(model: PreTrainedModel, specs: list[LayerSpec]) -> bool:
     seen = set()
     agreed = True
     stage = stage_of(model)
-    rotary = model.base_model.rotary_emb
-    blocks = stage.own(model.base_model.layers)
+    _, stack = text_stack(model)
+    rotary = stack.rotary_emb
+    blocks = stage.own(stack.layers)
     layer_types = stage.own(layer_types_of(model))
     for block, spec, layer_type in zip(blocks, specs, layer_types, strict=True):
         kind = (

@@ -20,7 +20,7 @@ from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel
+    from transformers import PreTrainedModel
 
     from tenonry_worker_torch.parallel.groups import Parallel
 
@@ -48,12 +48,11 @@ def load_model(
         chosen = choose_dtype(dtype, config, device)
         parallel = parallel or alone()
         if parallel.is_alone and not is_dummy:
-            model = stored_model(path, config, chosen, architecture)
+            model = stored_model(path, whole, chosen, architecture)
         else:
             model = _part(
                 path,
                 whole,
-                config,
                 chosen,
                 parallel,
                 seed if is_dummy else None,
@@ -64,7 +63,6 @@ def load_model(
 def _part(
     path: str,
     whole: PreTrainedModel,
-    config: PretrainedConfig,
     dtype: torch.dtype,
     parallel: Parallel,
     seed: int | None,
@@ -73,7 +71,7 @@ def _part(
     from tenonry_worker_torch.loading.rank_model import RankModel
 
     architecture = type(whole).__name__
-    rank_model = RankModel(whole, config, parallel)
+    rank_model = RankModel(whole, whole.config, parallel)
     with ExitStack() as open_files, weights_of(architecture, path):
         weights = rank_model.stored(path, open_files) if seed is None else rank_model.random(seed)
         model, info = rank_model.model_class.from_pretrained(

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import set_attention
 from tenonry_worker_torch.attention.layer import (
     INTERFACE_NAME,
     LAYER_ATTRIBUTE,
@@ -65,7 +66,7 @@ def probe(
 ) -> ProbeResult:
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
     register_interface()
-    model.set_attn_implementation(INTERFACE_NAME)
+    set_attention(model, INTERFACE_NAME)
     recorder = Probe({id(module): name for name, module in model.named_modules()})
     modules = list(model.modules())
     for module in modules:

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import text_stack
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +32,13 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         raise ModelError(
             f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
         )
-    for reason in _layer_type_reasons(config):
+    for reason in _layer_type_reasons(config.get_text_config()):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
     for reason in _module_reasons(model):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
-    if not model._can_set_attn_implementation():  # noqa: SLF001 - transformers has no public question for it
+    parts = (model, text_stack(model)[1])
+    # transformers has no public question for it.
+    if not all(part._can_set_attn_implementation() for part in parts):  # noqa: SLF001
         raise ModelError(
             f"{architecture} cannot run on worker 'torch': its code does not use transformers' attention interface, so "
             "its attention cannot read the block-table KV cache"

@@ -10,6 +10,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import text_stack
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -26,14 +27,14 @@ def tensor_plan(model: PreTrainedModel, size: int) -> tuple[dict[str, str], dict
         raise ModelError(
             _no_plan(model, "tensor", f"tensor_parallel_size={size}", "tensor_parallel_size=1")
         )
-    prefix = model.base_model_prefix
+    prefix, _ = text_stack(model)
     return {f"{prefix}.{name}": style for name, style in plan.items()}, dict(
         type(model)._tp_plan or {}  # noqa: SLF001
     )
 
 
 def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, list[str]]:
-    """Children of the base model: those before the layers, the layers, those after them.
+    """Children of the text stack: those before the layers, the layers, those after them.
 
     Raises ModelError for a family without a plan, or whose layers exchange more than hidden states.
     """
@@ -45,7 +46,8 @@ def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, li
             )
         )
     names = list(plan)
-    layers = [name for name in names if _is_list(getattr(model.base_model, name, None))]
+    _, stack = text_stack(model)
+    layers = [name for name in names if _is_list(getattr(stack, name, None))]
     if len(layers) != 1:
         raise ModelError(
             f"the pipeline plan of {_family(model)} names {len(layers)} stacks of layers; it must be one"

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.parallel.plan import pipeline_plan
 
 if TYPE_CHECKING:
@@ -149,7 +150,7 @@ def stage_of(model: nn.Module) -> Stage:
 def keep_stage(model: PreTrainedModel, link: Link) -> None:
     """Leave in `model` what this rank's stage runs. Raises ModelError: a family without a plan, or too few layers."""
     before, name, after = pipeline_plan(model, link.num_stages)
-    base = model.base_model
+    _, base = text_stack(model)
     family = type(model).__name__
     layers: nn.ModuleList = getattr(base, name)
     if len(layers) < link.num_stages:

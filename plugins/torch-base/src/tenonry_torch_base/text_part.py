@@ -1,0 +1,261 @@
+"""The text part of a model that also sees or hears: its towers are left out before any weight is read. Worker process.
+
+Which modules text goes through is asked of the model itself: a copy without storage runs over a few token ids, and
+what neither ran nor lent a parameter is left out. Where such a run cannot end without numbers (routers of experts
+choose by value), everything inside the text model counts as used.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import nn
+from torch.overrides import TorchFunctionMode
+
+from tenonry.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from transformers import PretrainedConfig, PreTrainedModel
+
+SHAPES_ONLY = "tenonry_shapes"
+PROMPT_LENGTH = 4
+
+
+class LeftOut(nn.Module):
+    """Stands where a tower was: keeps its plain attributes, which wrappers look at, and cannot be run."""
+
+    def __init__(self, tower: nn.Module) -> None:
+        super().__init__()
+        self.kind = type(tower).__name__
+        for name, value in vars(tower).items():
+            if not name.startswith("_") and isinstance(value, str | int | float | None):
+                setattr(self, name, value)
+
+    def forward(self, *_: Any, **__: Any) -> None:
+        raise ModelError(f"{self.kind} is left out: only the text part of this model is loaded")
+
+
+def text_part(model: PreTrainedModel) -> PreTrainedModel:
+    """`model`, without storage, as it is if all of it is for text; else one of a class that leaves its towers out.
+
+    Raises ModelError when the model cannot run on text alone.
+    """
+    if not model.config.sub_configs:
+        return model
+    modules, parameters = unused_by_text(type(model), model.config)
+    if not modules and not parameters:
+        return model
+    with torch.device("meta"):
+        return text_class(type(model), modules, parameters)(model.config)
+
+
+def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
+    """The name and the module of what has the text model's embedding, layers and norm; of `model` itself, ("", …).
+
+    It is what `get_text_config()` describes: plans in it name children of this module.
+    """
+    from transformers import PreTrainedModel
+
+    stack = model.base_model
+    if model.config.get_text_config() is not model.config:
+        stack = model.get_decoder().base_model
+    if stack is model:  # its class calls the base model by another name than its prefix says
+        inner = [child for child in model.children() if isinstance(child, PreTrainedModel)]
+        stack = inner[0] if len(inner) == 1 else model
+    return next(name for name, part in model.named_modules() if part is stack), stack
+
+
+def set_attention(model: PreTrainedModel, name: str) -> None:
+    """Have the text part call the attention function `name`; what was left out has none to set."""
+    config = model.config
+    text = config.get_text_config()
+    chosen = {key: name for key in config.sub_configs if getattr(config, key, None) is text}
+    model.set_attn_implementation({"": name} | chosen if config.sub_configs else name)
+
+
+def text_class(
+    model_class: type[PreTrainedModel],
+    modules: Iterable[str],
+    parameters: Iterable[str],
+) -> type[PreTrainedModel]:
+    """The class of `model_class` whose objects leave out what is named. It goes by the same name and module."""
+
+    def build(
+        self: Any,
+        config: PretrainedConfig,
+        *arguments: Any,
+        **options: Any,
+    ) -> None:
+        model_class.__init__(self, config, *arguments, **options)
+        leave_out(self, modules, parameters)
+
+    body = {"__init__": build, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
+    return type(model_class.__name__, (model_class,), body)
+
+
+def leave_out(
+    model: PreTrainedModel,
+    modules: Iterable[str],
+    parameters: Iterable[str],
+) -> None:
+    """Replace modules by `LeftOut` and parameters by None, and forget weights that were tied to them."""
+    for name in modules:
+        owner, _, child = name.rpartition(".")
+        model.get_submodule(owner).add_module(child, LeftOut(model.get_submodule(name)))
+    for name in parameters:
+        owner, _, child = name.rpartition(".")
+        model.get_submodule(owner).register_parameter(child, None)
+    for part in model.modules():
+        tied = getattr(part, "all_tied_weights_keys", None)
+        if tied:
+            names = {name for name, _ in part.named_parameters(remove_duplicate=False)}
+            part.all_tied_weights_keys = {
+                target: source
+                for target, source in tied.items()
+                if target in names and source in names
+            }
+
+
+def unused_by_text(
+    model_class: type[PreTrainedModel],
+    config: PretrainedConfig,
+) -> tuple[list[str], list[str]]:
+    """Names of the largest modules, and of single parameters, that a run over token ids does not use.
+
+    Raises ModelError when the model refuses to run on token ids alone.
+    """
+    from transformers.initialization import no_init_weights
+
+    with torch.device("meta"), no_init_weights():
+        model = model_class(copy.deepcopy(config)).eval()
+    model.bfloat16()  # the only type that experts' kernels take on the meta device
+    used = _Used(model)
+    used.run()
+    return used.unused_modules(), used.unused_parameters()
+
+
+class _Used:
+    """One run of a model without storage, and what it went through."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        self.model = model
+        self._ran: set[int] = set()
+        self._lent: set[int] = set()
+
+    def run(self) -> None:
+        """Raises ModelError when the run ends before the text model is reached."""
+        _register_shapes()
+        set_attention(self.model, SHAPES_ONLY)
+        hooks = [
+            module.register_forward_pre_hook(lambda module, _: self._ran.add(id(module)))
+            for module in self.model.modules()
+        ]
+        ids = torch.ones(1, PROMPT_LENGTH, dtype=torch.long, device="meta")
+        try:
+            with torch.no_grad(), torch.device("meta"), _Lending(self._lent):
+                # With a mask and a cache, because without them a model looks for packed sequences by value.
+                self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
+        except Exception as error:  # any class: it is the model's code
+            if not self._has_reached_the_decoder():
+                reason = " ".join(str(error).split())[:200]
+                raise ModelError(
+                    f"{type(self.model).__name__} cannot run on text alone: {type(error).__name__}: {reason}"
+                ) from error
+            self._count_whole_decoder()
+        finally:
+            for hook in hooks:
+                hook.remove()
+
+    def unused_modules(self) -> list[str]:
+        return list(self._unused_below(self.model, ""))
+
+    def unused_parameters(self) -> list[str]:
+        """Those that belong to no unused module: a wrapper's own, such as the embedding of a line's end."""
+        from transformers import PreTrainedModel
+
+        left_out = tuple(f"{name}." for name in self.unused_modules())
+        inside = {id(module) for module in self._decoder().modules()}
+        found = []
+        for name, module in self.model.named_modules():
+            if id(module) in inside or id(module) not in self._ran:
+                continue
+            if f"{name}.".startswith(left_out):
+                continue
+            for key, weight in module.named_parameters(prefix=name, recurse=False):
+                if isinstance(module, PreTrainedModel) and id(weight) not in self._lent:
+                    found.append(key)
+        return found
+
+    def _unused_below(self, module: nn.Module, prefix: str) -> Iterator[str]:
+        for child_name, child in module.named_children():
+            name = prefix + child_name
+            if not self._is_used(child):
+                if any(True for _ in child.parameters()):
+                    yield name
+            elif not isinstance(child, nn.ModuleList):  # a stack of layers stays whole
+                yield from self._unused_below(child, f"{name}.")
+
+    def _is_used(self, module: nn.Module) -> bool:
+        return any(id(part) in self._ran for part in module.modules()) or any(
+            id(weight) in self._lent for weight in module.parameters()
+        )
+
+    def _decoder(self) -> nn.Module:
+        decoder: nn.Module = self.model.get_decoder()
+        return decoder
+
+    def _has_reached_the_decoder(self) -> bool:
+        return id(self._decoder()) in self._ran and len(self._ran) > 1
+
+    def _count_whole_decoder(self) -> None:
+        for part in (self._decoder(), self.model.get_output_embeddings()):
+            if part is not None:
+                self._ran.update(id(module) for module in part.modules())
+
+
+class _Lending(TorchFunctionMode):
+    """Records which parameters torch's functions are given, whether or not their module is called."""
+
+    def __init__(self, lent: set[int]) -> None:
+        super().__init__()
+        self._lent = lent
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        if (
+            getattr(func, "__name__", "") != "__get__"
+        ):  # to ask for a data type or a device is no use
+            given = (*args, *kwargs.values())
+            self._lent.update(id(value) for value in given if isinstance(value, nn.Parameter))
+        return func(*args, **kwargs)
+
+
+def _register_shapes() -> None:
+    """Attention that only has the right shape, and no masks: values do not exist here."""
+    from transformers import AttentionInterface
+    from transformers.masking_utils import AttentionMaskInterface
+
+    AttentionInterface.register(SHAPES_ONLY, _attention_of_that_shape)
+    AttentionMaskInterface.register(SHAPES_ONLY, lambda *_, **__: None)
+
+
+def _attention_of_that_shape(
+    _module: nn.Module,
+    query: torch.Tensor,
+    _key: torch.Tensor,
+    value: torch.Tensor,
+    *_: Any,
+    **__: Any,
+) -> tuple[torch.Tensor, None]:
+    """`query` [1, num_heads, T, size], `value` [1, num_kv_heads, T, value_size] → [1, T, num_heads, value_size]."""
+    return query.new_empty(1, query.shape[2], query.shape[1], value.shape[3]), None

@@ -1,0 +1,144 @@
+"""The text part of models that also see or hear: greedy tokens equal the wrapper's own generate, in float32."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import worker_tools
+import worker_wrappers
+from parallel_tools import Ranks
+from worker_driver import Driver, Request
+
+from tenonry_worker_torch.loading.load import load_model
+
+WAYS = {
+    "one big batch": {},
+    "chunked prefill": {"budget": 7},
+    "two steps in flight": {"depth": 2},
+    "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+CPU = torch.device("cpu")
+
+
+@pytest.fixture(scope="module")
+def checkpoint(tmp_path_factory):
+    """Folder of a wrapper's checkpoint, written once, under the names that the hub has."""
+
+    @functools.cache
+    def written(wrapper):
+        folder = tmp_path_factory.mktemp(wrapper)
+        worker_wrappers.build(wrapper).save_pretrained(folder)
+        return folder
+
+    return written
+
+
+@functools.cache
+def generated(wrapper):
+    model = worker_wrappers.build(wrapper)
+    return [worker_tools.greedy(model, prompt) for prompt in worker_tools.prompts(vocab_size=90)]
+
+
+@pytest.fixture(scope="module")
+def served(checkpoint):
+    @functools.cache
+    def model_of(wrapper):
+        module = load_model(
+            str(checkpoint(wrapper)), load_format="auto", dtype="float32", device=CPU, seed=0
+        )
+        return worker_tools.loaded(module)
+
+    return model_of
+
+
+def requests():
+    return [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts(vocab_size=90))
+    ]
+
+
+def serve(answer, **way):
+    driver = Driver(answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
+    return [request.output for request in driver.run(requests())]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+def test_tokens_equal_the_wrappers_own_generate(served, wrapper, way):
+    runner = worker_tools.runner(served(wrapper))
+    assert serve(runner.answer, **WAYS[way]) == generated(wrapper)
+
+
+@pytest.mark.parametrize("wrapper", ["gemma3", "llava"])
+def test_ranks_share_the_text_part(checkpoint, wrapper):
+    """Two pipeline stages, cut in two: the plans of the text model hold inside its wrapper."""
+    ranks = Ranks(checkpoint(wrapper), 2, 2)
+    assert serve(ranks.answer, budget=17) == generated(wrapper)
+    assert {type(model.forward).__name__ for model in ranks.models} == {"LeanForward"}
+    ranks.close()
+
+
+@pytest.mark.parametrize("wrapper", ["gemma3", "qwen2_vl"])
+def test_random_weights_do_not_depend_on_the_layout(checkpoint, wrapper):
+    one, two = (Ranks(checkpoint(wrapper), size, load_format="dummy") for size in (1, 2))
+    assert serve(one.answer) == serve(two.answer)
+    one.close()
+    two.close()
+
+
+@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+def test_towers_are_neither_built_nor_read(checkpoint, wrapper, monkeypatch):
+    """Of the file, only what the text part holds is read; no parameter of a tower exists."""
+    read = read_tensors(monkeypatch)
+    folder = checkpoint(wrapper)
+    module = load_model(str(folder), load_format="auto", dtype="float32", device=CPU, seed=0)
+    towers = ("vision", "visual", "audio", "projector", "merger")
+    assert not [name for name, _ in module.named_parameters() if any(t in name for t in towers)]
+    whole = worker_wrappers.build(wrapper)
+    assert sum(part.numel() for part in module.parameters()) < sum(
+        part.numel() for part in whole.parameters()
+    )
+    assert read
+    assert not [name for name in read if any(tower in name for tower in towers)]
+
+
+def read_tensors(monkeypatch):
+    """Names of the tensors whose values are taken out of safetensors files from now on."""
+    from transformers import modeling_utils
+
+    read = []
+    opened = modeling_utils.safe_open
+
+    class Slice:
+        def __init__(self, name, inner):
+            self.name, self.inner = name, inner
+
+        def __getitem__(self, key):
+            read.append(self.name)
+            return self.inner[key]
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+    class File:
+        def __init__(self, *arguments, **options):
+            self.inner = opened(*arguments, **options)
+
+        def get_slice(self, name):
+            return Slice(name, self.inner.get_slice(name))
+
+        def __getattr__(self, name):
+            return getattr(self.inner, name)
+
+        def __enter__(self):
+            self.inner.__enter__()
+            return self
+
+        def __exit__(self, *error):
+            return self.inner.__exit__(*error)
+
+    monkeypatch.setattr(modeling_utils, "safe_open", File)
+    return read
