@@ -6,6 +6,7 @@
     python3 dev.py test --isolated [DIST ...]  a distribution's tests with only what it declares installed
     python3 dev.py check [--fix] [NAME ...]    ruff, format, mypy, layers, declared: all of them, or by name
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
+    python3 dev.py bench parity [WORDS]        every causal type of transformers served tiny, compared with generate
 
 Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt
 or a pyproject.toml changed; pip's output goes to .venv/pip.log. DIST is a folder (schedulers/static) or a name; without
@@ -245,8 +246,11 @@ def run(words: list[str]) -> NoReturn:
 
 
 def bench(words: list[str]) -> NoReturn:
-    """`tenonry bench WORDS`."""
+    """`tenonry bench WORDS`, or the parity zoo."""
     ensure_environment()
+    if words[:1] == ["parity"]:
+        os.chdir(ROOT / "tests" / "parity")
+        become(PYTHON, "-m", "parity_zoo", *words[1:], env=test_env())
     become(PYTHON, VENV / "bin" / "tenonry", "bench", *words)
 
 

@@ -1,0 +1,88 @@
+"""`python -m parity_zoo`: the zoo from the command line; `dev.py bench parity` runs it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from parity_zoo import table
+from parity_zoo.process import Ended, run_all
+from parity_zoo.zoo import Report
+
+WORKERS = ("torch",)
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Run the types asked for; print a line each; exit status 1 if one is wrong or crashes."""
+    options = _parser().parse_args(words)
+    _prepare()
+    from parity_zoo import zoo
+    from parity_zoo.build import causal_types
+
+    workers = options.workers.split(",")
+    names = options.only.split(",") if options.only else causal_types()
+    unknown = sorted(set(names) - set(causal_types()))
+    if unknown:
+        sys.exit(f"not a causal type of the installed transformers: {', '.join(unknown)}")
+    reports = []
+    for ended in run_all(
+        lambda name: msgspec.json.encode(zoo.report(name, workers)), names, jobs=options.jobs
+    ):
+        report = _read(ended, workers)
+        reports.append(report)
+        print(table.line(report), flush=True)
+    reports.sort(key=lambda report: report.name)
+    if options.json:
+        options.json.write_bytes(msgspec.json.encode(reports))
+    for worker in workers:
+        print(f"{worker}: {table.counts(reports, worker)}")
+    kinds = {outcome.kind for report in reports for outcome in report.outcomes.values()}
+    return int(bool(kinds & {"wrong", "crash"}))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="dev.py bench parity", description=__doc__)
+    parser.add_argument(
+        "--only", metavar="TYPES", help="types by the name in config.json, separated by commas"
+    )
+    parser.add_argument(
+        "--workers", default=",".join(WORKERS), help="workers, separated by commas (%(default)s)"
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="types at a time (%(default)s)")
+    parser.add_argument("--json", type=Path, help="write the reports to this file")
+    return parser
+
+
+def _prepare() -> None:
+    """Import once what every process needs, on one thread, so that a fork is safe."""
+    import torch
+    import transformers
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    transformers.logging.set_verbosity_error()
+    transformers.logging.disable_progress_bar()
+    import tenonry  # noqa: F401
+    from parity_zoo import oracle, serve  # noqa: F401
+
+
+def _read(ended: Ended, workers: Sequence[str]) -> Report:
+    from parity_zoo.serve import Outcome
+
+    if ended.result:
+        found = msgspec.json.decode(ended.result, type=Report)
+    else:
+        found = Report(
+            ended.name, outcomes={worker: Outcome("crash", ended.error) for worker in workers}
+        )
+    found.seconds = round(ended.seconds, 1)
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,109 @@
+"""What a family needs besides small sizes: values that must fit each other, switches that make it causal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+DECODER = {"is_decoder": True}
+HYBRID = ["linear_attention", "full_attention", "linear_attention", "full_attention"]
+GEMMA4 = {
+    "num_hidden_layers": 4,
+    "layer_types": ["sliding_attention", "full_attention"] * 2,
+    "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}},
+}
+QWEN4 = {
+    "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+    "indexer_compress_ratio": 2, "ple_layer_ids": [1, 3], "ngram_vocab_size_base": 64, "split_ngram_parts": 2,
+    "make_ngram_vocab_size_divisible_by": 8, "heads_per_ngram": 2, "ple_embed_dim": 32,
+    "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],
+    "num_hidden_layers": 4,
+}  # fmt: skip
+DOTS3 = {
+    "num_hidden_layers": 4,
+    "layer_types": [
+        "indexed_attention",
+        "indexed_attention",
+        "sliding_attention",
+        "indexed_attention",
+    ],
+    "mlp_layer_types": ["dense", "sparse", "sparse", "sparse"],
+    "per_layer_config": {
+        2: {"num_attention_heads": 2, "num_key_value_heads": 2, "kv_lora_rank": 32},
+    },
+    "head_dim": 24,
+}
+BLT_PART = {"vocab_size": 260, "num_hidden_layers": 2}
+
+OVERRIDES: dict[str, dict[str, Any]] = {
+    "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [1, 3]},
+    "bert": DECODER,
+    "bert-generation": DECODER,
+    "big_bird": DECODER | {"attention_type": "original_full"},
+    "bigbird_pegasus": {"attention_type": "original_full"},
+    "blt": {
+        "vocab_size": 260, "encoder_hash_byte_group_vocab": 512, "patcher_config": BLT_PART,
+        "encoder_config": BLT_PART, "decoder_config": BLT_PART, "global_config": {"num_hidden_layers": 2},
+    },
+    "camembert": DECODER,
+    "cohere_compass_text": {
+        "num_hidden_layers": 4,
+        "layer_types": ["sliding_attention", "full_attention"] * 2,
+        "rope_parameters": {
+            "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+            "full_attention": {"rope_type": "default", "rope_theta": 1e6},
+        },
+    },
+    "data2vec-text": DECODER,
+    "dbrx": {"attn_config": {"rope_theta": 10000.0, "clip_qkv": 8.0}},
+    "deepseek_v2": {"num_experts_per_tok": 2},
+    "dots1": {"n_routed_experts": 8, "n_shared_experts": 1, "num_experts_per_tok": 2},
+    "dots3_note": {
+        "text_config": DOTS3,
+        "vision_config": {"adapter_in_dim": 64, "adapter_out_dim": 64},
+        "audio_config": {"adapter_input_size": 64, "adapter_out_dim": 64},
+    },
+    "dots3_note_text": DOTS3,
+    "electra": DECODER,
+    "ernie": DECODER,
+    "gemma3n": {"text_config": {"num_kv_shared_layers": 2}},
+    "gemma3n_text": {
+        "num_hidden_layers": 5,
+        "num_kv_shared_layers": 2,
+        "layer_types": [*(["sliding_attention", "full_attention"] * 2), "sliding_attention"],
+        "activation_sparsity_pattern": [0.95, 0.95, 0.0, 0.0, 0.0],
+    },
+    "gemma4": {"text_config": GEMMA4},
+    "gemma4_text": GEMMA4 | {"num_kv_shared_layers": 2},
+    "gemma4_unified": {"text_config": GEMMA4},
+    "gemma4_unified_text": GEMMA4,
+    "gpt_neo": {"num_layers": 4, "attention_types": [[["global", "local"], 2]]},
+    "granitemoehybrid": {"num_hidden_layers": 4, "layer_types": HYBRID},
+    "hrm_text": {"num_hidden_layers": 2, "num_layers_per_stack": None, "L_cycles": 2},
+    "hunyuan_v1_dense": {"head_dim": 16},
+    "hunyuan_v1_moe": {"head_dim": 16},
+    "jamba": {"num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1},
+    "lfm2": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "lfm2_moe": {"num_hidden_layers": 4, "layer_types": ["conv", "full_attention", "conv", "full_attention"]},
+    "longcat_flash": {"head_dim": 8},
+    "mamba2": {"num_heads": 8},
+    "megatron-bert": DECODER,
+    "ministral": {"head_dim": 16},
+    "mllama": {"text_config": {"num_hidden_layers": 4, "cross_attention_layers": [2]}},
+    "nemotron": {"num_key_value_heads": 2},
+    "qwen4_exp": {"text_config": QWEN4},
+    "qwen4_exp_text": QWEN4,
+    "reformer": DECODER | {"axial_pos_shape": [16, 16], "axial_pos_embds_dim": [32, 32], "num_buckets": 4},
+    "rembert": DECODER,
+    "roberta": DECODER,
+    "roberta-prelayernorm": DECODER,
+    "roc_bert": DECODER,
+    "roformer": DECODER,
+    "xlm-roberta": DECODER,
+    "xlm-roberta-xl": DECODER,
+    "xlstm": {"qk_dim_factor": 1.0},
+    "xmod": DECODER | {"default_language": "en_XX"},
+    "zamba": {
+        "num_hidden_layers": 6, "num_key_value_heads": 4,
+        "layers_block_type": ["linear_attention", "linear_attention", "hybrid", "linear_attention", "hybrid", "hybrid"],
+    },
+}  # fmt: skip
