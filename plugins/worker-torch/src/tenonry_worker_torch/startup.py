@@ -13,15 +13,20 @@ from tenonry_torch_base.device import choose_device
 from tenonry_torch_base.memory import keep_freed_memory
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_worker_torch.loaded_model import LoadedModel, build
-from tenonry_worker_torch.loading.load import load_model
+from tenonry_worker_torch.loading.examine import examine
+from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
+    from tenonry.config import EngineConfig
+    from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
+    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Rendezvous
 
@@ -29,18 +34,39 @@ DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
 WARM_UP_TOKENS = 8
 
 
+def backend_class(
+    config: EngineConfig,
+    device: torch.device,
+    resolved: dict[str, str],
+) -> type[AttentionBackend]:
+    """The attention backend of the settings, or the device's own. Raises PluginError with what there is."""
+    name = config.attention_backend or DEFAULT_BACKEND[device.type]
+    found: type[AttentionBackend] = resolve_class(ATTENTION_BACKENDS, name, resolved)
+    return found
+
+
+def facts(context: WorkerContext) -> tuple[Look, WorkerFacts]:
+    """The model as `look` sees it, and what it needs. Raises ModelError as `load` would, before a weight is read."""
+    config = context.config
+    found = look(context.model.path, load_format=config.load_format)
+    device = choose_device(config.device, context.local_rank, config.world_size)
+    return found, examine(found, config, device, backend_class(config, device, {}))
+
+
 def load(
     context: WorkerContext,
     options: TorchOptions,
     rendezvous: Rendezvous | None,
+    found: Look | None = None,
 ) -> tuple[LoadedModel, dict[str, str]]:
-    """The model, made fast and checked, and what the extension points resolved to. `rendezvous`: of several ranks."""
+    """The model, made fast and checked, and what the extension points resolved to.
+
+    `rendezvous`: of several ranks. `found`: what `look` said of the model, if it was asked before.
+    """
     config = context.config
-    resolved = {}
+    resolved: dict[str, str] = {}
     device = choose_device(config.device, context.local_rank, config.world_size)
-    backend = resolve_class(
-        ATTENTION_BACKENDS, config.attention_backend or DEFAULT_BACKEND[device.type], resolved
-    )
+    backend = backend_class(config, device, resolved)
     buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -57,6 +83,7 @@ def load(
         device=device,
         seed=config.seed,
         parallel=parallel,
+        found=found,
     )
     if rendezvous is not None:
         rendezvous.wait_for_all("loaded")

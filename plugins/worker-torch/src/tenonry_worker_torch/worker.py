@@ -9,17 +9,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from tenonry.interfaces.worker import Worker
-from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry.kv_cache import MemoryReport
 from tenonry_worker_torch.options import TorchOptions
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
-    from tenonry.kv_cache import KVCacheConfig
+    from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
     from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.model_runner import ModelRunner
     from tenonry_worker_torch.parallel.groups import Rendezvous
 
@@ -36,6 +38,7 @@ class TorchWorker(Worker):
         self.options = (
             context.options if isinstance(context.options, TorchOptions) else TorchOptions()
         )
+        self._found: Look | None = None
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
@@ -68,24 +71,28 @@ class TorchWorker(Worker):
         self._opened = open_store(host, config.world_size, config.start_timeout)
         return self._opened[1]
 
+    def examine(self) -> WorkerFacts:
+        from tenonry_worker_torch.startup import facts
+
+        self._found, found = facts(self.context)
+        return found
+
     def load(self) -> None:
         from tenonry_worker_torch.parallel.groups import Rendezvous
         from tenonry_worker_torch.startup import load
 
         if self.context.config.world_size > 1:
             self._rendezvous = Rendezvous(self.context, self._opened)
-        self._model, self._resolved = load(self.context, self.options, self._rendezvous)
+        found = self._found
+        self._found = None
+        self._model, self._resolved = load(self.context, self.options, self._rendezvous, found)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        from tenonry_worker_torch.kv_groups import kv_groups
+
         model = self.model
         specs = [layer.spec for layer in model.layers.values()]
-        return [
-            KVCacheGroup(
-                layers=tuple(spec.name for spec in specs),
-                bytes_per_token=sum(spec.bytes_per_token(model.dtype) for spec in specs),
-                block_sizes=type(model.backend).block_sizes(),
-            )
-        ]
+        return kv_groups(specs, model.dtype, type(model.backend))
 
     def available_memory(self) -> MemoryReport:
         from tenonry_torch_base.memory import host_memory
@@ -137,7 +144,7 @@ class TorchWorker(Worker):
         if self._connector is not None:
             self._connector.shutdown()
         self._connector = self._runner = None
-        self._model = None
+        self._model = self._found = None
         if self._rendezvous is not None:
             self._rendezvous.leave()
         self._rendezvous = self._opened = None

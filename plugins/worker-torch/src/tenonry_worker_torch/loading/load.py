@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenonry_torch_base.device import choose_dtype
@@ -25,6 +26,25 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.groups import Parallel
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """A model that this worker does not refuse. `whole` has no storage, and stays as it is."""
+
+    architecture: str
+    whole: PreTrainedModel
+
+
+def look(path: str, *, load_format: str) -> Look:
+    """The model in a folder before a weight is read. Raises ModelError with the layer that cannot be served."""
+    raw = check_folder(path, needs_weights=load_format != "dummy")
+    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+    config = read_model_config(path, architecture)
+    with progress_only_on_a_terminal():
+        whole = skeleton(config, architecture, path)
+        refuse_unsupported(whole, architecture)
+    return Look(architecture, whole)
+
+
 def load_model(
     path: str,
     *,
@@ -33,26 +53,23 @@ def load_model(
     device: torch.device,
     seed: int,
     parallel: Parallel | None = None,
+    found: Look | None = None,
 ) -> PreTrainedModel:
-    """This rank's part of the model on `device`, in evaluation mode.
+    """This rank's part of the model on `device`, in evaluation mode. `found`: what `look` said, if it was asked.
 
     Raises ModelError, before any weight is read where possible.
     """
     is_dummy = load_format == "dummy"
-    raw = check_folder(path, needs_weights=not is_dummy)
-    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
-    config = read_model_config(path, architecture)
+    found = found or look(path, load_format=load_format)
     with progress_only_on_a_terminal():
-        whole = skeleton(config, architecture, path)
-        refuse_unsupported(whole, architecture)
-        chosen = choose_dtype(dtype, config, device)
+        chosen = choose_dtype(dtype, found.whole.config, device)
         parallel = parallel or alone()
         if parallel.is_alone and not is_dummy:
-            model = stored_model(path, whole, chosen, architecture)
+            model = stored_model(path, found.whole, chosen, found.architecture)
         else:
             model = _part(
                 path,
-                whole,
+                found.whole,
                 chosen,
                 parallel,
                 seed if is_dummy else None,

@@ -1,0 +1,119 @@
+"""What a model needs and what can be done with it, from config.json and headers; no weight is read. Worker process.
+
+The model is built without storage and run once on the `meta` device: its own code says how each layer calls attention.
+"""
+
+from __future__ import annotations
+
+import copy
+import logging
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ConfigError, ModelError
+from tenonry.info import WorkerFacts
+from tenonry_torch_base.device import choose_dtype
+from tenonry_torch_base.meta_run import MetaRun
+from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.kv_groups import kv_groups
+from tenonry_worker_torch.loading.probe import probe
+from tenonry_worker_torch.loading.rank_model import rank_model_class
+from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup, alone
+from tenonry_worker_torch.parallel.plan import pipeline_plan
+from tenonry_worker_torch.parallel.tensor import check_heads, tensor_plan
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel
+
+    from tenonry.config import EngineConfig
+    from tenonry.kv_cache import KVCacheGroup
+    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.loading.load import Look
+
+logger = logging.getLogger("tenonry.worker")
+
+MAX_TENSOR_PARALLEL = 16
+
+
+def examine(
+    found: Look,
+    config: EngineConfig,
+    device: torch.device,
+    backend: type[AttentionBackend],
+) -> WorkerFacts:
+    """The facts of a model that was looked at and not refused. Raises ModelError or ConfigError as loading would."""
+    dtype = choose_dtype(config.dtype, found.whole.config, device)
+    whole = found.whole
+    groups = _groups(whole, dtype, device, backend)
+    num_parameters = sum(weight.numel() for weight in whole.parameters())
+    return WorkerFacts(
+        architecture=found.architecture,
+        worker="torch",
+        model_type=str(whole.config.model_type),
+        groups=tuple(groups),
+        num_parameters=num_parameters,
+        weight_bytes=num_parameters * dtype.itemsize,
+        features={
+            "dtype": str(dtype).removeprefix("torch."),
+            "tensor_parallel": tensor_parallel_sizes(whole),
+            "pipeline_parallel": max_stages(whole),
+            "prefix_caching": True,
+            "lora": False,
+        },
+    )
+
+
+def _groups(
+    whole: PreTrainedModel,
+    dtype: torch.dtype,
+    device: torch.device,
+    backend: type[AttentionBackend],
+) -> list[KVCacheGroup]:
+    """The KV groups; none if the model's code needs values to run, so that only loading can say."""
+    model = copy.deepcopy(whole).to(dtype).eval()
+    model.set_experts_implementation("batched_mm")  # the one that does not read which were chosen
+    vocab_size = int(model.config.get_text_config().vocab_size)
+    try:
+        with MetaRun():
+            specs = probe(model, vocab_size, alone().link).specs
+    except (ModelError, ConfigError):
+        raise
+    except Exception as error:
+        logger.debug("the run without weights failed", exc_info=True)
+        logger.info("%s needs its weights to show its layers: %s", type(whole).__name__, error)
+        return []
+    if reason := backend.refusal(specs, dtype, device):
+        raise ConfigError(
+            f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"
+        )
+    return kv_groups(specs, dtype, backend)
+
+
+def tensor_parallel_sizes(whole: PreTrainedModel) -> list[int]:
+    """Every number of ranks up to 16 that the model's layers can be cut for, tried on the model without storage."""
+    return [size for size in range(1, MAX_TENSOR_PARALLEL + 1) if size == 1 or _cuts(whole, size)]
+
+
+def _cuts(whole: PreTrainedModel, size: int) -> bool:
+    import torch
+
+    try:
+        layers, _ = tensor_plan(whole, size)
+        check_heads(whole, layers, size)
+        part = rank_model_class(type(whole), Parallel(TensorGroup(0, size), Link()))
+        with torch.device("meta"):
+            part(copy.deepcopy(whole.config))
+    except ModelError:
+        return False
+    return True
+
+
+def max_stages(whole: PreTrainedModel) -> int:
+    """The most pipeline stages: one per layer of the stack, or 1 for a model without a plan."""
+    try:
+        _, name, _ = pipeline_plan(whole, 2)
+    except ModelError:
+        return 1
+    _, stack = text_stack(whole)
+    layers: Any = getattr(stack, name)
+    return len(layers)
