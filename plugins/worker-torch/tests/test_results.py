@@ -12,7 +12,7 @@ from tenonry.step import RowFailure
 from tenonry_torch_base.results import DeviceFuture, StepResult
 from tenonry_torch_base.sampler.logprobs import Logprobs
 from tenonry_torch_base.sampler.sampler import Sampled
-from tenonry_worker_torch.loading.self_check import PackedRun
+from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.model_runner import ModelRunner
 
 
@@ -89,9 +89,9 @@ def test_the_largest_step_is_run_in_sequences_that_the_model_can_take():
     model = worker_tools.loaded(worker_families.build("llama"))
     prompts = [torch.tensor(prompt) for prompt in worker_tools.prompts()]
     run = PackedRun(model.backend, model.layers, model.buffers)
-    whole = run.logits(model.forward, prompts)
     last = run.last_logits(model.forward, prompts)
-    torch.testing.assert_close(last, torch.stack([logits[-1] for logits in whole]))
+    alone = [run.last_logits(model.forward, [prompt])[0] for prompt in prompts]
+    torch.testing.assert_close(last, torch.stack(alone))
     pool = weakref.ref(model.backend._pools[0])
     run.release()
     assert not any(layer.kv_cache for layer in model.layers.values())

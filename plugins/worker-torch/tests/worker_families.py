@@ -32,6 +32,17 @@ OPT = {
     "max_position_embeddings": 128, "word_embed_proj_dim": 64, "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
     "tie_word_embeddings": False,
 }  # fmt: skip
+WHISPER = {
+    "vocab_size": 96, "d_model": 64, "decoder_layers": 3, "encoder_layers": 3, "decoder_attention_heads": 4,
+    "encoder_attention_heads": 4, "decoder_ffn_dim": 96, "encoder_ffn_dim": 96, "max_target_positions": 128,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0, "decoder_start_token_id": 1, "is_encoder_decoder": False,
+    "suppress_tokens": None, "begin_suppress_tokens": None,
+}  # fmt: skip
+BEAM = SMALL | {
+    "head_dim": 16, "sliding_window": 6, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
+    "n_group": 2, "topk_group": 1, "mlp_layer_types": ["dense", "sparse", "dense"],
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama", SMALL),
@@ -77,6 +88,16 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "stablelm": ("stablelm", SMALL),
     "starcoder2": ("starcoder2", SMALL | {"sliding_window": 9}),
     "cohere": ("cohere", SMALL),
+    # Calls attention twice per layer, with the same keys and two halves of the values.
+    "diffllama": ("diffllama", SMALL),
+    # The window stands in the mask only.
+    "phimoe": ("phimoe", SMALL | {"sliding_window": 8, "num_local_experts": 4, "num_experts_per_tok": 2}),
+    # The decoder alone: its forward pass has no `logits_to_keep`.
+    "whisper": ("whisper", WHISPER),
+    # Full-attention layers without rotary embedding.
+    "beam": ("beam", BEAM),
+    # Two stacks of layers, run several times, share layer indexes.
+    "hrm_text": ("hrm_text", SMALL | {"num_hidden_layers": 2, "H_cycles": 2, "L_cycles": 2, "prefix_lm": False}),
 }  # fmt: skip
 
 
@@ -84,7 +105,8 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
 SEEDS = {
     "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0,
     "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "qwen2_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3,
-    "granite": 0, "stablelm": 3, "starcoder2": 1, "cohere": 2,
+    "granite": 0, "stablelm": 3, "starcoder2": 1, "cohere": 2, "diffllama": 4, "phimoe": 2, "whisper": 0, "beam": 5,
+    "hrm_text": 2,
 }  # fmt: skip
 
 

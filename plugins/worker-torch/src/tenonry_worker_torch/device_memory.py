@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry_torch_base.memory import free_device_memory
-from tenonry_worker_torch.loading.self_check import PackedRun
+from tenonry_worker_torch.loading.packed_run import PackedRun
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.loaded_model import LoadedModel
@@ -26,7 +26,12 @@ def device_memory(
     whole, rest = divmod(num_tokens, model.max_model_len)
     lengths = [*[model.max_model_len] * whole, *([rest] if rest else [])]
     prompts = [model.parallel.link.blank(length) for length in lengths]
-    run = PackedRun(model.backend, model.layers, model.buffers)
+    run = PackedRun(
+        model.backend,
+        model.layers,
+        model.buffers,
+        is_last=model.parallel.link.is_last,
+    )
     run.last_logits(model.forward, prompts)
     torch.cuda.synchronize(model.device)
     needed = torch.cuda.max_memory_allocated(model.device) - before

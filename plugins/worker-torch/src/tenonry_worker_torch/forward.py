@@ -66,4 +66,5 @@ class ModuleForward:
         plans: ForwardPlans,
     ) -> torch.Tensor:
         self.step.plan = plans.full
+        self.step.forward_passes += 1
         return self.stage(self.model, inputs, positions, keep)

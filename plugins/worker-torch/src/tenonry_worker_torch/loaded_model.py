@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-import torch
-
-from tenonry.errors import ConfigError, ModelError
-from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE, AttentionLayer, StepPlan
+from tenonry.errors import ConfigError
+from tenonry_worker_torch.attention.layer import (
+    LAYER_ATTRIBUTE,
+    AttentionLayer,
+    LayerCalls,
+    StepPlan,
+)
 from tenonry_worker_torch.forward import Forward, ModuleForward
+from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
-from tenonry_worker_torch.loading.self_check import PackedRun, check_model, logits_agree
+from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
 from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
+    from torch import nn
     from transformers import PreTrainedModel
 
     from tenonry_torch_base.buffers import StepBuffers
@@ -34,6 +36,7 @@ class LoadedModel:
         backend: AttentionBackend,
         buffers: StepBuffers,
         found: ProbeResult,
+        vocab_size: int,
         max_model_len: int,
         parallel: Parallel,
     ) -> None:
@@ -42,16 +45,20 @@ class LoadedModel:
         self.buffers = buffers
         self.device = module.device
         self.dtype = module.dtype
-        self.vocab_size = found.logits[0].shape[-1]  # of the last stage; the others never sample
+        self.vocab_size = vocab_size
         self.parallel = parallel
         self.max_model_len = max_model_len
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
+        calls: dict[nn.Module, list[AttentionLayer]] = {}
         described = zip(found.specs, found.rank_heads, found.modules, strict=True)
         for spec, rank_heads, attention in described:
             layer = AttentionLayer(spec, step, rank_heads)
             self.layers[spec.name] = layer
-            setattr(attention, LAYER_ATTRIBUTE, layer)
+            calls.setdefault(attention, []).append(layer)
+        for attention, layers in calls.items():
+            layer_of = layers[0] if len(layers) == 1 else LayerCalls(layers, step)
+            setattr(attention, LAYER_ATTRIBUTE, layer_of)
         self.forward: Forward = ModuleForward(module, step)
         self.step = step
 
@@ -71,66 +78,48 @@ def build(
     parallel = parallel or alone()
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
-    with _named_failure(module, parallel.tensor.size):
-        found = probe(module, int(config.vocab_size), parallel.link)
+    vocab_size = int(config.vocab_size)
+    found = probe(module, vocab_size, parallel, max_model_len)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
         raise ConfigError(
             f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}"
         )
+    reference = reference_of(module, vocab_size, parallel, max_model_len, found)
     backend = backend_class(found.specs, module.dtype, module.device)
     model = LoadedModel(
         module,
         backend,
         buffers,
         found,
+        reference.made[0].shape[-1],  # of the last stage; the others never sample
         max_model_len,
         parallel,
     )
-    run = PackedRun(model.backend, model.layers, buffers)
+    run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
+    check = SelfCheck(run, reference)
     if fuse:
-        _make_fast(model, found, run, max_model_len)
+        _make_fast(model, check, max_model_len)
     if not skip_check:
-        packed = run.logits(model.forward, found.prompts)
-        check_model(packed, found.logits, type(module).__name__)
+        check.require(model.forward, type(module).__name__)
     run.release()
     return model
 
 
-@contextmanager
-def _named_failure(module: PreTrainedModel, size: int) -> Iterator[None]:
-    """A plan may leave out what its family's options need: the first run of cut layers shows it."""
-    try:
-        yield
-    except torch.distributed.DistError:  # another rank is gone: the executor reports that
-        raise
-    except RuntimeError as error:
-        if size == 1:
-            raise
-        raise ModelError(
-            f"{type(module).__name__} cannot run cut into {size} ranks as its tensor parallel plan says: {error}; use "
-            "tensor_parallel_size=1"
-        ) from error
-
-
 def _make_fast(
     model: LoadedModel,
-    found: ProbeResult,
-    run: PackedRun,
+    check: SelfCheck,
     max_model_len: int,
 ) -> None:
     from tenonry_worker_torch.fuse import fast_forward
-
-    def is_right(forward: Forward) -> bool:
-        return logits_agree(run.logits(forward, found.prompts), found.logits)
 
     group = model.parallel.tensor
     lean = fast_forward(
         model.module,
         model.layers,
         model.step,
-        max_model_len,
-        is_right,
+        max(max_model_len, check.num_positions),
+        check.agrees,
         group.all_agree,
     )
     if lean is not None:

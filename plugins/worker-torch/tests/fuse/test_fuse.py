@@ -136,8 +136,10 @@ class _Damped(torch.nn.Module):
             layer.post_attention_layernorm,
         )
 
-    def forward(self, hidden_states, position_embeddings=None, **kwargs):
-        attended, _ = self.self_attn(self.input_layernorm(hidden_states), position_embeddings, None)
+    def forward(self, hidden_states, attention_mask, position_embeddings=None, **kwargs):
+        attended, _ = self.self_attn(
+            self.input_layernorm(hidden_states), position_embeddings, attention_mask
+        )
         hidden_states = hidden_states + 0.97 * attended
         return hidden_states + self.mlp(self.post_attention_layernorm(hidden_states))
 

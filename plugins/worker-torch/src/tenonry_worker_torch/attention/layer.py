@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.attention.base import AttentionBackend, LayerCache, LayerSpec
+from tenonry_worker_torch.attention.masks import Reach, make_mask, reach_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,12 +27,16 @@ HARMLESS_TENSORS = frozenset({"position_ids", "cache_position", "cu_seq_lens_q",
 
 
 class StepPlan:
-    """What all layers of one model share during a step: the backend and its plan. Replaced every step."""
+    """What all layers of one model share during a step: the backend and its plan. Replaced every step.
 
-    __slots__ = ("backend", "plan")
+    `forward_passes` counts those of the model's own code, for modules that attend more than once in each.
+    """
+
+    __slots__ = ("backend", "forward_passes", "plan")
 
     def __init__(self, backend: AttentionBackend) -> None:
         self.backend = backend
+        self.forward_passes = 0
         self.plan: Any = None
 
 
@@ -73,13 +78,42 @@ class AttentionLayer:
         return self
 
 
+class LayerCalls:
+    """The layers of a module that attends several times in one forward pass: call i is layer i."""
+
+    __slots__ = ("_forward_pass", "_next", "layers", "step")
+
+    def __init__(self, layers: list[AttentionLayer], step: StepPlan) -> None:
+        self.layers = layers
+        self.step = step
+        self._next = 0
+        self._forward_pass = -1
+
+    def take(self) -> AttentionLayer:
+        """The layer of this call."""
+        if self._forward_pass != self.step.forward_passes:
+            self._forward_pass = self.step.forward_passes
+            self._next = 0
+        layer = self.layers[self._next]
+        self._next += 1
+        return layer
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> LayerCalls:
+        """As a layer: caches are never copied."""
+        return self
+
+
 class Probe:
-    """Stands in for the layers during the first run of a model: records what each attention module is called with."""
+    """Stands in for the layers during the first run of a model: records what each attention module is called with.
+
+    Every call of a module is a layer of its own, with a cache of its own: `specs` and `modules` in order of the calls.
+    """
 
     def __init__(self, names: dict[int, str]) -> None:
         self._names = names
-        self.specs: dict[int, LayerSpec] = {}
-        self.modules: dict[int, torch.nn.Module] = {}
+        self._calls: dict[int, int] = {}
+        self.specs: list[LayerSpec] = []
+        self.modules: list[torch.nn.Module] = []
 
     def __call__(
         self,
@@ -91,12 +125,12 @@ class Probe:
     ) -> torch.Tensor:
         from tenonry_worker_torch.attention.math import causal_attention
 
-        earlier = self.specs.get(id(module))
-        if earlier is not None and earlier.index != spec.index:
-            raise ModelError(f"attention module {spec.name} changes its layer index between calls")
-        spec.name = self._names.get(id(module), spec.name)
-        self.specs[id(module)] = spec
-        self.modules[id(module)] = module
+        call = self._calls.get(id(module), 0)
+        self._calls[id(module)] = call + 1
+        name = self._names.get(id(module), spec.name)
+        spec.name = f"{name}#{call + 1}" if call else name
+        self.specs.append(spec)
+        self.modules.append(module)
         return causal_attention(query, key, value, spec)
 
 
@@ -106,11 +140,7 @@ def register_interface() -> None:
     from transformers.masking_utils import AttentionMaskInterface
 
     AttentionInterface.register(INTERFACE_NAME, paged_attention)
-    AttentionMaskInterface.register(INTERFACE_NAME, _no_mask)
-
-
-def _no_mask(*_: Any, **__: Any) -> None:
-    """Block tables and positions determine what a query sees; a mask tensor is never needed."""
+    AttentionMaskInterface.register(INTERFACE_NAME, make_mask)
 
 
 def paged_attention(
@@ -120,25 +150,29 @@ def paged_attention(
     value: torch.Tensor,
     attention_mask: torch.Tensor | None = None,
     scaling: float | None = None,
-    sliding_window: int | None = None,
     softcap: float | None = None,
     **other: Any,
 ) -> tuple[torch.Tensor, None]:
     """The function transformers calls: `query` [1, num_heads, T, size]; returns [1, T, num_heads, size].
 
+    A window that a layer hands over counts only as far as it stands in the mask, as in `eager` and `sdpa` attention.
     Raises ModelError when the model passes something that would change the result and that is not supported.
     """
-    layer: AttentionLayer | Callable[..., torch.Tensor] = getattr(module, LAYER_ATTRIBUTE)
+    layer: AttentionLayer | LayerCalls | Callable[..., torch.Tensor] = getattr(
+        module, LAYER_ATTRIBUTE
+    )
     q = query[0].transpose(0, 1)  # [T, num_heads, size]
     k = key[0].transpose(0, 1)
     v = value[0].transpose(0, 1)
+    if isinstance(layer, LayerCalls):
+        layer = layer.take()
     if isinstance(layer, AttentionLayer):
         if layer.rank_heads is None:
             out = layer(q, k, v)
         else:
             out = layer.rank_heads.attend(layer, q, k, v)
         return out[None], None
-    _refuse_unknown(module, attention_mask, other)
+    reach = _known_reach(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
         index=int(getattr(module, "layer_idx", -1)),
@@ -147,24 +181,31 @@ def paged_attention(
         key_size=k.shape[2],
         value_size=v.shape[2],
         scaling=float(scaling) if scaling is not None else q.shape[2] ** -0.5,
-        window=int(sliding_window or 0),
+        window=reach.window,
         softcap=float(softcap or 0.0),
     )
     return layer(module, q, k, v, spec)[None], None
 
 
-def _refuse_unknown(
+def _known_reach(
     module: torch.nn.Module,
     mask: torch.Tensor | None,
     other: dict[str, Any],
-) -> None:
-    """Position biases, attention sinks, bidirectional layers: anything that paged causal attention would get wrong."""
+) -> Reach:
+    """What the layer's queries see. Raises ModelError for position biases, attention sinks, bidirectional layers:
+    anything that paged attention would get wrong.
+    """
     import torch
 
     kind = type(module).__name__
-    if mask is not None:
+    reach = reach_of(mask)
+    if reach is None:
         raise ModelError(
-            f"{kind} adds its own bias to the attention scores, which worker 'torch' does not support"
+            f"{kind} masks or biases its attention scores by a rule that worker 'torch' does not know"
+        )
+    if reach.chunk:
+        raise ModelError(
+            f"{kind} attends within chunks of {reach.chunk} positions, which worker 'torch' does not support"
         )
     for name, value in other.items():
         if isinstance(value, torch.Tensor) and name not in HARMLESS_TENSORS:
@@ -173,3 +214,4 @@ def _refuse_unknown(
             )
     if getattr(module, "is_causal", True) is False or other.get("is_causal") is False:
         raise ModelError(f"{kind} is not causal: worker 'torch' serves causal language models only")
+    return reach

@@ -27,7 +27,7 @@ def fast_forward(
     model: PreTrainedModel,
     layers: dict[str, AttentionLayer],
     step: StepPlan,
-    max_model_len: int,
+    num_positions: int,
     is_right: Callable[[Forward], bool],
     all_agree: Callable[[bool], bool] = bool,
 ) -> LeanForward | None:
@@ -36,7 +36,7 @@ def fast_forward(
     `is_right` compares the logits of a whole forward pass with the model's own. Ranks that share layers must decide
     alike: `all_agree` is true where all of them say yes.
     """
-    lean = lean_forward(model, layers, step, max_model_len)
+    lean = lean_forward(model, layers, step, num_positions)
     if not all_agree(lean is not None) or lean is None:
         pack_linears(model)
         return None

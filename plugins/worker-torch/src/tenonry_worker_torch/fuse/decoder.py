@@ -16,7 +16,6 @@ from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
 from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear, detached_bias
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import RopeTable, rope_table
-from tenonry_worker_torch.loading.probe import PROMPT_LENGTHS
 from tenonry_worker_torch.parallel.layers import GatherLinear
 from tenonry_worker_torch.parallel.stage import stage_of
 
@@ -113,9 +112,9 @@ def lean_forward(
     model: PreTrainedModel,
     layers: dict[str, AttentionLayer],
     step: StepPlan,
-    max_model_len: int,
+    num_positions: int,
 ) -> LeanForward | None:
-    """Build it, or None when the model is put together differently."""
+    """For positions below `num_positions`. Build it, or None when the model is put together differently."""
     _, inner = text_stack(model)
     stage = stage_of(model)
     names = {name for name, _ in inner.named_children()}
@@ -131,9 +130,8 @@ def lean_forward(
         lean_layer(block, attention.spec, attention, kind)
         for block, attention, kind in zip(blocks, ordered, types, strict=True)
     ]
-    positions = max(max_model_len, *PROMPT_LENGTHS)  # the self check needs its prompts to fit
     ropes = {
-        kind: rope_table(inner.rotary_emb, kind, positions, model.dtype)
+        kind: rope_table(inner.rotary_emb, kind, num_positions, model.dtype)
         for kind in sorted(set(types))
     }
     if any(layer is None for layer in lean):

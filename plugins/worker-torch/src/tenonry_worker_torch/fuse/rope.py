@@ -72,8 +72,13 @@ def rope_table(
     num_positions: int,
     dtype: torch.dtype,
 ) -> RopeTable | None:
-    """The table for positions 0 … num_positions − 1; None if it would be too long or is not plain (cos, sin)."""
+    """The table for positions 0 … num_positions − 1; None if it would be too long, the module
+    does not know the type, or what it makes is not plain (cos, sin).
+    """
     if num_positions > MAX_TABLE_POSITIONS:
+        return None
+    rope_type = getattr(rotary, "rope_type", None)
+    if isinstance(rope_type, dict) and layer_type not in rope_type:  # such layers are not rotated
         return None
     device = device_of(rotary)
     positions = torch.arange(num_positions, device=device)[None]

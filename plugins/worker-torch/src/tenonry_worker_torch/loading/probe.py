@@ -1,11 +1,12 @@
-"""The first run of a model: short prompts, one at a time, attention in plain torch. Worker process.
+"""The first run of a model: one short prompt, attention in plain torch. Worker process.
 
-It learns from the model itself what every attention layer is called with (heads, sizes, scaling, window, soft cap),
-and its logits are the reference for the self check.
+It learns from the model itself what every attention layer is called with (heads, sizes, scaling, soft cap) and what its
+mask lets a query see.
 """
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import torch
@@ -18,26 +19,29 @@ from tenonry_worker_torch.attention.layer import (
     Probe,
     register_interface,
 )
+from tenonry_worker_torch.attention.masks import reading_masks
 from tenonry_worker_torch.attention.rank_heads import rank_heads_of
+from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import LayerSpec
-    from tenonry_worker_torch.parallel.groups import Link
+    from tenonry_worker_torch.parallel.groups import Parallel
 
-PROMPT_LENGTHS = (9, 5)
+PROMPT_LENGTH = 9
 
 
 class ProbeResult:
-    """Layers in order of their index, the module of each, the prompts and their logits [length, vocabulary].
+    """Layers in order of their index, and the module of each; a module that attends several times has several.
 
-    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. A pipeline stage's prompts
-    are the hidden states that it received for them, and its logits those that it sent on: [length, hidden].
+    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks.
     """
 
-    __slots__ = ("logits", "modules", "prompts", "rank_heads", "specs")
+    __slots__ = ("modules", "rank_heads", "specs")
 
     def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
         self.modules = modules
@@ -47,67 +51,77 @@ class ProbeResult:
             heads = rank_heads_of(module, spec)
             self.rank_heads.append(heads)
             self.specs.append(spec if heads is None else heads.of(spec))
-        self.prompts: list[torch.Tensor] = []
-        self.logits: list[torch.Tensor] = []
-
-
-def probe_prompts(vocab_size: int, device: torch.device) -> list[torch.Tensor]:
-    """Two prompts of different tokens, spread over the vocabulary."""
-    total = sum(PROMPT_LENGTHS)
-    numbers = torch.arange(1, total + 1) * 2654435761
-    ids = (numbers % max(vocab_size, 1)).to(device)
-    return list(ids.split(list(PROMPT_LENGTHS)))
 
 
 def probe(
     model: PreTrainedModel,
     vocab_size: int,
-    link: Link,
+    parallel: Parallel,
+    max_model_len: int,
 ) -> ProbeResult:
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
+    link = parallel.link
     register_interface()
     set_attention(model, INTERFACE_NAME)
     recorder = Probe({id(module): name for name, module in model.named_modules()})
     modules = list(model.modules())
     for module in modules:
         setattr(module, LAYER_ATTRIBUTE, recorder)
-    prompts = probe_prompts(vocab_size, model.device)
+    prompt = numbered_tokens(PROMPT_LENGTH, vocab_size, model.device)
     try:
-        prompts, logits = run_through(model, prompts, link)
+        with reading_masks(max_model_len), named_failure(model, parallel.tensor.size):
+            made = run_alone(model, link.inputs(prompt))
     finally:
         for module in modules:
             delattr(module, LAYER_ATTRIBUTE)
+    if not link.is_last:
+        link.send(made)
     if not recorder.specs:
         raise ModelError(f"{type(model).__name__} has no attention layer, so it has no KV cache")
-    found = [(spec, recorder.modules[key]) for key, spec in recorder.specs.items()]
-    if all(spec.index < 0 for spec, _ in found):
-        for order, (spec, _) in enumerate(found):
-            spec.index = order
+    return _in_order(recorder)
+
+
+def _in_order(recorder: Probe) -> ProbeResult:
+    """By index; layers that share one, and calls of one module, in the order in which they ran, numbered anew."""
+    found = list(zip(recorder.specs, recorder.modules, strict=True))
     found.sort(key=lambda pair: pair[0].index)
-    result = ProbeResult([spec for spec, _ in found], [module for _, module in found])
-    result.prompts = prompts
-    result.logits = logits
-    return result
+    specs = [spec for spec, _ in found]
+    if len({spec.index for spec in specs}) < len(specs):
+        for order, spec in enumerate(specs):
+            spec.index = order
+    return ProbeResult(specs, [module for _, module in found])
 
 
-def run_through(
-    model: PreTrainedModel,
-    prompts: list[torch.Tensor],
-    link: Link,
-) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
-    """What this stage is given for each prompt, and what it makes of it, one at a time."""
-    given = []
-    made = []
-    for prompt in prompts:
-        given.append(link.inputs(prompt))
-        made.append(run_alone(model, given[-1]))
-        if not link.is_last:
-            link.send(made[-1])
-    return given, made
+@contextmanager
+def named_failure(model: PreTrainedModel, num_ranks: int = 1) -> Iterator[None]:
+    """What the model's code raises when it runs on this worker becomes a ModelError that names the model."""
+    architecture = type(model).__name__
+    try:
+        yield
+    except (torch.OutOfMemoryError, torch.distributed.DistError):  # DistError: another rank is gone
+        raise
+    except ModelError as error:
+        raise ModelError(f"{architecture} cannot run on worker 'torch': {error}") from error
+    except RuntimeError as error:
+        if num_ranks == 1:
+            raise _failed(architecture, error) from error
+        # A plan may leave out what its family's options need: the first run of cut layers shows it.
+        raise ModelError(
+            f"{architecture} cannot run cut into {num_ranks} ranks as its tensor parallel plan says: {error}; use "
+            "tensor_parallel_size=1"
+        ) from error
+    except Exception as error:
+        raise _failed(architecture, error) from error
+
+
+def _failed(architecture: str, error: Exception) -> ModelError:
+    return ModelError(
+        f"{architecture} cannot run on worker 'torch': its code fails on a flattened batch with {error!r}"
+    )
 
 
 def run_alone(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor:
-    """Logits [length, vocabulary] of one prompt, through the attention function that is registered."""
+    """Logits [length, vocabulary] of one prompt, through the attention function that is set."""
     positions = torch.arange(len(prompt), device=prompt.device)
     with torch.inference_mode():
         return stage_of(model)(model, prompt, positions)

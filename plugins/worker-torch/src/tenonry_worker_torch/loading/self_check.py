@@ -1,144 +1,160 @@
-"""The self check at start: two prompts packed into one batch must give the logits that they give apart. Each pipeline
-stage checks its own layers, with the hidden states that it was sent for the prompts. Worker process.
+"""The self check at start: prompts that share a batch must give the logits that the model's own code gives for each of
+them alone. Each pipeline stage checks its own layers, with the hidden states that it was sent for the prompts. Worker
+process.
 
-It catches layers that mix tokens without attention, and any mistake in what was done to the model after loading.
+The reference is the model as transformers runs it: its own `eager` attention, its own masks, no cache. Ours goes the
+way of serving: a prompt longer than the model's window in two chunks and one decoded token, others beside it, and only
+the last positions reach the output layer. It catches layers that mix tokens without attention, attention that is called
+in another way than we know, and any mistake in what was done to the model after loading.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
 from tenonry.errors import ModelError
-from tenonry.sampling_params import SamplingParams
-from tenonry.step import BatchState, NewRow, SchedulerOutput
-from tenonry_worker_torch.batch import attention_batch
-from tenonry_worker_torch.forward import Forward, ForwardPlans
-from tenonry_worker_torch.kv_binding import bind_kv_cache
+from tenonry_torch_base.text_part import set_attention
+from tenonry_worker_torch.attention.layer import INTERFACE_NAME
+from tenonry_worker_torch.loading.probe import named_failure, run_alone
+from tenonry_worker_torch.loading.prompts import numbered_tokens, prompt_lengths, steps_of
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.buffers import StepBuffers
-    from tenonry_worker_torch.attention.base import AttentionBackend
-    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from transformers import PreTrainedModel
 
-BLOCK_SIZE = 16
+    from tenonry_worker_torch.forward import Forward
+    from tenonry_worker_torch.loading.packed_run import PackedRun
+    from tenonry_worker_torch.loading.probe import ProbeResult
+    from tenonry_worker_torch.parallel.groups import Parallel
+
 # Largest relative error (L2, per position) taken for rounding. Mixing two prompts gives errors near 1; deep models in
-# bfloat16 were seen at a few percent. The median over positions is compared, since routers of expert layers may tip.
+# bfloat16 were seen at a few percent. In 16 bits the median over a prompt's positions is compared, since routers of
+# expert layers may tip, and one prompt of several may be rounded worse than the others.
 TOLERANCE = {torch.float32: 1e-3, torch.bfloat16: 0.1, torch.float16: 0.05}
+ONE_PROMPT = 2.5  # a single prompt's allowance in 16 bits, in tolerances
 
 
-def relative_error(got: torch.Tensor, wanted: torch.Tensor) -> float:
-    """Median over positions of ‖got − wanted‖ / ‖wanted‖, for [length, vocabulary]; NaN counts as infinite."""
+@dataclass(slots=True)
+class Reference:
+    """What the model's own code makes of each prompt: `given`, the inputs of this stage, tokens or hidden states
+    [length, hidden]; `made`, its logits, or the hidden states that it sends on, at the positions that steps end with.
+    """
+
+    given: list[torch.Tensor]
+    made: list[torch.Tensor]
+    steps: list[list[int]]
+    dtype: torch.dtype
+
+
+def reference_of(
+    model: PreTrainedModel,
+    vocab_size: int,
+    parallel: Parallel,
+    max_model_len: int,
+    probed: ProbeResult,
+) -> Reference:
+    """Run the prompts one at a time through the model's own attention. All stages do this together."""
+    link = parallel.link
+    if parallel.tensor.size > 1:
+        _count_groups_anew(probed)
+    lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
+    found = Reference([], [], steps_of(lengths), model.dtype)
+    tokens = numbered_tokens(sum(lengths), vocab_size, model.device)
+    set_attention(model, "eager")
+    try:
+        for row, prompt in enumerate(tokens.split(lengths)):
+            given = link.inputs(prompt)
+            with named_failure(model, parallel.tensor.size):
+                made = run_alone(model, given)
+            if not link.is_last:
+                link.send(made)
+            ends = _ends_of(found.steps, row)
+            found.given.append(given)
+            found.made.append(made[ends])
+    finally:
+        set_attention(model, INTERFACE_NAME)
+    return found
+
+
+def _count_groups_anew(probed: ProbeResult) -> None:
+    """`eager` attention repeats KV heads as often as an attribute says, which layers that are cut have from the whole
+    model: wrong where several ranks hold the same KV head.
+    """
+    for module, spec, heads in zip(probed.modules, probed.specs, probed.rank_heads, strict=True):
+        if heads is None and hasattr(module, "num_key_value_groups"):
+            module.num_key_value_groups = spec.group_size  # type: ignore[assignment]
+
+
+def _ends_of(steps: list[list[int]], row: int) -> list[int]:
+    """The positions that the steps of one prompt end with."""
+    ends = []
+    done = 0
+    for counts in steps:
+        done += counts[row]
+        if counts[row]:
+            ends.append(done - 1)
+    return ends
+
+
+def relative_errors(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
+    """‖got − wanted‖ / ‖wanted‖ of each position, for [positions, vocabulary]; NaN counts as infinite."""
     wanted = wanted.float()
     difference = (got.float() - wanted).norm(dim=-1)
-    error = difference / wanted.norm(dim=-1).clamp_min(1e-6)  # [length]
-    error = torch.nan_to_num(error, nan=float("inf"))
-    return float(error.median())
+    error = difference / wanted.norm(dim=-1).clamp_min(1e-6)
+    return torch.nan_to_num(error, nan=float("inf"))
 
 
-class PackedRun:
-    """Runs several prompts as one batch over a small cache of its own."""
+class SelfCheck:
+    """Compares a forward pass with the reference."""
 
-    def __init__(
-        self,
-        backend: AttentionBackend,
-        layers: dict[str, AttentionLayer],
-        buffers: StepBuffers,
-        block_size: int = BLOCK_SIZE,
-    ) -> None:
-        self.backend = backend
-        self.layers = layers
-        self.buffers = buffers
-        self.block_size = block_size
+    def __init__(self, run: PackedRun, reference: Reference) -> None:
+        self.run = run
+        self.reference = reference
 
-    def logits(self, forward: Forward, prompts: list[torch.Tensor]) -> list[torch.Tensor]:
-        """Logits of every position, one tensor [length, vocabulary] per prompt."""
-        logits = self._run(forward, prompts, None)
-        return list(logits.split([len(prompt) for prompt in prompts]))
+    def errors(self, forward: Forward) -> list[float]:
+        """Of each prompt: the largest error of its positions in float32, the median one in 16 bits."""
+        reference = self.reference
+        found = self.run.steps(forward, reference.given, reference.steps)
+        errors = []
+        for got, wanted in zip(found, reference.made, strict=True):
+            error = relative_errors(torch.stack(got), wanted)
+            exact = reference.dtype == torch.float32
+            errors.append(float(error.max() if exact else error.median()))
+        return errors
 
-    def last_logits(self, forward: Forward, prompts: list[torch.Tensor]) -> torch.Tensor:
-        """Logits [prompts, vocabulary] of the last positions only, as serving computes them."""
-        ends = np.cumsum([len(prompt) for prompt in prompts]) - 1
-        keep = torch.as_tensor(ends, device=prompts[0].device)
-        return self._run(forward, prompts, keep)
+    def agrees(self, forward: Forward) -> bool:
+        """Whether all prompts are within the tolerance of their data type."""
+        return self._worst(self.errors(forward)) is None
 
-    def release(self) -> None:
-        """Free the small cache."""
-        for layer in self.layers.values():
-            layer.kv_cache = []
-        self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
+    @property
+    def num_positions(self) -> int:
+        """Length of the longest prompt."""
+        return max(map(len, self.reference.given))
 
-    def _run(
-        self,
-        forward: Forward,
-        prompts: list[torch.Tensor],
-        keep: torch.Tensor | None,
-    ) -> torch.Tensor:
-        lengths = [len(prompt) for prompt in prompts]
-        blocks = [-(-length // self.block_size) for length in lengths]
-        caches = self.backend.allocate(1 + sum(blocks), self.block_size)
-        bind_kv_cache(caches, self.layers, [])
-        state = BatchState(len(prompts), max(lengths), self.block_size)
-        inputs = state.apply(_step_of(lengths, blocks))
-        self.buffers.begin_step()
-        generation = np.zeros(len(prompts), np.int64)
-        batch = attention_batch(inputs, state, generation, self.buffers)
-        positions = torch.from_numpy(inputs.positions.astype(np.int64))
-        with torch.inference_mode():
-            return forward(
-                torch.cat(prompts),
-                positions.to(prompts[0].device),
-                keep,
-                ForwardPlans(self.backend.plan(batch)),
-            )
+    @property
+    def tolerance(self) -> float:
+        """The largest relative error that is taken for rounding."""
+        return TOLERANCE[self.reference.dtype]
 
+    def _worst(self, errors: list[float]) -> int | None:
+        """The prompt with the largest error, if that is no rounding."""
+        worst = max(range(len(errors)), key=errors.__getitem__)
+        if errors[worst] <= self.tolerance:
+            return None
+        if self.reference.dtype == torch.float32 or errors[worst] > ONE_PROMPT * self.tolerance:
+            return worst
+        middle = sorted(errors)[len(errors) // 2]
+        return None if middle <= self.tolerance else worst
 
-def _step_of(lengths: list[int], blocks: list[int]) -> SchedulerOutput:
-    """A step that computes whole prompts. Which tokens they are does not matter here."""
-    ends = np.cumsum([1, *blocks])  # block 0 is left out
-    count = len(lengths)
-    new = [
-        NewRow(
-            row=row,
-            handle=row + 1,
-            token_ids=np.zeros(lengths[row], np.int32),
-            num_computed=0,
-            num_output=0,
-            block_ids=(np.arange(ends[row], ends[row + 1], dtype=np.int32),),
-            sampling=SamplingParams(temperature=0.0),
-        )
-        for row in range(count)
-    ]
-    return SchedulerOutput(
-        step_id=0,
-        new=new,
-        row=np.arange(count, dtype=np.int32),
-        num_tokens=np.array(lengths, np.int32),
-        next_token=np.full(count, -1, np.int32),
-        samples=np.ones(count, np.bool_),
-    )
-
-
-def logits_agree(got: list[torch.Tensor], wanted: list[torch.Tensor]) -> bool:
-    """Whether all prompts are within the tolerance of their data type."""
-    pairs = zip(got, wanted, strict=True)
-    return all(relative_error(one, other) <= TOLERANCE[other.dtype] for one, other in pairs)
-
-
-def check_model(
-    packed: list[torch.Tensor],
-    apart: list[torch.Tensor],
-    architecture: str,
-) -> None:
-    """Raises ModelError naming the architecture when the packed logits are not those of the prompts on their own."""
-    for number, (got, wanted) in enumerate(zip(packed, apart, strict=True)):
-        error = relative_error(got, wanted)
-        allowed = TOLERANCE[wanted.dtype]
-        if not error <= allowed:
+    def require(self, forward: Forward, architecture: str) -> None:
+        """Raises ModelError naming the architecture when the logits are not those of the prompts on their own."""
+        errors = self.errors(forward)
+        worst = self._worst(errors)
+        if worst is not None:
             raise ModelError(
-                f"{architecture} fails the self check of worker 'torch': prompt {number + 1} of two gives other logits "
-                f"in a packed batch than on its own (relative error {error:.3g}, allowed {allowed:g}), so requests "
-                "would disturb each other; --skip-model-check runs it anyway"
+                f"{architecture} fails the self check of worker 'torch': prompt {worst + 1} of {len(errors)} gives "
+                f"other logits in a packed batch than on its own (relative error {errors[worst]:.3g}, allowed "
+                f"{self.tolerance:g}), so answers would be wrong; --skip-model-check runs it anyway"
             )

@@ -6,6 +6,8 @@ given, and the last of those before this stage returns what the stage before sen
 
 from __future__ import annotations
 
+import functools
+import inspect
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -125,11 +127,14 @@ class Stage:
             self.entry.received = fed["inputs_embeds"] = inputs[None]
         if not self.is_last:
             return model.base_model(**fed, use_cache=False).last_hidden_state[0]
-        kept = 0 if keep is None else keep  # transformers: 0 means every position
+        if keep is None:
+            return model(**fed, use_cache=False).logits[0]
+        if not keeps_logits(type(model)):
+            return model(**fed, use_cache=False).logits[0].index_select(0, keep)
         return model(
             **fed,
             use_cache=False,
-            logits_to_keep=kept,
+            logits_to_keep=keep,
         ).logits[0]
 
     def own(self, all_layers: Any) -> list[Any]:
@@ -139,6 +144,12 @@ class Stage:
             if self.layers is None
             else [all_layers[number] for number in self.layers]
         )
+
+
+@functools.cache
+def keeps_logits(model_class: type[nn.Module]) -> bool:
+    """Whether its forward pass can be asked for the logits of some positions only."""
+    return "logits_to_keep" in inspect.signature(model_class.forward).parameters
 
 
 def stage_of(model: nn.Module) -> Stage:

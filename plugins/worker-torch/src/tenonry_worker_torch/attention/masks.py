@@ -1,0 +1,157 @@
+"""What the mask of a layer lets a query see, read off the mask function that the model gives to transformers.
+
+Some models hand their window to attention, others have it in the mask only. transformers asks a registered function for
+each kind of layer; ours reads the rule off the mask function, far beyond the length of the prompt that is being run. It
+acts during a model's first run; afterwards block tables and positions determine what a query sees. Worker process.
+"""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
+
+REACH_ATTRIBUTE = "tenonry_reach"
+MAX_POSITIONS = 1 << 22  # up to which masks are looked at
+_running = threading.local()
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Which keys a query sees, besides its own and none after it: the last `window` ones, its own included (0: all), or
+    those of its own chunk of `chunk` positions (0: of all chunks).
+    """
+
+    window: int = 0
+    chunk: int = 0
+
+    def first(self, positions: torch.Tensor) -> torch.Tensor:
+        """The first position that the queries at `positions` see."""
+        if self.window:
+            return (positions + 1 - self.window).clamp_min(0)
+        if self.chunk:
+            return positions // self.chunk * self.chunk
+        return torch.zeros_like(positions)
+
+
+CAUSAL = Reach()
+
+
+@contextmanager
+def reading_masks(max_model_len: int) -> Iterator[None]:
+    """Within, masks that are asked for are read, for sequences of at most `max_model_len` tokens."""
+    _running.positions = min(max(max_model_len, 2), MAX_POSITIONS)
+    try:
+        yield
+    finally:
+        _running.positions = 0
+
+
+def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> torch.Tensor | None:
+    """What transformers calls for a mask. None while serving, and for plain causal attention; otherwise, in a model's
+    first run, the mask that `eager` attention would get, with what was read off it as an attribute.
+    """
+    positions = getattr(_running, "positions", 0)
+    if not positions:
+        return None
+    device = torch.device(options.get("device", "cpu"))
+    reach = read_reach(
+        mask_function,
+        positions,
+        device,
+        use_vmap=bool(options.get("use_vmap")),
+    )
+    if reach == CAUSAL:
+        return None
+    from transformers.masking_utils import eager_mask
+
+    mask: torch.Tensor = eager_mask(*arguments, mask_function=mask_function, **options)
+    setattr(mask, REACH_ATTRIBUTE, reach)
+    return mask
+
+
+def reach_of(mask: torch.Tensor | None) -> Reach | None:
+    """What was read off a mask; None for one of the model's own, or one whose rule is not known."""
+    return CAUSAL if mask is None else getattr(mask, REACH_ATTRIBUTE, None)
+
+
+def read_reach(
+    mask_function: MaskFunction,
+    num_positions: int,
+    device: torch.device | None = None,
+    *,
+    use_vmap: bool = False,
+) -> Reach | None:
+    """The rule of `mask_function(batch, head, query, key)` for positions below `num_positions`; None if it is another.
+
+    The first query that no longer sees the first key is where a window or a chunk ends. Which of the two it is, and
+    that it is nothing else, is then seen on whole rows of the mask.
+    """
+    sees = _vmapped(mask_function) if use_vmap else mask_function
+    try:
+        every = torch.arange(num_positions, device=device)
+        blind = (~_evaluate(sees, every, torch.zeros_like(every))).nonzero()
+        size = int(blind[0]) if len(blind) else 0
+        candidates = [Reach(window=size), Reach(chunk=size)] if size else [CAUSAL]
+        for reach in candidates:
+            if _is_rule(sees, reach, num_positions, device):
+                return reach
+    except (
+        IndexError,
+        RuntimeError,
+    ):  # it depends on tensors of the prompt, such as which tokens are of an image
+        return None
+    return None
+
+
+def _is_rule(
+    mask_function: MaskFunction,
+    reach: Reach,
+    num_positions: int,
+    device: torch.device | None,
+) -> bool:
+    """Whether rows near every edge are as the rule says, and one key beyond the query."""
+    size = reach.window or reach.chunk or num_positions // 2
+    last = num_positions - 1
+    edges = {0, 1, 2, last // 3, last}
+    for multiple in (1, 2, 3):
+        edges |= {multiple * size + offset for offset in (-1, 0, 1)}
+    for query in sorted(edge for edge in edges if 0 <= edge <= last):
+        keys = torch.arange(min(query + 2, num_positions), device=device)
+        queries = torch.full_like(keys, query)
+        wanted = (keys <= query) & (keys >= reach.first(queries))
+        if not torch.equal(_evaluate(mask_function, queries, keys), wanted):
+            return False
+    return True
+
+
+def _vmapped(mask_function: MaskFunction) -> MaskFunction:
+    """A mask function that takes single numbers, for tensors of them."""
+
+    def over_pairs(
+        batch: Any, head: Any, queries: torch.Tensor, keys: torch.Tensor
+    ) -> torch.Tensor:
+        of_pair = torch.vmap(lambda query, key: mask_function(batch, head, query, key))
+        sees: torch.Tensor = of_pair(queries, keys)
+        return sees
+
+    return over_pairs
+
+
+def _evaluate(
+    mask_function: MaskFunction,
+    queries: torch.Tensor,
+    keys: torch.Tensor,
+) -> torch.Tensor:
+    """Whether query i sees key i: bool[N]."""
+    zero = torch.zeros((), dtype=torch.long, device=keys.device)
+    sees = mask_function(zero, zero, queries, keys)
+    return sees.to(torch.bool).expand(queries.shape)

@@ -1,0 +1,145 @@
+"""Runs several prompts as one batch over a small cache of its own, step by step, as serving does. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry.sampling_params import SamplingParams
+from tenonry.step import BatchState, NewRow, SchedulerOutput
+from tenonry_worker_torch.batch import attention_batch, pruned_batch
+from tenonry_worker_torch.forward import ForwardPlans
+from tenonry_worker_torch.kv_binding import bind_kv_cache
+
+if TYPE_CHECKING:
+    from tenonry.step import StepInputs
+    from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.attention.layer import AttentionLayer
+    from tenonry_worker_torch.forward import Forward
+
+BLOCK_SIZE = 16
+
+
+class PackedRun:
+    """Runs prompts as one batch. A prompt is what the stage is given: token ids, or hidden states [length, hidden].
+
+    `is_last`: the stage makes logits, and only of the tokens that are kept; another makes hidden states of all tokens.
+    """
+
+    def __init__(
+        self,
+        backend: AttentionBackend,
+        layers: dict[str, AttentionLayer],
+        buffers: StepBuffers,
+        *,
+        is_last: bool = True,
+        block_size: int = BLOCK_SIZE,
+    ) -> None:
+        self.backend = backend
+        self.layers = layers
+        self.buffers = buffers
+        self.is_last = is_last
+        self.block_size = block_size
+
+    def last_logits(self, forward: Forward, prompts: list[torch.Tensor]) -> torch.Tensor:
+        """Logits [prompts, vocabulary] of the last positions, all prompts computed whole in one step."""
+        lengths = [len(prompt) for prompt in prompts]
+        return torch.stack([made[0] for made in self.steps(forward, prompts, [lengths])])
+
+    def steps(
+        self,
+        forward: Forward,
+        prompts: list[torch.Tensor],
+        steps: list[list[int]],
+    ) -> list[list[torch.Tensor]]:
+        """Compute `steps[s][p]` further tokens of prompt p in step s. Of each prompt, what the model makes of the last
+        token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on.
+        """
+        lengths = [len(prompt) for prompt in prompts]
+        blocks = [-(-length // self.block_size) for length in lengths]
+        caches = self.backend.allocate(1 + sum(blocks), self.block_size)
+        bind_kv_cache(caches, self.layers, [])
+        state = BatchState(len(prompts), max(lengths), self.block_size)
+        entering = dict(enumerate(_new_rows(lengths, blocks)))
+        done = [0] * len(prompts)
+        made: list[list[torch.Tensor]] = [[] for _ in prompts]
+        for counts in steps:
+            rows = [row for row, count in enumerate(counts) if count]
+            pieces = []
+            for row in rows:
+                begin = done[row]
+                done[row] += counts[row]
+                pieces.append(prompts[row][begin : done[row]])
+            new = [entering.pop(row) for row in rows if row in entering]
+            inputs = state.apply(_step_of(rows, counts, new))
+            found = self._forward(forward, state, inputs, torch.cat(pieces))
+            for row, last in zip(rows, found, strict=True):
+                made[row].append(last)
+        self.backend.release(np.arange(len(prompts), dtype=np.int32))
+        return made
+
+    def release(self) -> None:
+        """Free the small cache."""
+        for layer in self.layers.values():
+            layer.kv_cache = []
+        self.backend.allocate(1, self.block_size)  # the backend may hold what it allocated last
+
+    def _forward(
+        self,
+        forward: Forward,
+        state: BatchState,
+        inputs: StepInputs,
+        given: torch.Tensor,
+    ) -> torch.Tensor:
+        """What is made of each row's last token."""
+        self.buffers.begin_step()
+        ends = torch.as_tensor(inputs.query_start_loc[1:].astype(np.int64) - 1, device=given.device)
+        generation = np.zeros(state.token_ids.shape[0], np.int64)
+        batch = attention_batch(inputs, state, generation, self.buffers)
+        plans = ForwardPlans(self.backend.plan(batch))
+        if forward.can_prune:
+            pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
+            plans.last = self.backend.plan(pruned)
+        positions = torch.from_numpy(inputs.positions.astype(np.int64))
+        with torch.inference_mode():
+            made = forward(given, positions.to(given.device), ends, plans)
+        return (
+            made[: len(ends)] if self.is_last else made[ends]
+        )  # the first rows, as the runner takes them
+
+
+def _new_rows(lengths: list[int], blocks: list[int]) -> list[NewRow]:
+    """Which tokens they are does not matter here."""
+    ends = np.cumsum([1, *blocks])  # block 0 is left out
+    return [
+        NewRow(
+            row=row,
+            handle=row + 1,
+            token_ids=np.zeros(length, np.int32),
+            num_computed=0,
+            num_output=0,
+            block_ids=(np.arange(ends[row], ends[row + 1], dtype=np.int32),),
+            sampling=SamplingParams(temperature=0.0),
+        )
+        for row, length in enumerate(lengths)
+    ]
+
+
+def _step_of(
+    rows: list[int],
+    counts: list[int],
+    new: list[NewRow],
+) -> SchedulerOutput:
+    num_tokens = [counts[row] for row in rows]
+    return SchedulerOutput(
+        step_id=0,
+        new=new,
+        row=np.array(rows, np.int32),
+        num_tokens=np.array(num_tokens, np.int32),
+        next_token=np.full(len(rows), -1, np.int32),
+        samples=np.ones(len(rows), np.bool_),
+        total_tokens=sum(num_tokens),
+    )
