@@ -59,7 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _prepare() -> None:
-    """Import once what every process needs, on one thread, so that a fork is safe."""
+    """Import once what every process needs, on one thread, so that a fork is safe and cheap."""
     import torch
     import transformers
 
@@ -67,8 +67,10 @@ def _prepare() -> None:
     torch.set_num_threads(1)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    import tenonry  # noqa: F401
-    from parity_zoo import oracle, serve  # noqa: F401
+    from parity_zoo import build, oracle, serve  # noqa: F401
+    from tenonry import LLM  # noqa: F401
+
+    oracle.answers(build.tiny_model("llama"), [[20, 21]])
 
 
 def _read(ended: Ended, workers: Sequence[str]) -> Report:
