@@ -10,9 +10,9 @@ import time
 import msgspec
 import pytest
 import torch
-from parity_zoo import build, oracle, process, serve, table
+from parity_zoo import build, oracle, page, process, serve, table
 from parity_zoo.prompts import LENGTHS, MAX_MODEL_LEN, MAX_TOKENS, PREFIX_LENGTH, make_prompts
-from parity_zoo.recipes import Recipe, recipes_of
+from parity_zoo.recipes import RECIPES, Recipe, recipes_of
 from parity_zoo.shrink import VOCAB_SIZE, WINDOW
 from parity_zoo.zoo import Report
 
@@ -65,9 +65,11 @@ class TestTinyModel:
         with pytest.raises(build.TooLarge, match=r"parameters after shrinking \(at most 1,000\)"):
             build.tiny_model("llama")
 
-    def test_the_recipes_begin_with_the_known_one_and_name_each_once(self):
-        recipes = list(recipes_of("llama"))
-        assert len(recipes) == len(set(recipes)) > 3
+    def test_a_known_type_has_one_recipe_and_another_has_several(self, monkeypatch):
+        monkeypatch.setitem(RECIPES, "llama", Recipe(0.1, 3.0, seed=7))
+        assert list(recipes_of("llama")) == [Recipe(0.1, 3.0, seed=7)]
+        several = list(recipes_of("a type of tomorrow"))
+        assert len(several) == len(set(several)) > 3
 
 
 def answer(token_ids, prompt=(20, 21), gap=1.0):
@@ -192,3 +194,58 @@ class TestTable:
 
     def test_counts_leave_out_what_cannot_be_built(self):
         assert table.counts(self.REPORTS, "torch").startswith("2 types served or refused: ")
+
+
+class TestPage:
+    REPORTS = (
+        Report(
+            "falcon",
+            architecture="FalconForCausalLM",
+            outcomes={
+                "auto": serve.Outcome("identical", worker="transformers"),
+                "torch": serve.Outcome(
+                    "refused", "no | interface in /tmp/zoo-falcon-x1/0", "torch", "mixed"
+                ),
+            },
+        ),
+        Report("blt", unbuilt="AttributeError: it lacks `num_hidden_layers`"),
+    )
+
+    def test_a_row_names_the_worker_and_why_the_other_refuses(self, tmp_path):
+        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", is_whole=True)
+        lines = (tmp_path / "page.md").read_text().splitlines()
+        assert lines[-1] == (
+            "| falcon | FalconForCausalLM | identical | transformers | refused | no / interface in FOLDER |"
+        )
+        assert (
+            lines[-2]
+            == "| blt | - | not built | - | - | AttributeError: it lacks num_hidden_layers |"
+        )
+
+    def test_counts_stand_on_top(self, tmp_path):
+        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", is_whole=True)
+        text = (tmp_path / "page.md").read_text()
+        assert (
+            "**2 types, 1 of them built: 1 identical (100 %), 0 refused, 0 wrong, 0 crash.**"
+            in text
+        )
+        assert "1 by worker `transformers`" in text
+
+    def test_a_part_replaces_its_rows_and_leaves_the_others(self, tmp_path):
+        file = tmp_path / "page.md"
+        page.write(file, self.REPORTS, "5.23.0", is_whole=True)
+        new = Report(
+            "falcon",
+            architecture="FalconForCausalLM",
+            outcomes={"auto": serve.Outcome("identical", worker="torch")},
+        )
+        page.write(file, [new], "5.23.0", is_whole=False)
+        lines = file.read_text().splitlines()
+        assert lines[-1] == "| falcon | FalconForCausalLM | identical | torch | identical |  |"
+        assert lines[-2].startswith("| blt | ")
+
+    def test_a_part_of_another_version_is_refused(self, tmp_path):
+        file = tmp_path / "page.md"
+        page.write(file, self.REPORTS, "5.23.0", is_whole=True)
+        with pytest.raises(ValueError, match="run the whole zoo"):
+            page.write(file, self.REPORTS, "5.24.0", is_whole=False)

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import msgspec
 
-from parity_zoo import table
+from parity_zoo import page, table
 from parity_zoo.process import Ended, run_all
 from parity_zoo.zoo import Report
 
-WORKERS = ("torch",)
+WORKERS = ("auto", "torch")
 
 
 def main(words: Sequence[str] | None = None) -> int:
-    """Run the types asked for; print a line each; exit status 1 if one is wrong or crashes."""
+    """Run the types asked for, print a line each, write the page; exit status 1 if one is wrong or crashes."""
     options = _parser().parse_args(words)
     _prepare()
     from parity_zoo import zoo
@@ -41,6 +41,10 @@ def main(words: Sequence[str] | None = None) -> int:
         options.json.write_bytes(msgspec.json.encode(reports))
     for worker in workers:
         print(f"{worker}: {table.counts(reports, worker)}")
+    if page.DEFAULT_WORKER in workers and options.page:
+        import transformers
+
+        page.write(options.page, reports, transformers.__version__, is_whole=not options.only)
     kinds = {outcome.kind for report in reports for outcome in report.outcomes.values()}
     return int(bool(kinds & {"wrong", "crash"}))
 
@@ -55,6 +59,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--jobs", type=int, default=1, help="types at a time (%(default)s)")
     parser.add_argument("--json", type=Path, help="write the reports to this file")
+    parser.add_argument(
+        "--page", type=Path, default=page.PAGE, help="the page to write (%(default)s)"
+    )
     return parser
 
 

@@ -25,9 +25,8 @@ RECIPES: dict[str, Recipe] = {}
 
 
 def recipes_of(name: str) -> Iterator[Recipe]:
-    """The recipe of a type, then others for a type that is not known well."""
-    known = RECIPES.get(name, TRIED[0])
-    yield known
-    for recipe in TRIED:
-        if recipe != known:
-            yield recipe
+    """The recipe of a type; for a type without one, those worth a try."""
+    if name in RECIPES:
+        yield RECIPES[name]
+    else:
+        yield from TRIED

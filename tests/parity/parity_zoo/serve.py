@@ -116,8 +116,8 @@ def shared(run: Run, prompts: Prompts) -> Iterator[str]:
     """A prefix that one request leaves in the cache and others find there; then the same prompts again."""
     run.settings = {"block_size": 4, "max_num_batched_tokens": 20}
     with run.engine() as llm:
-        yield run.check(llm, prompts.shared[:1])
-        yield run.check(llm, prompts.shared[1:])
+        yield run.check(llm, prompts.shared[:1], logprobs=1)
+        yield run.check(llm, prompts.shared[1:], logprobs=1)
         yield run.check(llm, prompts.shared + prompts.first)
 
 
@@ -126,7 +126,7 @@ def preempted(run: Run, prompts: Prompts) -> Iterator[str]:
     run.settings = {"block_size": 4, "num_gpu_blocks_override": 18, "max_num_batched_tokens": 64}
     run.settings["kv_cache_memory_bytes"] = None
     with run.engine() as llm:
-        yield run.check(llm, prompts.first)
+        yield run.check(llm, prompts.first, logprobs=1)
         yield run.check(llm, prompts.shared)
 
 
@@ -174,7 +174,9 @@ def _middle_tokens(run: Run, prompts: list[list[int]]) -> list[int]:
 
 
 def _where(error: BaseException) -> str:
-    """The error in one line, and the innermost line of code that is in a package."""
+    """The first error of the chain in one line, and the line of code that raised it."""
+    while error.__cause__ is not None:
+        error = error.__cause__
     last = traceback.extract_tb(error.__traceback__)[-1]
     text = " ".join(str(error).split())[:400]
     return f"{type(error).__name__}: {text} ({Path(last.filename).name}:{last.lineno})"

@@ -1,0 +1,108 @@
+"""The page `docs/reference/models.md`: one row per type, counts on top. A run of a few types replaces their rows."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+if TYPE_CHECKING:
+    from parity_zoo.zoo import Report
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "reference" / "models.md"
+DEFAULT_WORKER = "auto"
+NOTHING = "-"
+MAX_REASON = 240
+HEAD = """# Models
+
+*Written by `python3 dev.py bench parity`; do not edit.* Every causal type of transformers {version}, built tiny from
+its own configuration class with random weights, served by a real engine, and compared with `generate` (greedy, float32, one
+prompt at a time). The ways: mixed lengths in one batch, a second batch in the same engine, prompts in chunks of a few
+tokens, shared prefixes, preemption, two completions per prompt, stop tokens in the middle; windows are shorter than the
+prompts. [Which models are served](../explanation/models.md) says what the words mean.
+
+{counts}
+
+| type in `config.json` | class | `auto`: outcome | served by | worker `torch` | why |
+|---|---|---|---|---|---|
+"""
+VERSION = re.compile(r"type of transformers (\S+),")
+
+
+class Row(msgspec.Struct):
+    """One type on the page; every field is plain text."""
+
+    name: str
+    architecture: str
+    outcome: str
+    served_by: str
+    torch: str
+    why: str
+
+    def text(self) -> str:
+        """The row as Markdown."""
+        return f"| {' | '.join(msgspec.structs.astuple(self))} |"
+
+
+def row(report: Report) -> Row:
+    """What the page says of a type."""
+    if report.unbuilt:
+        return Row(report.name, NOTHING, "not built", NOTHING, NOTHING, _plain(report.unbuilt))
+    auto = report.outcomes[DEFAULT_WORKER]
+    torch = report.outcomes.get("torch", auto)
+    served_by = auto.worker if auto.kind == "identical" else NOTHING
+    why = auto.reason or torch.reason
+    return Row(report.name, report.architecture, auto.kind, served_by, torch.kind, _plain(why))
+
+
+def write(page: Path, reports: Iterable[Report], version: str, *, is_whole: bool) -> None:
+    """Write the page, or replace the rows of these reports on it.
+
+    Raises ValueError when a part is to be written into a page of another version of transformers.
+    """
+    rows = {} if is_whole else {each.name: each for each in _read(page, version)}
+    rows |= {report.name: row(report) for report in reports}
+    ordered = [rows[name] for name in sorted(rows)]
+    head = HEAD.format(version=version, counts=counts(ordered))
+    page.write_text(head + "".join(f"{each.text()}\n" for each in ordered), "utf-8")
+
+
+def counts(rows: Sequence[Row]) -> str:
+    """The numbers above the table."""
+    built = [each for each in rows if each.outcome != "not built"]
+    by_outcome = Counter(each.outcome for each in built)
+    by_worker = Counter(each.served_by for each in built if each.served_by != NOTHING)
+    share = 100 * by_outcome["identical"] / max(1, len(built))
+    served = ", ".join(f"{number} by worker `{name}`" for name, number in by_worker.most_common())
+    others = ", ".join(f"{by_outcome[kind]} {kind}" for kind in ("refused", "wrong", "crash"))
+    unbuilt = len(rows) - len(built)
+    return (
+        f"**{len(rows)} types, {len(built)} of them built: {by_outcome['identical']} identical ({share:.0f} %), "
+        f"{others}.** Served: {served or 'none'}. The other {unbuilt} cannot be built or generated with, for the "
+        "reasons in their rows."
+    )
+
+
+def _read(page: Path, version: str) -> list[Row]:
+    text = page.read_text("utf-8")
+    found = VERSION.search(text)
+    if found is None or found[1] != version:
+        raise ValueError(
+            f"{page} is not of transformers {version}; run the whole zoo, without --only"
+        )
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+    return [Row(*each) for each in cells[1:]]
+
+
+def _plain(text: str) -> str:
+    """A reason that breaks no table and names no folder of the run."""
+    text = re.sub(r"/\S*/zoo-\S+?(?=[\s:,;)]|$)", "FOLDER", text)
+    text = " ".join(
+        text.replace("|", "/").replace("`", "").replace("<", "(").replace(">", ")").split()
+    )
+    return text if len(text) <= MAX_REASON else f"{text[: MAX_REASON - 1]}…"
