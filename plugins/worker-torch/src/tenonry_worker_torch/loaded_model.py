@@ -13,7 +13,7 @@ from tenonry_worker_torch.attention.layer import (
 )
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.packed_run import PackedRun
-from tenonry_worker_torch.loading.probe import ProbeResult, probe
+from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
 from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
 from tenonry_worker_torch.parallel.groups import alone
@@ -79,7 +79,8 @@ def build(
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     vocab_size = int(config.vocab_size)
-    found = probe(module, vocab_size, parallel, max_model_len)
+    with named_failure(module, parallel.tensor.size):
+        found = probe(module, vocab_size, parallel, max_model_len)
     reason = backend_class.refusal(found.specs, module.dtype, module.device)
     if reason:
         raise ConfigError(

@@ -66,7 +66,7 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
     reach = read_reach(
         mask_function,
         positions,
-        device,
+        torch.device("cpu") if device.type == "meta" else device,
         use_vmap=bool(options.get("use_vmap")),
     )
     if reach == CAUSAL:

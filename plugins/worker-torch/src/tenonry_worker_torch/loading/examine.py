@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.worker")
 
 MAX_TENSOR_PARALLEL = 16
+MAX_POSITIONS = 1 << 17  # of a model that names no limit
 
 
 def examine(
@@ -44,7 +45,9 @@ def examine(
     """The facts of a model that was looked at and not refused. Raises ModelError or ConfigError as loading would."""
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     whole = found.whole
-    groups = _groups(whole, dtype, device, backend)
+    text = whole.config.get_text_config()
+    max_model_len = config.max_model_len or getattr(text, "max_position_embeddings", None)
+    groups = _groups(whole, dtype, device, backend, max_model_len or MAX_POSITIONS)
     num_parameters = sum(weight.numel() for weight in whole.parameters())
     return WorkerFacts(
         architecture=found.architecture,
@@ -68,6 +71,7 @@ def _groups(
     dtype: torch.dtype,
     device: torch.device,
     backend: type[AttentionBackend],
+    max_model_len: int,
 ) -> list[KVCacheGroup]:
     """The KV groups; none if the model's code needs values to run, so that only loading can say."""
     model = copy.deepcopy(whole).to(dtype).eval()
@@ -75,7 +79,7 @@ def _groups(
     vocab_size = int(model.config.get_text_config().vocab_size)
     try:
         with MetaRun():
-            specs = probe(model, vocab_size, alone().link).specs
+            specs = probe(model, vocab_size, alone(), max_model_len).specs
     except (ModelError, ConfigError):
         raise
     except Exception as error:

@@ -69,8 +69,10 @@ def probe(
         setattr(module, LAYER_ATTRIBUTE, recorder)
     prompt = numbered_tokens(PROMPT_LENGTH, vocab_size, model.device)
     try:
-        with reading_masks(max_model_len), named_failure(model, parallel.tensor.size):
+        with reading_masks(max_model_len):
             made = run_alone(model, link.inputs(prompt))
+    except ModelError as error:
+        raise ModelError(f"{type(model).__name__} cannot run on worker 'torch': {error}") from error
     finally:
         for module in modules:
             delattr(module, LAYER_ATTRIBUTE)
@@ -98,10 +100,10 @@ def named_failure(model: PreTrainedModel, num_ranks: int = 1) -> Iterator[None]:
     architecture = type(model).__name__
     try:
         yield
-    except (torch.OutOfMemoryError, torch.distributed.DistError):  # DistError: another rank is gone
+    except (ModelError, torch.OutOfMemoryError):
         raise
-    except ModelError as error:
-        raise ModelError(f"{architecture} cannot run on worker 'torch': {error}") from error
+    except torch.distributed.DistError:  # another rank is gone: the executor reports that
+        raise
     except RuntimeError as error:
         if num_ranks == 1:
             raise _failed(architecture, error) from error
