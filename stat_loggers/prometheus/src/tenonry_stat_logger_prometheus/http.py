@@ -13,6 +13,7 @@ from socket import AF_INET6
 from tenonry.errors import ConfigError
 
 PATHS = ("/metrics", "/")
+CLOSE_WITHIN_S = 0.05  # the default of half a second is time that every shutdown takes
 
 
 class _Server(ThreadingHTTPServer):
@@ -37,7 +38,10 @@ class MetricsServer:
             ) from error
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(
-            target=self._server.serve_forever, name="tenonry-metrics", daemon=True
+            target=self._server.serve_forever,
+            args=(CLOSE_WITHIN_S,),
+            name="tenonry-metrics",
+            daemon=True,
         )
         self._thread.start()
 
