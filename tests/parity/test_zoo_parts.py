@@ -133,6 +133,17 @@ class TestDifference:
         assert "log-probability differs" in serve.difference(answer([1]), far)
         assert "log-probability differs" in serve.difference(answer([1]), none)
 
+    def test_log_probabilities_of_a_prompt_are_compared_from_its_second_token_on(self):
+        class Logprob(msgspec.Struct):
+            logprob: float
+
+        known = oracle.Answer([20, 21, 22], [1], [0.0], [1.0], prompt_logprobs=[-1.0, -2.0])
+        right = [None, {21: Logprob(-1.0)}, {22: Logprob(-2.0)}]
+        wrong = [None, {21: Logprob(-1.0)}, {22: Logprob(-1.0)}]
+        assert serve.prompt_difference(known, right) == ""
+        assert serve.prompt_difference(known, None) == ""
+        assert serve.prompt_difference(known, wrong).startswith("prompt of 3, its token 2: ")
+
 
 class TestPrompts:
     def test_every_prompt_fits_with_its_tokens(self):

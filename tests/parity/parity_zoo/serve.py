@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import torch
 
 from parity_zoo import oracle
 from parity_zoo.oracle import Answer
@@ -51,9 +53,9 @@ class Run:
         from tenonry import LLM
 
         return LLM(
-            model=str(self.folder), worker=self.worker, device="cpu", dtype="float32", io_processor="none",
+            model=str(self.folder), worker=self.worker, device="cpu", io_processor="none",
             max_model_len=MAX_MODEL_LEN, log_stats=False,
-            **({"max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 26} | self.settings),
+            **({"dtype": "float32", "max_num_seqs": 8, "kv_cache_memory_bytes": 1 << 26} | self.settings),
         )  # fmt: skip
 
     def check(self, llm: Any, prompts: list[list[int]], **sampling: Any) -> str:
@@ -68,8 +70,11 @@ class Run:
                 self.preemptions += output.metrics.num_preemptions
             if output.error:
                 return f"prompt of {len(prompt)}: error: {output.error}"
+            answer = self.answers[tuple(prompt)]
+            if found := prompt_difference(answer, output.prompt_logprobs):
+                return found
             for completion in output.outputs:
-                if found := difference(self.answers[tuple(prompt)], completion):
+                if found := difference(answer, completion):
                     return found
         return ""
 
@@ -95,12 +100,23 @@ def difference(answer: Answer, completion: Any) -> str:
     return ""
 
 
+def prompt_difference(answer: Answer, logprobs: Any) -> str:
+    """The first token of the prompt whose log-probability is another than the oracle's, or nothing."""
+    known = zip(answer.prompt[1:], answer.prompt_logprobs, (logprobs or [])[1:], strict=False)
+    for index, (token, wanted, got) in enumerate(known, start=1):
+        off = abs(got[token].logprob - wanted)
+        if not off <= LOGPROB_TOLERANCE:
+            return f"prompt of {len(answer.prompt)}, its token {index}: log-probability differs by {off:.1e}"
+    return ""
+
+
 def mixed(run: Run, prompts: Prompts) -> Iterator[str]:
     """Mixed lengths in one batch; then a second batch in the same engine, with two completions of each prompt."""
     with run.engine() as llm:
         run.served_by = _served_by(llm, run.worker)
         yield run.check(llm, prompts.first, logprobs=1)
         yield run.check(llm, prompts.second, n=2)
+        yield run.check(llm, prompts.second, prompt_logprobs=0)
         yield run.check(llm, prompts.first[::-1], stop_token_ids=_middle_tokens(run, prompts.first))
 
 
@@ -123,11 +139,28 @@ def shared(run: Run, prompts: Prompts) -> Iterator[str]:
 
 def preempted(run: Run, prompts: Prompts) -> Iterator[str]:
     """Too few blocks for all rows: some are preempted and computed again."""
-    run.settings = {"block_size": 4, "num_gpu_blocks_override": 18, "max_num_batched_tokens": 64}
+    run.settings = {"block_size": 7, "num_gpu_blocks_override": 11, "max_num_batched_tokens": 64}
     run.settings["kv_cache_memory_bytes"] = None
     with run.engine() as llm:
         yield run.check(llm, prompts.first, logprobs=1)
         yield run.check(llm, prompts.shared)
+
+
+def bfloat16(run: Run, prompts: Prompts) -> Iterator[str]:
+    """Weights in bfloat16: it runs, and every log-probability is a number. Tokens may differ from float32's."""
+    from tenonry import SamplingParams
+
+    run.settings = {"dtype": "bfloat16", "max_num_batched_tokens": 20}
+    with run.engine() as llm:
+        params = SamplingParams(**(GREEDY | {"logprobs": 1}))
+        outputs = llm.generate([{"prompt_token_ids": prompt} for prompt in prompts.first], params)
+        for output in outputs:
+            [completion] = output.outputs
+            if output.error or len(completion.token_ids) != MAX_TOKENS:
+                yield f"{len(completion.token_ids)} of {MAX_TOKENS} tokens: {output.error}"
+            numbers = [each.logprob for step in completion.logprobs or [] for each in step.values()]
+            if not all(math.isfinite(number) for number in numbers):
+                yield f"prompt of {len(output.prompt_token_ids)}: a log-probability that is no number"
 
 
 WAYS: dict[str, Callable[[Run, Prompts], Iterator[str]]] = {
@@ -135,6 +168,7 @@ WAYS: dict[str, Callable[[Run, Prompts], Iterator[str]]] = {
     "chunked": chunked,
     "shared": shared,
     "preempted": preempted,
+    "bfloat16": bfloat16,
 }
 
 
@@ -155,6 +189,8 @@ def outcome(folder: Path, worker: str, prompts: Prompts, answers: list[Answer]) 
         except ModelError as error:
             return Outcome("refused", str(error), worker, name)
         except Exception as error:  # an outcome as well
+            if way is bfloat16 and not oracle.runs_in(folder, torch.bfloat16, prompts.first[0]):
+                continue
             return Outcome("crash", _where(error), run.served_by or found.worker, name)
         found.worker = run.served_by or found.worker
         found.preemptions += run.preemptions

@@ -104,6 +104,8 @@ def _sizes(config_class: type, default: Any, overrides: dict[str, Any]) -> dict[
     next_token = 3
     for name, given in declared.items():
         value = given_values.get(name, given)
+        if name == "tie_word_embeddings":
+            values[name] = False  # else a random model often repeats the token it was given
         if name in config_class.sub_configs or isinstance(value, bool):
             continue
         if TOKEN.fullmatch(name):
