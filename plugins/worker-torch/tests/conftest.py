@@ -18,6 +18,7 @@ def _load(name):
 
 for _name in (
     "worker_families",
+    "state_families",
     "worker_driver",
     "worker_wrappers",
     "worker_tools",

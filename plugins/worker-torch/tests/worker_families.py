@@ -110,11 +110,15 @@ SEEDS = {
 }  # fmt: skip
 
 
+# What other helpers add: families that are tested in a way of their own.
+OTHERS: dict[str, tuple[str, dict[str, object]]] = {}
+
+
 def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.float32):
     """A model of the family; every weight is random, norms and biases included."""
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
-    name, values = FAMILIES[family]
+    name, values = (FAMILIES | OTHERS)[family]
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEEDS[family] if seed is None else seed)
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**values), dtype=dtype)

@@ -12,21 +12,27 @@ if TYPE_CHECKING:
     import torch
 
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
+    from tenonry_worker_torch.state.states import States
 
 
 def kv_groups(
     specs: Sequence[LayerSpec],
     dtype: torch.dtype,
-    backend: type[AttentionBackend],
+    backend: AttentionBackend | type[AttentionBackend],
+    states: States | None = None,
 ) -> list[KVCacheGroup]:
-    """The groups of layers with these specs, whose K/V are kept in `dtype` by a backend of that class.
+    """The group of layers with these specs, whose K/V are kept in `dtype` by that backend, and that of state by row.
+
+    The one of attention comes first; a model that has only one kind of layers has one group.
 
     `Worker.examine` asks for those of the whole model, `Worker.kv_cache_groups` for those of this rank.
     """
-    return [
-        KVCacheGroup(
-            layers=tuple(spec.name for spec in specs),
-            bytes_per_token=sum(spec.bytes_per_token(dtype) for spec in specs),
-            block_sizes=backend.block_sizes(),
-        )
-    ]
+    attention = KVCacheGroup(
+        layers=tuple(spec.name for spec in specs),
+        bytes_per_token=sum(spec.bytes_per_token(dtype) for spec in specs),
+        block_sizes=backend.block_sizes(),
+    )
+    if states is None:
+        return [attention]
+    state = KVCacheGroup(layers=states.names, kind="recurrent", state_bytes=states.row_bytes)
+    return [attention, state] if specs else [state]

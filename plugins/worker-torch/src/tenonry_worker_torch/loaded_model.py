@@ -17,6 +17,7 @@ from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
 from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
 from tenonry_worker_torch.parallel.groups import alone
+from tenonry_worker_torch.state.backend import NoAttention, StatefulBackend
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,6 +42,7 @@ class LoadedModel:
         parallel: Parallel,
     ) -> None:
         self.module = module
+        self.states = found.states
         self.backend = backend
         self.buffers = buffers
         self.device = module.device
@@ -81,13 +83,8 @@ def build(
     vocab_size = int(config.vocab_size)
     with named_failure(module, parallel.tensor.size):
         found = probe(module, vocab_size, parallel, max_model_len)
-    reason = backend_class.refusal(found.specs, module.dtype, module.device)
-    if reason:
-        raise ConfigError(
-            f"attention backend '{backend_class.name}' cannot run {type(module).__name__}: {reason}"
-        )
+    backend = _backend(backend_class, module, found)
     reference = reference_of(module, vocab_size, parallel, max_model_len, found)
-    backend = backend_class(found.specs, module.dtype, module.device)
     model = LoadedModel(
         module,
         backend,
@@ -105,6 +102,23 @@ def build(
         check.require(model.forward, type(module).__name__)
     run.release()
     return model
+
+
+def _backend(
+    backend_class: type[AttentionBackend],
+    module: PreTrainedModel,
+    found: ProbeResult,
+) -> AttentionBackend:
+    """The backend for the layers of the probe run, with state beside it where the model has some."""
+    specs = found.specs
+    kind = backend_class if specs else NoAttention
+    reason = kind.refusal(specs, module.dtype, module.device)
+    if reason:
+        raise ConfigError(
+            f"attention backend '{kind.name}' cannot run {type(module).__name__}: {reason}"
+        )
+    attention = kind(specs, module.dtype, module.device)
+    return attention if found.states is None else StatefulBackend(attention, found.states)
 
 
 def _make_fast(

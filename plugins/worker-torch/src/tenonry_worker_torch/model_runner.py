@@ -44,19 +44,22 @@ class ModelRunner:
         max_model_len: int,
         num_blocks: int,
         block_size: int,
+        num_groups: int = 1,
         seed: int = 0,
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.model = model
         self.device = model.device
         self.buffers = model.buffers
-        self.state = BatchState(max_num_seqs, max_model_len, block_size)
+        self.state = BatchState(max_num_seqs, max_model_len, block_size, num_groups)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
         # One block more than there is to give away: for `dummy`.
         caches = model.backend.allocate(num_blocks + 1, block_size)
         bind_kv_cache(caches, model.layers, self.kv_caches)
+        if model.states is not None:
+            model.states.allocate(max_num_seqs)
         self._dummy_block = num_blocks
         context = ProcessorContext(
             max_num_seqs,

@@ -118,6 +118,7 @@ def make_runner(
         max_model_len=kv_cache.max_model_len,  # the model's own may be millions, and the columns are as wide
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
+        num_groups=len(kv_cache.groups),
         seed=context.config.seed,
         processors=processors,
     )

@@ -111,10 +111,10 @@ def test_the_most_stages_are_the_layers():
 
 
 def test_a_refusal_is_the_one_of_loading(tmp_path):
-    from transformers import MambaConfig
+    from transformers import RwkvConfig
 
-    config = MambaConfig(hidden_size=32, vocab_size=96, num_hidden_layers=2, state_size=4)
-    config.architectures = ["MambaForCausalLM"]
+    config = RwkvConfig(hidden_size=32, vocab_size=96, num_hidden_layers=2)
+    config.architectures = ["RwkvForCausalLM"]
     config.save_pretrained(tmp_path)
     context = worker_tools.context(tmp_path, load_format="dummy")
     with pytest.raises((ModelError, ConfigError)) as examined:

@@ -15,18 +15,16 @@ from tenonry_worker_torch.loading.refusals import refuse_unsupported
 
 SMALL = worker_families.SMALL
 TINY = {"hidden_size": 32, "vocab_size": 96}
-HYBRID = SMALL | {"head_dim": 16, "num_experts": 4}
 NO_INTERFACE = "attention interface"
 MIXERS = {
-    "mamba": (TINY | {"num_hidden_layers": 2, "state_size": 4}, "Mamba"),
-    "lfm2": (SMALL | {"layer_types": ["conv", "full_attention", "conv"]}, "Lfm2.*conv"),
+    "minimax": (
+        SMALL | {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
+        "MiniMax.*linear_attention",
+    ),
+    "rwkv": (TINY | {"num_hidden_layers": 2, "attention_hidden_size": 32}, "Rwkv"),
     "recurrent_gemma": (
         SMALL | {"head_dim": 16, "lru_width": 64, "block_types": ["recurrent", "attention"]},
         "RecurrentGemma",
-    ),
-    "qwen3_next": (
-        HYBRID | {"layer_types": ["linear_attention", "full_attention", "full_attention"]},
-        "Qwen3Next.*linear_attention",
     ),
     "bloom": (TINY | {"n_layer": 2, "n_head": 4}, f"Bloom.*{NO_INTERFACE}"),
     "falcon": (

@@ -79,18 +79,18 @@ def _groups(
     vocab_size = int(model.config.get_text_config().vocab_size)
     try:
         with MetaRun():
-            specs = probe(model, vocab_size, alone(), max_model_len).specs
+            found = probe(model, vocab_size, alone(), max_model_len)
     except (ModelError, ConfigError):
         raise
     except Exception as error:
         logger.debug("the run without weights failed", exc_info=True)
         logger.info("%s needs its weights to show its layers: %s", type(whole).__name__, error)
         return []
-    if reason := backend.refusal(specs, dtype, device):
+    if reason := backend.refusal(found.specs, dtype, device):
         raise ConfigError(
             f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"
         )
-    return kv_groups(specs, dtype, backend)
+    return kv_groups(found.specs, dtype, backend, found.states)
 
 
 def tensor_parallel_sizes(whole: PreTrainedModel) -> list[int]:

@@ -23,6 +23,8 @@ from tenonry_worker_torch.attention.masks import reading_masks
 from tenonry_worker_torch.attention.rank_heads import rank_heads_of
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.parallel.stage import stage_of
+from tenonry_worker_torch.state.mixers import has_only_state
+from tenonry_worker_torch.state.states import bind_states
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_worker_torch.state.states import States
 
 PROMPT_LENGTH = 9
 
@@ -41,9 +44,15 @@ class ProbeResult:
     `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks.
     """
 
-    __slots__ = ("modules", "rank_heads", "specs")
+    __slots__ = ("modules", "rank_heads", "specs", "states")
 
-    def __init__(self, specs: list[LayerSpec], modules: list[torch.nn.Module]) -> None:
+    def __init__(
+        self,
+        specs: list[LayerSpec],
+        modules: list[torch.nn.Module],
+        states: States | None = None,
+    ) -> None:
+        self.states = states
         self.modules = modules
         self.rank_heads = []
         self.specs = []
@@ -62,7 +71,9 @@ def probe(
     """Run the model and describe its attention. Raises ModelError when a layer cannot be served."""
     link = parallel.link
     register_interface()
-    set_attention(model, INTERFACE_NAME)
+    if not has_only_state(model.config.get_text_config()):
+        set_attention(model, INTERFACE_NAME)
+    states = bind_states(model)
     recorder = Probe({id(module): name for name, module in model.named_modules()})
     modules = list(model.modules())
     for module in modules:
@@ -78,12 +89,15 @@ def probe(
             delattr(module, LAYER_ATTRIBUTE)
     if not link.is_last:
         link.send(made)
-    if not recorder.specs:
+    if not recorder.specs and states is None:
         raise ModelError(f"{type(model).__name__} has no attention layer, so it has no KV cache")
-    return _in_order(recorder)
+    found = _in_order(recorder, states)
+    if states is not None:
+        states.check(found.modules)
+    return found
 
 
-def _in_order(recorder: Probe) -> ProbeResult:
+def _in_order(recorder: Probe, states: States | None) -> ProbeResult:
     """By index; layers that share one, and calls of one module, in the order in which they ran, numbered anew."""
     found = list(zip(recorder.specs, recorder.modules, strict=True))
     found.sort(key=lambda pair: pair[0].index)
@@ -91,7 +105,7 @@ def _in_order(recorder: Probe) -> ProbeResult:
     if len({spec.index for spec in specs}) < len(specs):
         for order, spec in enumerate(specs):
             spec.index = order
-    return ProbeResult(specs, [module for _, module in found])
+    return ProbeResult(specs, [module for _, module in found], states)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.state.mixers import has_only_state, mixers_of, state_layer_types
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,10 +33,13 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         raise ModelError(
             f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
         )
-    for reason in _layer_type_reasons(config.get_text_config()):
+    mixers = tuple(mixers_of(model))
+    for reason in _layer_type_reasons(config.get_text_config(), mixers):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
-    for reason in _module_reasons(model):
+    for reason in _module_reasons(model, mixers):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
+    if mixers and has_only_state(config.get_text_config()):
+        return
     parts = (model, text_stack(model)[1])
     # transformers has no public question for it.
     if not all(part._can_set_attn_implementation() for part in parts):  # noqa: SLF001
@@ -45,20 +49,30 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         )
 
 
-def _layer_type_reasons(config: Any) -> Iterator[str]:
-    unknown = sorted(
-        {str(kind) for kind in getattr(config, "layer_types", None) or ()} - LAYER_TYPES
-    )
+def _layer_type_reasons(config: Any, mixers: tuple[str, ...]) -> Iterator[str]:
+    known = LAYER_TYPES.union(state_layer_types()) if mixers else LAYER_TYPES
+    unknown = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - known)
     if unknown:
-        yield f"layers of type {', '.join(unknown)} have no KV group (it can do {', '.join(sorted(LAYER_TYPES))})"
+        yield f"layers of type {', '.join(unknown)} have no KV group (it can do {', '.join(sorted(known))})"
 
 
-def _module_reasons(model: PreTrainedModel) -> Iterator[str]:
+def _module_reasons(model: PreTrainedModel, mixers: tuple[str, ...]) -> Iterator[str]:
     from torch import nn
 
     for name, module in model.named_modules():
+        if _belongs_to(name, mixers):
+            continue
         kind = type(module).__name__
         if isinstance(module, nn.Conv1d | nn.Conv2d | nn.Conv3d):
             yield f"layer {name} is a convolution ({kind}), which mixes tokens without attention"
-        if isinstance(module, nn.RNNBase) or MIXER_NAMES.search(kind):
+        # Where mixers are known, names say nothing: a norm of the family is called after them, too.
+        if isinstance(module, nn.RNNBase) or (not mixers and MIXER_NAMES.search(kind)):
             yield f"layer {name} is a {kind}, which mixes tokens without attention"
+
+
+def _belongs_to(name: str, mixers: tuple[str, ...]) -> bool:
+    """Whether a module is one of those that keep state by row, stands inside one, or holds one."""
+    return any(
+        f"{mixer}.".startswith(f"{name}." if name else "") or name.startswith(f"{mixer}.")
+        for mixer in mixers
+    )

@@ -1,0 +1,88 @@
+"""The attention backend of a model that also has layers with state: both are planned together. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from tenonry_worker_torch.attention.base import AttentionBackend
+
+if TYPE_CHECKING:
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+
+    from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
+    from tenonry_worker_torch.state.states import States
+
+
+class NoAttention(AttentionBackend):
+    """For a model of layers with state alone."""
+
+    name: ClassVar[str] = "none"
+
+    def allocate(
+        self,
+        num_blocks: int,
+        block_size: int,
+    ) -> dict[str, LayerCache]:
+        return {}
+
+    def plan(self, batch: AttentionBatch) -> None:
+        return None
+
+    def forward(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: Any,
+        both: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        raise RuntimeError(
+            f"{layer.spec.name} attends, but the model was found to have no attention"
+        )
+
+
+class StatefulBackend(AttentionBackend):
+    """Passes everything on to the backend of the attention layers, and tells the layers with state of each step."""
+
+    name: ClassVar[str] = "state"
+
+    def __init__(
+        self,
+        attention: AttentionBackend,
+        states: States,
+    ) -> None:
+        super().__init__(attention.layers, attention.dtype, attention.device)
+        self.attention = attention
+        self.states = states
+
+    def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of this attention
+        return self.attention.block_sizes()
+
+    def allocate(
+        self,
+        num_blocks: int,
+        block_size: int,
+    ) -> dict[str, LayerCache]:
+        self.states.release()
+        return self.attention.allocate(num_blocks, block_size)
+
+    def plan(self, batch: AttentionBatch) -> Any:
+        self.states.plan(batch)
+        return self.attention.plan(batch)
+
+    def release(self, rows: NDArray[np.int32]) -> None:
+        self.attention.release(rows)
+
+    def forward(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        plan: Any,
+        both: torch.Tensor | None = None,
+    ) -> torch.Tensor:
+        return self.attention.forward(layer, query, key, value, plan, both)

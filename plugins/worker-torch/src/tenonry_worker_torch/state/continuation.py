@@ -1,0 +1,84 @@
+"""Whether a layer that is given its prompt in pieces computes what it computes in one. Worker process.
+
+Some families' code takes several tokens on top of a state, some only one, and would drop the state in silence. So
+each layer is tried in float32, with its own weights and what it was given in the first run.
+"""
+
+from __future__ import annotations
+
+import copy
+from enum import Enum
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry_worker_torch.state.arguments import changed, tensors_in
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from tenonry_worker_torch.state.layer_cache import LayerState
+    from tenonry_worker_torch.state.mixers import CacheArgument
+
+# Largest relative error (L2, per token) taken for rounding in float32; a dropped state gives errors near 1.
+TOLERANCE = 1e-3
+
+
+class Continuation(Enum):
+    """What a layer can compute on top of a state: any number of tokens, one, or none."""
+
+    IN_PIECES = "in pieces"
+    ONE_AT_A_TIME = "one at a time"
+    WRONG = "wrong"
+
+
+class Trial:
+    """A copy of a layer in float32 that is called as the layer was, with one prompt of several tokens."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        state: LayerState,
+        argument: CacheArgument,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        self.module = copy.deepcopy(module).float()
+        del self.module.forward  # the copy runs its class's code
+        self.state = state
+        self.argument = argument
+        self.given = changed((arguments, named), _as_float)
+        self.length = int(next(tensors_in(self.given)).shape[1])
+
+    def result(self) -> Continuation:
+        whole = self._run([self.length])
+        first = self.length - self.length // 2
+        second = self.length - first
+        if _is_close(self._run([first, second]), whole):
+            return Continuation.IN_PIECES
+        if _is_close(self._run([first, *[1] * second]), whole):
+            return Continuation.ONE_AT_A_TIME
+        return Continuation.WRONG
+
+    def _run(self, pieces: list[int]) -> torch.Tensor:
+        """The outputs [length, …] of one sequence in pieces of these lengths, through one cache."""
+        cache = self.state.empty()
+        made = []
+        begin = 0
+        for size in pieces:
+            tokens = slice(begin, begin + size)
+            arguments, named = changed(self.given, lambda each, at=tokens: each[:, at])
+            out = self.argument.call(self.module.forward, arguments, named, cache)
+            made.append(next(tensors_in(out))[0])
+            begin += size
+        return torch.cat(made)
+
+
+def _as_float(value: torch.Tensor) -> torch.Tensor:
+    return value.float() if value.is_floating_point() else value
+
+
+def _is_close(got: torch.Tensor, wanted: torch.Tensor) -> bool:
+    difference = (got - wanted).norm(dim=-1)
+    scale = wanted.norm(dim=-1).clamp_min(1e-6)
+    return bool((difference / scale <= TOLERANCE).all())

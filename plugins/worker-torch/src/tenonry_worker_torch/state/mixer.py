@@ -1,0 +1,217 @@
+"""One layer with state in a flattened batch: its own code, called with the tokens and the state of one row at a time,
+and with all decoding rows at once. Worker process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.state.arguments import (
+    Assembled,
+    changed,
+    one_token_each,
+    tensors_in,
+)
+from tenonry_worker_torch.state.continuation import Continuation, Trial
+from tenonry_worker_torch.state.layer_cache import LayerState
+from tenonry_worker_torch.state.mixers import CacheArgument, cache_layers
+
+if TYPE_CHECKING:
+    from torch import nn
+    from transformers import PretrainedConfig
+
+    from tenonry_worker_torch.state.layer_cache import StateKey
+    from tenonry_worker_torch.state.plan import Decode, Piece, StatePlan, StateStep
+
+
+class PackedMixer:
+    """Stands for a module's forward on the instance, takes what it takes and returns what it returns.
+
+    Without a plan the module runs as it is. The first such run, over one prompt, shows which state it keeps.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        module: nn.Module,
+        config: PretrainedConfig,
+        step: StateStep,
+    ) -> None:
+        self.name = name
+        self.module = module
+        self.config = config
+        self.step = step
+        self.kind = type(module).__name__
+        self.forward = module.forward
+        try:
+            self.argument = CacheArgument(module)
+        except ValueError as error:
+            raise self.refusal(str(error)) from None
+        self._state: LayerState | None = None
+        self.continuation = Continuation.IN_PIECES
+        self.pools: dict[StateKey, torch.Tensor] = {}
+        module.forward = self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> PackedMixer:
+        """A copied module keeps its state where the original does: states are never copied."""
+        return self
+
+    def refusal(self, reason: str) -> ModelError:
+        return ModelError(
+            f"layer {self.name} ({self.kind}) keeps state that worker 'torch' cannot keep by request: {reason}"
+        )
+
+    @property
+    def is_known(self) -> bool:
+        """Whether a prompt has been through the layer."""
+        return self._state is not None
+
+    @property
+    def state(self) -> LayerState:
+        """What the layer keeps; asking before the first run is a mistake of the caller."""
+        if self._state is None:
+            raise RuntimeError(
+                f"what {self.name} keeps is not known: a run over one prompt comes first"
+            )
+        return self._state
+
+    def allocate(
+        self,
+        num_rows: int,
+        device: torch.device,
+    ) -> None:
+        """Room for the state of `num_rows` rows, beside those that are there; they keep theirs."""
+        for key, shape in self.state.shapes.items():
+            pool = torch.zeros((num_rows, *shape.shape), dtype=shape.dtype, device=device)
+            earlier = self.pools.get(key)
+            if earlier is not None:
+                kept = min(num_rows, len(earlier))
+                pool[:kept] = earlier[:kept]
+            self.pools[key] = pool
+
+    def __call__(
+        self,
+        *arguments: Any,
+        **named: Any,
+    ) -> Any:
+        plan = self.step.plan
+        if plan is None:
+            if self._state is None:
+                return self._learn(arguments, named)
+            return self.forward(*arguments, **named)
+        return self._packed(plan, arguments, named)
+
+    # ------------------------------------------------------------------ the first run
+
+    def _learn(
+        self,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        from transformers import Cache
+
+        self._check_arguments(arguments, named)
+        layers = cache_layers(self.config)
+        made = self.argument.call(self.forward, arguments, named, Cache(layers=layers))
+        try:
+            self._state = LayerState(layers)
+        except ValueError as error:
+            raise self.refusal(str(error)) from None
+        if next(tensors_in(made)).is_meta:
+            return made
+        trial = Trial(self.module, self.state, self.argument, arguments, named)
+        self.continuation = trial.result()
+        if self.continuation is Continuation.WRONG:
+            raise self.refusal("a prompt in pieces gives other results than in one")
+        return made
+
+    def _check_arguments(
+        self,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> None:
+        """All that is not [1, length, …] cannot be cut by token."""
+        given = inspect.signature(self.forward).bind(*arguments, **named).arguments
+        length = next(tensors_in(given)).shape[1]
+        for name, value in given.items():
+            if any(tuple(tensor.shape[:2]) != (1, length) for tensor in tensors_in(value)):
+                raise self.refusal(f"its argument '{name}' is not one entry per token")
+
+    # ------------------------------------------------------------------ a step
+
+    def _packed(
+        self,
+        plan: StatePlan,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        out = Assembled(plan.num_tokens)
+        if plan.decode is not None:
+            made = self._decode(plan.decode, arguments, named)
+            out.add(plan.decode.tokens, changed(made, lambda each: each.transpose(0, 1)))
+        for piece in plan.pieces:
+            self._piece(piece, arguments, named, out)
+        return out.whole()
+
+    def _decode(
+        self,
+        decode: Decode,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """R rows of one token: the module's result, [R, 1, …]."""
+
+        def taken(value: torch.Tensor) -> torch.Tensor:
+            return one_token_each(value, decode.tokens)
+
+        arguments, named = changed((arguments, named), taken)
+        return self._continued(decode.rows, arguments, named)
+
+    def _piece(
+        self,
+        piece: Piece,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+        out: Assembled,
+    ) -> None:
+        """Tokens of one row, [1, length, …]."""
+        size = piece.end - piece.begin
+        if piece.has_state and self.continuation is Continuation.ONE_AT_A_TIME:
+            size = 1
+        for begin in range(piece.begin, piece.end, size):
+            tokens = slice(begin, begin + size)
+            part_arguments, part_named = changed(
+                (arguments, named), lambda each, at=tokens: each[:, at]
+            )
+            if piece.has_state:
+                made = self._continued(slice(piece.row, piece.row + 1), part_arguments, part_named)
+            else:
+                cache = self.state.empty()
+                made = self.argument.call(self.forward, part_arguments, part_named, cache)
+                for key, state in self.state.taken_from(cache):
+                    self.pools[key][piece.row] = state[0]
+            out.add(tokens, made)
+
+    def _continued(
+        self,
+        rows: slice | torch.Tensor,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """The module over the state of `rows`, which it changes."""
+        if isinstance(rows, slice):
+            held = {key: pool[rows] for key, pool in self.pools.items()}
+        else:
+            held = {key: pool.index_select(0, rows) for key, pool in self.pools.items()}
+        cache = self.state.holding(held)
+        made = self.argument.call(self.forward, arguments, named, cache)
+        for key, state in self.state.taken_from(cache):
+            if not isinstance(rows, slice):
+                self.pools[key].index_copy_(0, rows, state)
+            elif state is not held[key]:
+                self.pools[key][rows] = state
+        return made

@@ -1,0 +1,97 @@
+"""The state of all layers of one model, by row. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.state.mixer import PackedMixer
+from tenonry_worker_torch.state.mixers import mixers_of, state_layers
+from tenonry_worker_torch.state.plan import StateStep, plan_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import torch
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.attention.base import AttentionBatch
+
+
+class States:
+    """The layers with state, in the model's order. One row more than there are requests takes what belongs to none."""
+
+    def __init__(
+        self,
+        mixers: Sequence[PackedMixer],
+        step: StateStep,
+        model: PreTrainedModel,
+    ) -> None:
+        self.mixers = list(mixers)
+        self.step = step
+        self.family = type(model).__name__
+        self.device = model.device
+        self.num_rows = 0
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(mixer.name for mixer in self.mixers)
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one row's state over all layers."""
+        return sum(
+            shape.num_bytes for mixer in self.mixers for shape in mixer.state.shapes.values()
+        )
+
+    def check(self, attention: Sequence[torch.nn.Module]) -> None:
+        """After the probe run. Raises ModelError for a layer that it did not reach, or that calls attention."""
+        for mixer in self.mixers:
+            if not mixer.is_known:
+                raise mixer.refusal("a prompt does not reach it")
+            inside = {id(module) for module in mixer.module.modules()}
+            if any(id(module) in inside for module in attention):
+                raise mixer.refusal("attention is computed inside it")
+        kept = {mixer.state.index for mixer in self.mixers}
+        lost = state_layers(self.mixers[0].config) - kept
+        if lost:
+            raise ModelError(
+                f"layers {sorted(lost)} of {self.family} keep state in a way that worker 'torch' does not know"
+            )
+
+    def allocate(self, num_rows: int) -> None:
+        """Room for `num_rows` rows."""
+        self.num_rows = num_rows
+        for mixer in self.mixers:
+            mixer.allocate(num_rows + 1, self.device)
+
+    def release(self) -> None:
+        """Give the memory back; the layers run as they are until the next plan."""
+        self.num_rows = 0
+        self.step.plan = None
+        for mixer in self.mixers:
+            mixer.pools = {}
+
+    def plan(self, batch: AttentionBatch) -> None:
+        """The step that comes next. Outside of serving, rows are added as they are needed."""
+        needed = int(batch.row.max(initial=-1)) + 1
+        if needed > self.num_rows:
+            self.allocate(needed)
+        self.step.plan = plan_of(batch, spare_row=self.num_rows)
+
+
+def bind_states(model: PreTrainedModel) -> States | None:
+    """Replace the forward of every layer with state; None for a model without. Raises ModelError, by layer."""
+    found = mixers_of(model)
+    if not found:
+        return None
+    step = StateStep()
+    config = model.config.get_text_config()
+    for name in found:
+        inner = next((other for other in found if other.startswith(f"{name}.")), None)
+        if inner is not None:
+            raise ModelError(
+                f"layer {name} keeps state and so does {inner} inside it, which worker 'torch' cannot separate"
+            )
+    mixers = [PackedMixer(name, module, config, step) for name, module in found.items()]
+    return States(mixers, step, model)

@@ -1,0 +1,93 @@
+"""Greedy tokens equal transformers' generate in float32 for models whose layers keep state by row."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import state_families
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry_worker_torch.kv_groups import kv_groups
+from tenonry_worker_torch.state.continuation import Continuation
+
+WAYS = {
+    "one big batch": {},
+    "chunked prefill": {"budget": 7},
+    "two steps in flight": {"depth": 2},
+    "three steps in flight": {"depth": 3, "budget": 20},
+    "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+ALL_WAYS = ("qwen3_next", "mamba2", "lfm2")
+ONE_WAY = sorted(set(state_families.FAMILIES) - set(ALL_WAYS))
+
+
+@functools.cache
+def model_of(family):
+    return worker_tools.loaded(worker_families.build(family))
+
+
+def groups_of(model):
+    specs = [layer.spec for layer in model.layers.values()]
+    return kv_groups(specs, model.dtype, model.backend, model.states)
+
+
+def serve(model, **way):
+    runner = worker_tools.runner(model, num_groups=len(groups_of(model)))
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    return [request.output for request in driver.run(requests)]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", ALL_WAYS)
+def test_tokens_equal_generate(family, way):
+    assert serve(model_of(family), **WAYS[way]) == worker_tools.generated(family)
+
+
+@pytest.mark.parametrize("family", ONE_WAY)
+def test_tokens_equal_generate_when_rows_are_cut_and_preempted(family):
+    assert serve(model_of(family), **WAYS["preempted"]) == worker_tools.generated(family)
+
+
+@pytest.mark.parametrize(
+    ("family", "kinds"),
+    [
+        ("qwen3_next", ["full", "recurrent"]),
+        ("mamba2", ["recurrent"]),
+        ("lfm2", ["full", "recurrent"]),
+    ],
+)
+def test_state_is_a_group_of_its_own_after_that_of_attention(family, kinds):
+    groups = groups_of(model_of(family))
+    assert [group.kind for group in groups] == kinds
+    assert groups[-1].bytes_per_token == 0
+    assert groups[-1].state_bytes == sum(
+        pool[0].numel() * pool.element_size()
+        for mixer in model_of(family).states.mixers
+        for pool in _allocated(mixer)
+    )
+
+
+def _allocated(mixer):
+    mixer.allocate(2, torch.device("cpu"))
+    return mixer.pools.values()
+
+
+@pytest.mark.parametrize(
+    ("family", "wanted"),
+    [
+        ("mamba", Continuation.ONE_AT_A_TIME),
+        ("jamba", Continuation.ONE_AT_A_TIME),
+        ("mamba2", Continuation.IN_PIECES),
+    ],
+)
+def test_code_that_drops_the_state_of_a_continued_prompt_is_fed_by_token(family, wanted):
+    """transformers' Mamba starts from zero whenever it is given more than one token."""
+    assert {mixer.continuation for mixer in model_of(family).states.mixers} == {wanted}
