@@ -175,7 +175,9 @@ def test_vocab_size(tmp_path):
     with pytest.raises(ModelError, match="no vocab_size"):
         facts.vocab_size({}, tmp_path)
     header = json.dumps(
-        {"model.embed_tokens.weight": {"dtype": "F32", "shape": [77, 4], "data_offsets": [0, 0]}}
+        {"model.embed_tokens.weight": {"dtype": "F32", "shape": [77, 4], "data_offsets": [0, 1232]}}
     ).encode()
-    (tmp_path / "model.safetensors").write_bytes(struct.pack("<Q", len(header)) + header)
+    (tmp_path / "model.safetensors").write_bytes(
+        struct.pack("<Q", len(header)) + header + bytes(1232)
+    )
     assert facts.vocab_size({}, tmp_path) == 77

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import struct
 
 import pytest
 
 from tenonry.errors import ModelError
-from tenonry_hf_hub import list_weights, tensor_shapes
+from tenonry_hf_hub import list_weights
 
 
 def write_index(folder, weight_map):
@@ -96,33 +95,3 @@ def test_other_formats_are_named_with_the_remedy(tmp_path, names, words):
         list_weights(tmp_path)
     assert "save_pretrained" in str(caught.value)
     assert "dummy" in str(caught.value)
-
-
-def write_header(path, header, size=None):
-    data = header if isinstance(header, bytes) else json.dumps(header).encode()
-    path.write_bytes(struct.pack("<Q", len(data) if size is None else size) + data)
-
-
-def test_tensor_shapes_reads_the_header_only(tmp_path):
-    path = tmp_path / "model.safetensors"
-    entry = {"dtype": "F32", "shape": [7, 3], "data_offsets": [0, 84]}
-    write_header(path, {"__metadata__": {"format": "pt"}, "embed.weight": entry})
-    assert tensor_shapes(path) == {"embed.weight": (7, 3)}
-
-
-@pytest.mark.parametrize(
-    ("header", "size"),
-    [
-        (b"{", None),
-        (b"[]", None),
-        (b'{"a": {}}', None),
-        (b'{"a": {"shape": "x"}}', None),
-        (b"{}", 1 << 60),
-        (b"\xff", None),
-    ],
-)
-def test_tensor_shapes_refuses_a_broken_header(tmp_path, header, size):
-    path = tmp_path / "model.safetensors"
-    write_header(path, header, size)
-    with pytest.raises(ModelError, match="not a safetensors file"):
-        tensor_shapes(path)

@@ -7,17 +7,20 @@ hub id must be looked up.
 from __future__ import annotations
 
 from tenonry_hf_hub.files import read_json, read_text
+from tenonry_hf_hub.headers import StoredTensor, read_headers, tensor_shapes
 from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
 from tenonry_hf_hub.remote_code import remote_code_note
-from tenonry_hf_hub.weights import WeightFiles, list_weights, tensor_shapes
+from tenonry_hf_hub.weights import WeightFiles, list_weights
 
 __all__ = [
     "Located",
+    "StoredTensor",
     "WeightFiles",
     "list_weights",
     "locate_model",
     "locate_tokenizer",
+    "read_headers",
     "read_json",
     "read_text",
     "remote_code_note",

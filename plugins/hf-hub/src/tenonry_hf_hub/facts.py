@@ -12,9 +12,10 @@ from typing import Any
 
 from tenonry.errors import ModelError, RequestError
 from tenonry.sampling_params import SamplingParams
+from tenonry_hf_hub.headers import tensor_shapes
 from tenonry_hf_hub.remote_code import remote_code_note
 from tenonry_hf_hub.rope import scaled_length
-from tenonry_hf_hub.weights import list_weights, tensor_shapes
+from tenonry_hf_hub.weights import list_weights
 
 logger = logging.getLogger("tenonry.models")
 

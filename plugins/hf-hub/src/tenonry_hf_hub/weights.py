@@ -6,9 +6,7 @@ Other formats are refused: a .bin or .pt file is a pickle, and unpickling somebo
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import msgspec
+from typing import NamedTuple
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub.files import read_json
@@ -16,7 +14,6 @@ from tenonry_hf_hub.files import read_json
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_INDEX_BYTES = 256 << 20
-MAX_HEADER_BYTES = 100 << 20
 OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5")
 
 
@@ -81,32 +78,3 @@ def _nothing_to_load(folder: Path, passed_over: list[str]) -> str:
         f"{folder} holds {found}: weights must be *.safetensors; load the model with transformers once and save it "
         "with save_pretrained(FOLDER), choose a safetensors revision, or use load_format=dummy for random weights"
     )
-
-
-def tensor_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
-    """Tensor name → shape, from the header of one safetensors file. Raises ModelError if it is not one.
-
-    The format: 8 bytes little-endian header size, then that much JSON (https://github.com/huggingface/safetensors).
-    """
-    try:
-        with Path(path).open("rb") as file:
-            size = int.from_bytes(file.read(8), "little")
-            header = _header(path, file.read(size) if size <= MAX_HEADER_BYTES else b"")
-    except OSError as error:
-        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
-    return {name: entry.shape for name, entry in header.items()}
-
-
-class _Tensor(msgspec.Struct):
-    shape: tuple[int, ...]
-
-
-def _header(path: str | Path, data: bytes) -> dict[str, _Tensor]:
-    try:
-        header: dict[str, Any] = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
-        header.pop("__metadata__", None)
-        return {name: msgspec.json.decode(entry, type=_Tensor) for name, entry in header.items()}
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise ModelError(
-            f"{path} is not a safetensors file, or only a part of one; download or save the model again"
-        ) from None

@@ -92,7 +92,7 @@ def test_a_broken_config_is_named(tmp_path, text, reason):
         ({"hidden_act": "nope"}, "config.json does not describe a model: KeyError"),
         ({"dtype": "nope"}, "config.json does not describe a model"),
         ({"quantization_config": "x"}, r"quantised \(x\)"),
-        ({"num_key_value_heads": 4}, "do not fit LlamaForCausalLM: 6 mismatched_keys"),
+        ({"num_key_value_heads": 4}, "do not fit LlamaForCausalLM: tensor .*k_proj"),
     ],
 )
 def test_a_config_with_impossible_values_is_named(llama, tmp_path, changed, reason):
@@ -106,7 +106,7 @@ def test_a_config_with_impossible_values_is_named(llama, tmp_path, changed, reas
 def test_broken_weights_are_a_model_error(llama, tmp_path):
     copy(llama, tmp_path, "config.json")
     (tmp_path / "model.safetensors").write_bytes(b"\x08\0\0\0\0\0\0\0nonsense")
-    with pytest.raises(ModelError, match=r"LlamaForCausalLM.*cannot be loaded"):
+    with pytest.raises(ModelError, match=r"model\.safetensors is not a safetensors file"):
         load(tmp_path)
 
 
@@ -118,7 +118,7 @@ def test_missing_weights_are_not_made_up(llama, tmp_path):
     del weights["model.layers.1.mlp.up_proj.weight"]
     save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(
-        ModelError, match=r"1 missing_keys, such as model\.layers\.1\.mlp\.up_proj\.weight"
+        ModelError, match=r"1 of the tensors .* such as model\.layers\.1\.mlp\.up_proj\.weight"
     ):
         load(tmp_path)
 

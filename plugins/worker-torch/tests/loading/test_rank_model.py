@@ -10,9 +10,11 @@ import torch
 import worker_families
 
 from tenonry.errors import ConfigError, ModelError
+from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_device
+from tenonry_torch_base.renaming import Renaming
 from tenonry_worker_torch.loading.load import load_model
-from tenonry_worker_torch.loading.rank_model import RankModel, Renaming, weight_files
+from tenonry_worker_torch.loading.rank_model import RankModel, parts_of_source
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.parallel.shard import Shard
 
@@ -53,7 +55,7 @@ def test_a_stage_asks_for_its_own_tensors_only(tmp_path):
     model = skeleton("llama")
     rank_model = RankModel(model, model.config, Parallel(TensorGroup(), Link(1, 2)))
     with ExitStack() as files:
-        names = set(rank_model.stored(str(tmp_path), files))
+        names = set(rank_model.stored(Checkpoint(tmp_path, model), files))
     assert "model.layers.2.mlp.up_proj.weight" in names
     assert not any(
         name.startswith(("model.layers.0.", "model.layers.1.", "model.embed_tokens"))
@@ -87,36 +89,22 @@ def test_random_weights_are_those_of_the_architecture(tmp_path):
 def test_tensors_that_are_rearranged_cannot_be_read_in_pieces():
     renaming = Renaming(skeleton("mixtral"))
     key = "model.layers.0.block_sparse_moe.experts.1.w1.weight"
-    name = "model.layers.0.mlp.experts.gate_up_proj"
-    assert renaming.target(key, {name: Shard(-2, 0, 2, parts=2)}) == (name, 1)
-    assert renaming.target(key, {}) == (name, None)
+    name, converter = renaming.target(key)
+    assert name == "model.layers.0.mlp.experts.gate_up_proj"
+    assert parts_of_source(key, converter, Shard(-2, 0, 2, parts=2)) == 1
+    assert parts_of_source(key, converter, None) == 1
     with pytest.raises(ModelError, match=r"is rearranged on loading .* use tensor_parallel_size=1"):
-        renaming.target(key, {name: Shard(-2, 0, 2)})  # gate beside up would be cut as one
+        parts_of_source(key, converter, Shard(-2, 0, 2))  # gate beside up would be cut as one
 
 
 def test_weights_that_do_not_fit_are_named(tmp_path):
     worker_families.save("llama", tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"num_hidden_layers": 4}))
-    with pytest.raises(ModelError, match=r"missing_keys, such as model\.layers\.3"):
-        load(tmp_path, 1, 2)
-
-
-def test_the_files_of_a_checkpoint(tmp_path):
     with pytest.raises(
-        ModelError, match=r"neither model\.safetensors\.index\.json nor model\.safetensors"
+        ModelError, match=r"of the tensors that config\.json asks for .* such as model\.layers\.3"
     ):
-        weight_files(tmp_path)
-    (tmp_path / "model.safetensors").touch()
-    (tmp_path / "consolidated.safetensors").touch()
-    assert weight_files(tmp_path) == [tmp_path / "model.safetensors"]
-    (tmp_path / "model.safetensors.index.json").write_text(
-        '{"weight_map": {"a": "two", "b": "one", "c": "two"}}'
-    )
-    assert weight_files(tmp_path) == [tmp_path / "one", tmp_path / "two"]
-    (tmp_path / "model.safetensors.index.json").write_text("[]")
-    with pytest.raises(ModelError, match="is no index of safetensors files"):
-        weight_files(tmp_path)
+        load(tmp_path, 1, 2)
 
 
 def test_ranks_need_a_device_each(monkeypatch):

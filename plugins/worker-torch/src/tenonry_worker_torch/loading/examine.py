@@ -56,6 +56,7 @@ def examine(
         groups=tuple(groups),
         num_parameters=num_parameters,
         weight_bytes=num_parameters * dtype.itemsize,
+        stored_bytes=0 if found.checkpoint is None else found.checkpoint.num_bytes,
         features={
             "dtype": str(dtype).removeprefix("torch."),
             "tensor_parallel": tensor_parallel_sizes(whole),

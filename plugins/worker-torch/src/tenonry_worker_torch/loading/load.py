@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.folder import check_folder
 from tenonry_torch_base.weights import (
@@ -28,21 +29,32 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Look:
-    """A model that this worker does not refuse. `whole` has no storage, and stays as it is."""
+    """A model that this worker does not refuse. `whole` has no storage, and stays as it is.
+
+    `checkpoint` is what its files hold for it; None with random weights.
+    """
 
     architecture: str
     whole: PreTrainedModel
+    checkpoint: Checkpoint | None
 
 
 def look(path: str, *, load_format: str) -> Look:
-    """The model in a folder before a weight is read. Raises ModelError with the layer that cannot be served."""
-    raw = check_folder(path, needs_weights=load_format != "dummy")
+    """The model in a folder before a weight is read.
+
+    Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
+    """
+    is_dummy = load_format == "dummy"
+    raw = check_folder(path, needs_weights=not is_dummy)
     architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
     config = read_model_config(path, architecture)
     with progress_only_on_a_terminal():
         whole = skeleton(config, architecture, path)
         refuse_unsupported(whole, architecture)
-    return Look(architecture, whole)
+    checkpoint = None if is_dummy else Checkpoint(path, whole)
+    if checkpoint is not None:
+        checkpoint.check(whole)
+    return Look(architecture, whole, checkpoint)
 
 
 def load_model(
@@ -59,38 +71,35 @@ def load_model(
 
     Raises ModelError, before any weight is read where possible.
     """
-    is_dummy = load_format == "dummy"
     found = found or look(path, load_format=load_format)
+    parallel = parallel or alone()
     with progress_only_on_a_terminal():
         chosen = choose_dtype(dtype, found.whole.config, device)
-        parallel = parallel or alone()
-        if parallel.is_alone and not is_dummy:
+        if parallel.is_alone and found.checkpoint is not None:
             model = stored_model(path, found.whole, chosen, found.architecture)
         else:
-            model = _part(
-                path,
-                found.whole,
-                chosen,
-                parallel,
-                seed if is_dummy else None,
-            )
+            model = _part(path, found, chosen, parallel, seed)
     return model.to(device).eval().requires_grad_(False)
 
 
 def _part(
     path: str,
-    whole: PreTrainedModel,
+    found: Look,
     dtype: torch.dtype,
     parallel: Parallel,
-    seed: int | None,
+    seed: int,
 ) -> PreTrainedModel:
-    """One rank's part of a stored model, or, with a seed, of one with random weights."""
+    """One rank's part of a stored model, or, without a checkpoint, of one with random weights."""
     from tenonry_worker_torch.loading.rank_model import RankModel
 
-    architecture = type(whole).__name__
-    rank_model = RankModel(whole, whole.config, parallel)
+    architecture = type(found.whole).__name__
+    rank_model = RankModel(found.whole, found.whole.config, parallel)
     with ExitStack() as open_files, weights_of(architecture, path):
-        weights = rank_model.stored(path, open_files) if seed is None else rank_model.random(seed)
+        weights: Any = (
+            rank_model.random(seed)
+            if found.checkpoint is None
+            else rank_model.stored(found.checkpoint, open_files)
+        )
         model, info = rank_model.model_class.from_pretrained(
             None,
             config=rank_model.config,

@@ -1,0 +1,141 @@
+"""Reads what the headers of a model's safetensors files say, and whether the files are whole. Front end and workers.
+
+No tensor is read: a truncated download, an index that names what is not there, or two files with one tensor are found
+before anything is started.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import NamedTuple
+
+import msgspec
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub.weights import INDEX, WeightFiles
+
+MAX_HEADER_BYTES = 100 << 20
+READERS = 8
+PREFIX_BYTES = 8
+# Bits of one element (https://github.com/huggingface/safetensors); a name that is not here is not checked.
+BITS = {
+    "BOOL": 8, "U8": 8, "I8": 8, "F8_E4M3": 8, "F8_E5M2": 8, "F8_E8M0": 8, "I16": 16, "U16": 16, "F16": 16, "BF16": 16,
+    "I32": 32, "U32": 32, "F32": 32, "I64": 64, "U64": 64, "F64": 64, "C64": 64, "F4": 4, "F6_E2M3": 6, "F6_E3M2": 6,
+}  # fmt: skip
+BROKEN = "is not a safetensors file, or only a part of one; download or save the model again"
+
+
+class StoredTensor(NamedTuple):
+    """One tensor of a checkpoint: where it is, and what it is. Its bytes are `begin` to `end` of `file`."""
+
+    file: Path
+    dtype: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def num_bytes(self) -> int:
+        return self.end - self.begin
+
+
+class _Entry(msgspec.Struct):
+    dtype: str
+    shape: tuple[int, ...]
+    data_offsets: tuple[int, int]
+
+
+def read_headers(weights: WeightFiles) -> dict[str, StoredTensor]:
+    """Tensor name → where and what, over all files of a model.
+
+    Raises ModelError that names file and tensor: a file is truncated or is none, a tensor's size does not fit its
+    shape, the index names a tensor that its file does not hold, or two files hold one tensor.
+    """
+    with ThreadPoolExecutor(min(READERS, max(len(weights.files), 1))) as readers:
+        headers = list(readers.map(read_header, weights.files))
+    if weights.weight_map is not None:
+        return _as_the_index_says(weights, dict(zip(weights.files, headers, strict=True)))
+    found: dict[str, StoredTensor] = {}
+    for header in headers:
+        for name, tensor in header.items():
+            if name in found:
+                raise ModelError(
+                    f"tensor {name} is in {found[name].file} and in {tensor.file.name}, and no {INDEX} says which is "
+                    "meant; keep the files of one checkpoint only"
+                )
+            found[name] = tensor
+    return found
+
+
+def read_header(path: Path) -> dict[str, StoredTensor]:
+    """The tensors of one file. Raises ModelError if it is no safetensors file, or only a part of one."""
+    try:
+        with path.open("rb") as file:
+            size = int.from_bytes(file.read(PREFIX_BYTES), "little")
+            data = file.read(size) if size <= MAX_HEADER_BYTES else b""
+        there = path.stat().st_size
+    except OSError as error:
+        raise ModelError(f"{path} cannot be read: {error.strerror}") from None
+    start = PREFIX_BYTES + size
+    found = {}
+    for name, entry in _entries(path, data).items():
+        begin, end = entry.data_offsets
+        tensor = StoredTensor(path, entry.dtype, entry.shape, start + begin, start + end)
+        _check_size(name, tensor)
+        found[name] = tensor
+    last = max(found, key=lambda name: found[name].end, default=None)
+    if last is not None and found[last].end > there:
+        raise ModelError(
+            f"{path} is truncated: tensor {last} ends at byte {found[last].end}, the file has {there}; download or "
+            "save the model again"
+        )
+    return found
+
+
+def tensor_shapes(path: str | Path) -> dict[str, tuple[int, ...]]:
+    """Tensor name → shape, from the header of one safetensors file. Raises ModelError as `read_header` does."""
+    return {name: tensor.shape for name, tensor in read_header(Path(path)).items()}
+
+
+def _entries(path: Path, data: bytes) -> dict[str, _Entry]:
+    try:
+        header = msgspec.json.decode(data, type=dict[str, msgspec.Raw])
+        header.pop("__metadata__", None)
+        return {name: msgspec.json.decode(entry, type=_Entry) for name, entry in header.items()}
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        raise ModelError(f"{path} {BROKEN}") from None
+
+
+def _check_size(name: str, tensor: StoredTensor) -> None:
+    bits = BITS.get(tensor.dtype)
+    if any(length < 0 for length in tensor.shape) or not 0 <= tensor.begin <= tensor.end:
+        raise ModelError(f"{tensor.file} {BROKEN} (tensor {name})")
+    if bits is not None and -(-math.prod(tensor.shape) * bits // 8) != tensor.num_bytes:
+        raise ModelError(
+            f"{tensor.file}: tensor {name} is {tensor.dtype} {list(tensor.shape)}, which does not fit its "
+            f"{tensor.num_bytes} bytes; download or save the model again"
+        )
+
+
+def _as_the_index_says(
+    weights: WeightFiles, headers: dict[Path, dict[str, StoredTensor]]
+) -> dict[str, StoredTensor]:
+    by_name = {path.name: header for path, header in headers.items()}
+    found = {}
+    for name, file in (weights.weight_map or {}).items():
+        tensor = by_name[file].get(name)
+        if tensor is None:
+            raise ModelError(
+                f"{INDEX} says that tensor {name} is in {file}, which does not hold it ({weights.files[0].parent}); "
+                "download or save the model again"
+            )
+        found[name] = tensor
+    return found
+
+
+def total_bytes(tensors: Iterable[StoredTensor]) -> int:
+    """What they take in their files."""
+    return sum(tensor.num_bytes for tensor in tensors)

@@ -1,0 +1,123 @@
+"""What a folder's safetensors files hold for a model, from headers alone, before memory is taken. Worker process."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING, Any
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import StoredTensor, list_weights, read_headers
+from tenonry_torch_base.renaming import Renaming
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from transformers import PreTrainedModel
+
+# Conversions on loading that keep every element of a tensor and add none.
+KEEPING_STEPS = {"MergeModulelist", "Concatenate", "Transpose"}
+MAX_NAMES = 3
+
+
+class Checkpoint:
+    """The stored tensors that a model has a place for; those of towers that are left out, and the like, are not here.
+
+    `tensors`: checkpoint name → where it is. `targets`: checkpoint name → name in the model. `converters`: of those
+    that are not just copied, checkpoint name → the converter of transformers.
+    """
+
+    def __init__(self, path: str | Path, model: PreTrainedModel) -> None:
+        """`model` may be without storage. Raises ModelError as `read_headers` does."""
+        self.path = str(path)
+        self.family = type(model).__name__
+        self.tensors: dict[str, StoredTensor] = {}
+        self.targets: dict[str, str] = {}
+        self.converters: dict[str, Any] = {}
+        renaming = Renaming(model)
+        for key, tensor in read_headers(list_weights(path)).items():
+            name, converter = renaming.target(key)
+            if name not in renaming.names:
+                continue
+            self.tensors[key] = tensor
+            self.targets[key] = name
+            if converter is not None:
+                self.converters[key] = converter
+
+    @property
+    def num_bytes(self) -> int:
+        """What the tensors take in their files."""
+        return sum(tensor.num_bytes for tensor in self.tensors.values())
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that hold at least one of the tensors, in a fixed order."""
+        return sorted({tensor.file for tensor in self.tensors.values()})
+
+    def check(self, model: PreTrainedModel) -> None:
+        """Raises ModelError, naming file and tensor, when a shape differs from the model's, or a weight is missing."""
+        shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+        self._check_shapes(shapes)
+        self._check_counts(shapes)
+        missing = self._missing(model)
+        if missing:
+            names = ", ".join(missing[:MAX_NAMES]) + (", …" if len(missing) > MAX_NAMES else "")
+            raise ModelError(
+                f"the weights in {self.path} do not fit {self.family}: {len(missing)} of the tensors that config.json "
+                f"asks for are in none of its files, such as {names}; download the model again, or correct config.json"
+            )
+
+    def _check_shapes(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        for key, tensor in self.tensors.items():
+            wanted = shapes[self.targets[key]]
+            if key not in self.converters and tensor.shape != wanted:
+                raise ModelError(
+                    f"the weights in {self.path} do not fit {self.family}: tensor {key} in {tensor.file.name} is "
+                    f"{list(tensor.shape)}, config.json asks for {list(wanted)}; correct config.json, or download the "
+                    "model again"
+                )
+
+    def _check_counts(self, shapes: dict[str, tuple[int, ...]]) -> None:
+        """Of tensors that are joined on loading, all elements together."""
+        sources: dict[str, list[str]] = {}
+        for key, converter in self.converters.items():
+            steps = {type(step).__name__ for step in converter.operations}
+            if steps <= KEEPING_STEPS and len(converter.target_patterns) == 1:
+                sources.setdefault(self.targets[key], []).append(key)
+        for name, keys in sources.items():
+            stored = sum(math.prod(self.tensors[key].shape) for key in keys)
+            if stored != math.prod(shapes[name]):
+                first = self.tensors[keys[0]]
+                raise ModelError(
+                    f"the weights in {self.path} do not fit {self.family}: {name} {list(shapes[name])} is joined from "
+                    f"{len(keys)} tensors with {stored} elements in all, such as {keys[0]} {list(first.shape)} in "
+                    f"{first.file.name}; download the model again, or correct config.json"
+                )
+
+    def _missing(self, model: PreTrainedModel) -> list[str]:
+        """Parameters without a stored tensor, none of whose namesakes has one and that are not made on loading."""
+        if any(len(converter.target_patterns) > 1 for converter in self.converters.values()):
+            return []  # one tensor becomes several: transformers itself compares after loading
+        stored = set(self.targets.values())
+        same = _shared_names(model)
+        ignored = [re.compile(text) for text in model._keys_to_ignore_on_load_missing or ()]  # noqa: SLF001
+        return [
+            name
+            for name, _ in model.named_parameters()
+            if not same[name] & stored and not any(found.search(name) for found in ignored)
+        ]
+
+
+def _shared_names(model: PreTrainedModel) -> dict[str, set[str]]:
+    """Each parameter's name → all names of that weight: modules may share it, and transformers may tie it."""
+    by_weight: dict[int, set[str]] = {}
+    same = {}
+    for name, weight in model.named_parameters(remove_duplicate=False):
+        same[name] = by_weight.setdefault(id(weight), set())
+        same[name].add(name)
+    for target, source in model.all_tied_weights_keys.items():
+        if target in same and source in same:
+            joined = same[target] | same[source]
+            for name in joined:
+                same[name] = joined
+    return same
