@@ -31,6 +31,8 @@ class ManagerDriver:
         rows: int = 6,
         groups: Sequence[str] = ("full",),
         connector: Any = None,
+        state_slots: int = 0,
+        snapshot_interval: int = 2 * SIZE,
         **config: Any,
     ) -> None:
         self.max_model_len = 64
@@ -42,6 +44,7 @@ class ManagerDriver:
                 KVCacheGroup(layers=(str(i),), kind=kind) for i, kind in enumerate(groups)
             ),
             max_model_len=self.max_model_len,
+            num_state_slots=state_slots,
         )
         self.rows = Rows(rows, self.max_model_len)
         self.blocks = KVCacheManager(
@@ -53,6 +56,7 @@ class ManagerDriver:
                 kv_connector=connector,
             ),
             seed="test",
+            snapshot_interval=snapshot_interval,
         )
         self.blocks.attach(self.rows)
         self.count = 0

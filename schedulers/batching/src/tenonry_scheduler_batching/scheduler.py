@@ -16,7 +16,7 @@ from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
-from tenonry_kvcache import TRANSFER_TIMEOUT_S, KVCacheManager
+from tenonry_kvcache import SNAPSHOT_INTERVAL, TRANSFER_TIMEOUT_S, KVCacheManager
 from tenonry_scheduler_batching.policy import (
     SCHEDULING_POLICIES,
     AdmissionState,
@@ -53,6 +53,12 @@ class BatchingOptions(PluginOptions):
         description="Seconds after which a KV load that has not ended counts as failed and its request computes its "
         "prompt itself; the load's blocks, and those of a save, stay aside until the KV connector says that it ended.",
     )
+    state_snapshot_interval: int = Field(
+        SNAPSHOT_INTERVAL,
+        ge=1,
+        description="Tokens between two snapshots of a sequence's recurrent state, rounded up to whole blocks; one "
+        "more is taken at the last full block of a prompt. Chunks of a prompt end there.",
+    )
 
 
 class BatchingScheduler(BaseScheduler):
@@ -72,7 +78,12 @@ class BatchingScheduler(BaseScheduler):
         resolve = context.resolve or resolve_point
         self.policy = bind_policy(*resolve(SCHEDULING_POLICIES, context.config.scheduling_policy))
         self.starvation_free = self.policy.starvation_free  # type: ignore[misc]  # as free as its policy
-        blocks = KVCacheManager(context, options.prefix_cache_seed, options.kv_transfer_timeout)
+        blocks = KVCacheManager(
+            context,
+            options.prefix_cache_seed,
+            options.kv_transfer_timeout,
+            options.state_snapshot_interval,
+        )
         super().__init__(context, blocks)
         self._max_prefill = options.long_prefill_token_threshold if self.chunked_prefill else None
         self._watermark = int(options.watermark * self.blocks.num_total)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from tenonry_kvcache.hashing import BlockHasher
-from tenonry_kvcache.manager import TRANSFER_TIMEOUT_S, KVCacheManager
+from tenonry_kvcache.manager import SNAPSHOT_INTERVAL, TRANSFER_TIMEOUT_S, KVCacheManager
 from tenonry_kvcache.pool import BlockPool
 
-__all__ = ["TRANSFER_TIMEOUT_S", "BlockHasher", "BlockPool", "KVCacheManager"]
+__all__ = ["SNAPSHOT_INTERVAL", "TRANSFER_TIMEOUT_S", "BlockHasher", "BlockPool", "KVCacheManager"]

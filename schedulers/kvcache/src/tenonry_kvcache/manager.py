@@ -1,7 +1,7 @@
 """KV blocks by row: block tables, the prefix cache and the KV connector behind one interface. Engine process.
 
 All KV groups with blocks are allocated together: block `i` of one group and block `i` of every other one hold the same
-tokens, so one pool, one table and one hash serve them all. Recurrent groups have no blocks.
+tokens, so one pool, one table and one hash serve them all. Recurrent groups have no blocks but state slots.
 """
 
 from __future__ import annotations
@@ -14,26 +14,28 @@ import numpy as np
 from tenonry.errors import ConfigError
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
-from tenonry.step import I32, NO_ROWS
+from tenonry.step import I32
 from tenonry_kvcache.hashing import BlockHasher
 from tenonry_kvcache.pool import BlockIds, BlockPool
 from tenonry_kvcache.prefix import NO_BLOCK_IDS, PrefixCache
+from tenonry_kvcache.snapshots import StateSnapshots
+from tenonry_kvcache.tables import NO_BLOCKS, BlockTables
 from tenonry_kvcache.transfers import LEFT, Transfers
 from tenonry_scheduling import BlockManager, Match, Rows
 from tenonry_scheduling.blocks import NewBlocks, Transferred
 from tenonry_scheduling.rows import Index
 
 TRANSFER_TIMEOUT_S = 300.0
-NO_BLOCKS = NewBlocks(NO_ROWS, NO_ROWS, NO_ROWS)
+SNAPSHOT_INTERVAL = 512  # tokens
 
 
 class KVCacheManager(BlockManager):
-    """Blocks of all rows, in columns over rows (S).
-
-    table i32[S, max_blocks]: block ids in order; count i32[S]: how many; capacity i32[S]: tokens they hold.
+    """Blocks of all rows, what can be found of them, and the transfers that read and write them.
 
     `seed` makes digests the same in every process that uses it; by default each process draws its own. A KV load that
-    has not ended after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`.
+    has not ended after `transfer_timeout` seconds counts as failed; see `tenonry_kvcache.transfers`. A snapshot of
+    recurrent states is taken every `snapshot_interval` tokens, rounded up to whole blocks; see
+    `tenonry_kvcache.snapshots`. Raises ConfigError for a KV connector beside groups whose contents are not in blocks.
     """
 
     def __init__(
@@ -41,15 +43,17 @@ class KVCacheManager(BlockManager):
         context: SchedulerContext,
         seed: str | None = None,
         transfer_timeout: float = TRANSFER_TIMEOUT_S,
+        snapshot_interval: int = SNAPSHOT_INTERVAL,
     ) -> None:
         config = context.config
         kv_cache = context.kv_cache
         num_rows = config.max_num_seqs
         self._size = kv_cache.block_size
         kinds = [group.kind for group in kv_cache.groups]
-        self._num_groups = len(kinds)
-        self._with_blocks = [number for number, kind in enumerate(kinds) if kind != "recurrent"]
+        self._with_states = [number for number, kind in enumerate(kinds) if kind == "recurrent"]
         self._pool = BlockPool(kv_cache.num_blocks)
+        max_blocks = -(-context.max_model_len // self._size)
+        self._tables = BlockTables(num_rows, max_blocks, self._size, self._pool, kinds)
         self._prefix = PrefixCache(
             num_rows,
             self._size,
@@ -64,29 +68,42 @@ class KVCacheManager(BlockManager):
             config.kv_connector.name if config.kv_connector else "",
         )
         unshared = {"recurrent", "opaque"}.intersection(kinds)
-        self._caching = config.enable_prefix_caching and not unshared
         if unshared and context.kv_connector is not None:
             raise ConfigError(
                 f"a KV connector moves blocks, and this model's KV groups {sorted(unshared)} keep what a sequence has "
                 "elsewhere; leave out --kv-connector"
             )
-        max_blocks = -(-context.max_model_len // self._size)
-        self._table = np.zeros((num_rows, max_blocks), np.int32)
-        self._count = np.zeros(num_rows, np.int32)
-        self._capacity = np.zeros(num_rows, np.int32)
+        self._caching = config.enable_prefix_caching
+        self._snapshots: StateSnapshots | None = None
+        if "opaque" in unshared or (unshared and not kv_cache.num_state_slots):
+            self._caching = False
+        elif unshared and self._caching:
+            num_blocks = -(-snapshot_interval // self._size)
+            self._snapshots = StateSnapshots(
+                num_rows,
+                kv_cache.num_state_slots,
+                num_blocks * self._size,
+                self._size,
+                self._prefix,
+            )
         self._looked_up = [(0, 0)] * num_rows  # (queries, hits) that a row added to the counts
         self._queries = 0
         self._hits = 0
 
     def attach(self, rows: Rows) -> None:
         self._rows = rows
+        if self._snapshots is not None:
+            self._snapshots.attach(rows)
 
     # ------------------------------------------------------------------ entering
     def match(self, request: Request, row: int) -> Match | None:
         max_hits = self._max_hits(request)
         blocks = NO_BLOCK_IDS
         if self._caching:
-            blocks = self._prefix.enter(request, row, max_hits)
+            found = self._find(request, row, max_hits)
+            if found is None:
+                return None
+            blocks = found
         cached = len(blocks) * self._size
         extra: int | None = 0
         wait = False
@@ -97,7 +114,7 @@ class KVCacheManager(BlockManager):
             return None
         if cached:
             self._pool.share(blocks)
-            self._add(row, 0, blocks)
+            self._tables.add(row, blocks)
         loaded = self._take_for_load(row, cached, extra)
         if loaded:
             self._transfers.promise(
@@ -113,6 +130,19 @@ class KVCacheManager(BlockManager):
         is_ready = not (loaded and wait)
         return Match(num_computed, is_ready)
 
+    def _find(self, request: Request, row: int, max_hits: int) -> BlockIds | None:
+        """Cached blocks that the row can start with. None: a snapshot that is better is taken in this very step."""
+        chain, blocks = self._prefix.find(request, max_hits)
+        snapshots = self._snapshots
+        if snapshots is not None:
+            count = snapshots.longest(chain, len(blocks))
+            if snapshots.is_near(chain, count, len(blocks)):
+                return None
+            blocks = blocks[:count]
+            snapshots.enter(row, chain, count, request.num_tokens)
+        self._prefix.enter(row, chain, len(blocks))
+        return blocks
+
     def _max_hits(self, request: Request) -> int:
         """Blocks of the request that may come from elsewhere: never the one with its last token."""
         if request.source.sampling_params.prompt_logprobs is not None:
@@ -122,7 +152,7 @@ class KVCacheManager(BlockManager):
     def _take_for_load(self, row: int, cached: int, extra: int) -> int:
         """Blocks for whole blocks of `extra` tokens to load; returns the tokens, 0 if there are no blocks for them."""
         loaded = extra - extra % self._size
-        if loaded and self._grow_row(row, cached + loaded) is None:
+        if loaded and self._tables.grow_row(row, cached + loaded) is None:
             return 0  # then there are none to compute either: the caller will find out
         return loaded
 
@@ -133,102 +163,58 @@ class KVCacheManager(BlockManager):
 
     # ------------------------------------------------------------------ growing
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
-        if len(rows) == 1:
-            row = int(rows[0])
-            wanted = int(num_tokens[0])
-            if wanted <= self._capacity[row]:
-                return NO_BLOCKS
-            blocks = self._grow_row(row, wanted)
-            if blocks is None:
-                return None
-            return self._new_blocks(np.repeat(rows, len(blocks)), blocks)
-        is_short = num_tokens > self._capacity[rows]
-        short = is_short.nonzero()[0]
-        if len(short) == 0:
-            return NO_BLOCKS
-        rows = rows[short]
-        have = self._count[rows]
-        want = -(-num_tokens[short] // self._size) - have
-        total = int(want.sum())
-        blocks = self._pool.take(total)
-        if blocks is None:
-            return None
-        if total == len(rows):  # one block each, the usual case
-            owner = rows
-            place = have
-        else:
-            owner = np.repeat(rows, want)
-            before = np.cumsum(want) - want
-            place = np.arange(total) + np.repeat(have - before, want)
-        count = have + want
-        self._table[owner, place] = blocks
-        self._count[rows] = count
-        self._capacity[rows] = count * self._size
-        return self._new_blocks(owner, blocks)
-
-    def _grow_row(self, row: int, num_tokens: int) -> BlockIds | None:
-        have = int(self._count[row])
-        want = -(-num_tokens // self._size) - have
-        blocks = self._pool.take(max(want, 0))
-        if blocks is not None:
-            self._add(row, have, blocks)
-        return blocks
-
-    def _add(self, row: int, have: int, blocks: BlockIds) -> None:
-        count = have + len(blocks)
-        self._table[row, have:count] = blocks
-        self._count[row] = count
-        self._capacity[row] = count * self._size
-
-    def _new_blocks(self, row: Index, blocks: BlockIds) -> NewBlocks:
-        """The same blocks for every KV group that has any."""
-        count = len(blocks)
-        groups = len(self._with_blocks)
-        if count == 0 or groups == 0:
-            return NO_BLOCKS
-        rows = row.astype(np.int32)
-        ids = blocks.astype(np.int32)
-        if self._num_groups == 1:
-            return NewBlocks(rows, np.zeros(count, np.int32), ids)
-        group = np.array(self._with_blocks, np.int32)
-        return NewBlocks(
-            np.tile(rows, groups),
-            np.repeat(group, count),
-            np.tile(ids, groups),
-        )
+        return self._tables.grow(rows, num_tokens)
 
     def table(self, row: int) -> tuple[I32, ...]:
-        tables = [NO_ROWS] * self._num_groups
-        blocks = self._blocks(row).copy()
-        for group in self._with_blocks:
-            tables[group] = blocks
+        tables = self._tables.by_group(row)
+        if self._snapshots is not None:
+            for group in self._with_states:
+                tables[group] = self._snapshots.start_of(row)
         return tuple(tables)
-
-    def _blocks(self, row: int) -> I32:
-        count = self._count[row]
-        blocks: I32 = self._table[row, :count]
-        return blocks
 
     # ------------------------------------------------------------------ the prefix cache
     def register(self, rows: Index, num_known: I32) -> None:
         if len(rows) == 1:
             blocks = self._prefix.offer_row(
                 self._rows,
-                self._table,
+                self._tables.ids,
                 int(rows[0]),
                 int(num_known[0]),
             )
         else:
             blocks = self._prefix.offer(
                 self._rows,
-                self._table,
+                self._tables.ids,
                 rows,
                 num_known,
             )
         self._transfers.cached(blocks)
 
+    # ------------------------------------------------------------------ snapshots of states
+    @property
+    def takes_snapshots(self) -> bool:
+        return self._snapshots is not None
+
+    def cut(self, rows: Index, num_tokens: I32) -> I32:
+        if self._snapshots is None:
+            return num_tokens
+        return self._snapshots.cut(rows, num_tokens)
+
+    def save_states(self, rows: Index, num_tokens: I32) -> NewBlocks:
+        if self._snapshots is None:
+            return NO_BLOCKS
+        saved, slots = self._snapshots.save(rows, num_tokens)
+        groups = self._with_states
+        return NewBlocks(
+            np.tile(np.array(saved, np.int32), len(groups)),
+            np.repeat(np.array(groups, np.int32), len(saved)),
+            np.tile(np.array(slots, np.int32), len(groups)),
+        )
+
     def reset(self) -> bool:
         """Also forgets what rows in use computed: it may come from weights that have been replaced."""
+        if self._snapshots is not None:
+            self._snapshots.reset()
         return self._prefix.reset()
 
     # ------------------------------------------------------------------ leaving
@@ -240,18 +226,22 @@ class KVCacheManager(BlockManager):
         num_known: int,
         drop: bool = False,
     ) -> dict[str, Any] | None:
-        blocks = self._blocks(row).astype(np.intp)
+        blocks = self._tables.blocks(row).astype(np.intp)
         if drop:
             # Those that it found in the cache, too: one of them may be the cause.
             self._pool.forget(blocks)
         else:
             offered = self._prefix.offer_row(
                 self._rows,
-                self._table,
+                self._tables.ids,
                 row,
                 num_known,
             )
             self._transfers.cached(offered)
+        if self._snapshots is not None:
+            self._snapshots.leave(row, num_known)
+            if drop:
+                self._snapshots.forget(self._prefix.chain_of(self._rows, row))
         if num_known == 0:
             queries, hits = self._looked_up[row]
             self._queries -= queries
@@ -266,8 +256,7 @@ class KVCacheManager(BlockManager):
             self._transfers.keep(request.handle, blocks)
         elif len(blocks):
             self._pool.release(blocks)
-        self._count[row] = 0
-        self._capacity[row] = 0
+        self._tables.clear(row)
         self._looked_up[row] = (0, 0)
         self._prefix.leave(row)
         return parameters
@@ -331,16 +320,18 @@ class KVCacheManager(BlockManager):
         found = []
         for row in self._prefix.hits.nonzero()[0].tolist():
             num_hits = self._prefix.hits[row]
-            hits = self._table[row, :num_hits]
+            hits = self._tables.ids[row, :num_hits]
             if is_suspect[hits].any():
                 found.append(row)
         return found
 
     def connector_metadata(self) -> Any:
+        if self._snapshots is not None:
+            self._snapshots.end_step()
         return self._transfers.end_step(self._block_ids)
 
     def _block_ids(self, row: int) -> list[int]:
-        ids: list[int] = self._blocks(row).tolist()
+        ids: list[int] = self._tables.blocks(row).tolist()
         return ids
 
     @property
@@ -362,6 +353,12 @@ class KVCacheManager(BlockManager):
         self._queries = 0
         self._hits = 0
         return counts
+
+    def numbers(self) -> dict[str, float]:
+        """`state_snapshots`: those that can be found, if the model keeps states."""
+        if self._snapshots is None:
+            return {}
+        return {"state_snapshots": float(self._snapshots.num_cached)}
 
 
 def _add_distinct(rows: list[int], more: Iterable[int]) -> None:

@@ -43,8 +43,11 @@ class PrefixCache:
         self._chain_of_row: list[Chain] = [[] for _ in range(num_rows)]
         self._offsets = np.arange(block_size)
 
-    def enter(self, request: Request, row: int, limit: int) -> BlockIds:
-        """Cached blocks of the longest known prefix, at most `limit`; digests are computed up to the first miss."""
+    def find(self, request: Request, limit: int) -> tuple[Chain, BlockIds]:
+        """The request's digests up to the first miss, and the cached blocks of its longest known prefix.
+
+        At most `limit` blocks.
+        """
         chain = self._chain(request)
         found: list[int] = []
         token_ids = np.ascontiguousarray(request.token_ids, np.int32)
@@ -56,12 +59,14 @@ class PrefixCache:
             if block is None:
                 break
             found.append(block)
-        count = len(found)
+        return chain, np.array(found, np.intp)
+
+    def enter(self, row: int, chain: Chain, count: int) -> None:
+        """The row starts with `count` cached blocks of `chain`, and offers what it computes from now on."""
         self._chain_of_row[row] = chain
         self.hits[row] = count
         self._offered[row] = count
         self._due[row] = (count + 1) * self._size
-        return np.array(found, np.intp)
 
     def _chain(self, request: Request) -> Chain:
         """The request's digests, kept until it ends."""
@@ -70,6 +75,16 @@ class PrefixCache:
         if chain is None:
             chain = [self._hasher.seed(request)]
             self._chain_of_handle[handle] = chain
+        return chain
+
+    def chain_of(self, rows: Rows, row: int, num_blocks: int = 0) -> Chain:
+        """The row's digests, at least those of its first `num_blocks` blocks, whose tokens are known."""
+        chain = self._chain_of_row[row]
+        hashed = len(chain) - 1
+        if hashed < num_blocks:
+            tokens = rows.token_ids[row, hashed * self._size : num_blocks * self._size]
+            data = tokens.data.cast("B")
+            self._hasher.extend(chain, data, hashed, num_blocks)
         return chain
 
     def leave(self, row: int) -> None:
@@ -98,14 +113,9 @@ class PrefixCache:
         if num_known < self._due[row]:
             return NO_BLOCK_IDS
         size = self._size
-        chain = self._chain_of_row[row]
         first = int(self._offered[row])
         stop = num_known // size
-        hashed = len(chain) - 1
-        if hashed < stop:
-            tokens = rows.token_ids[row, hashed * size : stop * size]
-            data = tokens.data.cast("B")
-            self._hasher.extend(chain, data, hashed, stop)
+        chain = self.chain_of(rows, row, stop)
         blocks = table[row, first:stop].astype(np.intp)
         self._pool.cache(blocks, chain[first + 1 : stop + 1])
         self._offered[row] = stop

@@ -125,15 +125,18 @@ class BaseScheduler(Scheduler):
         running, waiting = self.get_request_counts()
         queries, hits = self.blocks.take_counts()
         preemptions = self.lifecycle.num_preemptions
+        usage = 1.0 - self.blocks.num_free / self.blocks.num_total
+        extra = self.blocks.numbers()
+        extra.update(self.stats_extra)
         stats = SchedulerStats(
             num_running=running,
             num_waiting=waiting,
-            kv_cache_usage=1.0 - self.blocks.num_free / self.blocks.num_total,
+            kv_cache_usage=usage,
             prefix_cache_queries=queries,
             prefix_cache_hits=hits,
             num_preemptions=preemptions - self._reported_preemptions,
             num_steps=self._num_steps,
-            extra=dict(self.stats_extra),
+            extra=extra,
         )
         self._reported_preemptions = preemptions
         self._num_steps = 0

@@ -6,6 +6,8 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from tenonry.request import Request
 from tenonry.step import I32
 from tenonry_scheduling.rows import Index, Rows
@@ -19,7 +21,10 @@ class Match(NamedTuple):
 
 
 class NewBlocks(NamedTuple):
-    """Blocks added to rows; those of one row are neighbours. row i32[B], group i32[B], block id i32[B]."""
+    """Blocks added to rows; those of one row are neighbours. row i32[B], group i32[B], block id i32[B].
+
+    In a recurrent group the id is that of a state slot, to which the row's state is copied after the step.
+    """
 
     row: I32
     group: I32
@@ -63,6 +68,32 @@ class BlockManager(ABC):
         May leave some for a later call, to bound the work of one step.
         """
 
+    @property
+    def takes_snapshots(self) -> bool:
+        """Whether `cut` and `save_states` are to be called: the model keeps states, and prefixes are shared."""
+        return False
+
+    def cut(self, rows: Index, num_tokens: I32) -> I32:
+        """How many of `num_tokens[i]` ≥ 1 tokens each row may compute in one step, at least 1: up to its next snapshot.
+
+        Called with what a chunked prompt would compute, before the columns advance.
+        """
+        return num_tokens
+
+    def cut_row(self, row: int, num_tokens: int) -> int:
+        """As `cut`, for one row."""
+        rows = np.array([row])
+        counts = np.array([num_tokens], np.int32)
+        cut = self.cut(rows, counts)
+        return int(cut[0])
+
+    def save_states(self, rows: Index, num_tokens: I32) -> NewBlocks:
+        """`rows[i]` runs in this step, up to token `num_tokens[i]`: the state slots that its state is copied to.
+
+        Called once per row and step, after `register`.
+        """
+        raise NotImplementedError
+
     @abstractmethod
     def free(
         self,
@@ -84,7 +115,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def table(self, row: int) -> tuple[I32, ...]:
-        """The row's block ids per group, in order (a copy)."""
+        """The row's block ids per group, in order (a copy); for a recurrent group the state slot it starts from."""
 
     @abstractmethod
     def transfers(self, done: Iterable[int], failed: Iterable[int]) -> Transferred:
@@ -92,7 +123,7 @@ class BlockManager(ABC):
 
     @abstractmethod
     def connector_metadata(self) -> Any:
-        """What the KV connector sends to its worker half with the next step, or None."""
+        """The step is complete: what the KV connector sends to its worker half with it, or None."""
 
     @abstractmethod
     def reset(self) -> bool:
@@ -116,3 +147,7 @@ class BlockManager(ABC):
     @abstractmethod
     def take_counts(self) -> tuple[int, int]:
         """(prefix cache queries, hits) in tokens since the last call."""
+
+    def numbers(self) -> dict[str, float]:
+        """Further numbers for `SchedulerStats.extra`."""
+        return {}

@@ -25,7 +25,7 @@ class StepBudget:
         self.num_tokens = num_tokens
         self.tokens_left = num_tokens
         self.prompt_logprob_tokens_left = MAX_PROMPT_LOGPROB_TOKENS
-        self._chunked_prefill = chunked_prefill
+        self.chunked_prefill = chunked_prefill
 
     def fit(self, wanted: int, *, prompt_logprobs: bool) -> int:
         """How many of `wanted` tokens one row may compute."""
@@ -33,11 +33,11 @@ class StepBudget:
             left = self.prompt_logprob_tokens_left
             if left <= 0:
                 return 0
-            if self._chunked_prefill:
+            if self.chunked_prefill:
                 wanted = min(wanted, left)
         if wanted <= self.tokens_left:
             return wanted
-        may_split = self._chunked_prefill or wanted > self.num_tokens
+        may_split = self.chunked_prefill or wanted > self.num_tokens
         return self.tokens_left if may_split else 0
 
     def cut(self, rows: Index, wanted: I32) -> tuple[Index, I32]:
@@ -46,7 +46,7 @@ class StepBudget:
         rows = rows[decodes_first]
         wanted = wanted[decodes_first]
         count = np.minimum(wanted, _left_for_each(wanted, self.tokens_left))
-        if not self._chunked_prefill:
+        if not self.chunked_prefill:
             is_split = (count < wanted) & (wanted <= self.num_tokens)
             count[is_split] = 0
         return _without_empty(rows, count)
@@ -61,7 +61,7 @@ class StepBudget:
         has_logprobs = np.isin(rows, list(prompt_logprob_rows))
         of_prompts = np.where(has_logprobs, wanted, 0)
         left = _left_for_each(of_prompts, self.prompt_logprob_tokens_left)
-        if self._chunked_prefill:
+        if self.chunked_prefill:
             share = np.minimum(of_prompts, left)
         else:
             share = np.where(left > 0, of_prompts, 0)

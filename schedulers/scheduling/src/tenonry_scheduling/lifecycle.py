@@ -59,7 +59,13 @@ class Lifecycle:
         self.waiting.add(request)
         self.requests[request.handle] = request
 
-    def start(self, request: Request, row: int, num_computed: int, now: float) -> None:
+    def start(
+        self,
+        request: Request,
+        row: int,
+        num_computed: int,
+        now: float,
+    ) -> None:
         """The request, already in `row` with its blocks, runs from now on."""
         self.waiting.discard(request)
         request.status = RequestStatus.RUNNING

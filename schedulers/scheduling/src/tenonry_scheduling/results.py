@@ -85,7 +85,8 @@ class ResultReader:
         return current
 
     def _is_current_row(self, output: SchedulerOutput, row: int) -> bool:
-        return bool(self._is_current(output, np.array([row]))[0])
+        current = self._is_current(output, np.array([row]))
+        return bool(current[0])
 
     # ------------------------------------------------------------------ tokens
     def _append(self, row: Index, token: I32) -> list[FinishedOutput]:
@@ -111,7 +112,8 @@ class ResultReader:
         finished = []
         for i in (is_full | stops).nonzero()[0].tolist():
             stop_token_id = int(token[i]) if stops[i] else None
-            finished.append(self._end(int(row[i]), int(length[i]), stop_token_id))
+            outcome = self._end(int(row[i]), int(length[i]), stop_token_id)
+            finished.append(outcome)
         return finished
 
     def _end(self, row: int, length: int, stop_token_id: int | None) -> FinishedOutput:

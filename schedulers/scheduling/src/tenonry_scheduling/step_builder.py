@@ -41,6 +41,8 @@ class StepBuilder:
         self._blocks = lifecycle.blocks
         self._victim = victim
         self._budget = budget
+        self._snapshots = lifecycle.blocks.takes_snapshots
+        self._cuts = self._snapshots and budget.chunked_prefill
         self._step_id = lifecycle.rows.step
         self.waiting: Iterable[Request] = lifecycle.waiting
         self.now = lifecycle.context.clock()
@@ -110,7 +112,8 @@ class StepBuilder:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
         A waiting one gets blocks for all its tokens at once. Fewer than `num_tokens` run where a prompt may be split:
-        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`).
+        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`), and
+        where a snapshot of the row's state is taken.
         False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also if it runs in
         this step already, is at its length limit, waits for the token it sampled last or for its K/V, or nothing is
         left of that share: requests after it may still run.
@@ -121,27 +124,25 @@ class StepBuilder:
         if not self._is_ready(row):
             return False
         rows = self._rows
-        num_tokens_so_far = int(rows.num_tokens[row])
-        num_computed = int(rows.num_computed[row])
-        uncomputed = num_tokens_so_far - num_computed
+        uncomputed = int(rows.num_tokens[row] - rows.num_computed[row])
         count = self._fit(row, uncomputed, num_tokens)
         if count <= 0:
             return False
-        return self._run(
-            np.array([row]),
-            np.array([count], np.int32),
-            count,
-        )
+        rows_to_run = np.array([row])
+        num_to_run = np.array([count], np.int32)
+        return self._run(rows_to_run, num_to_run, count)
 
     def run_rows(self, rows: Index, num_tokens: I32) -> bool:
         """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none.
 
         But rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step
-        ends (`prompt_logprob_tokens_left`), earlier rows first. False, and nothing changed, if budget or blocks do not
-        suffice for what is left, or nothing is.
+        ends (`prompt_logprob_tokens_left`), earlier rows first, and rows run no further than to a snapshot of their
+        state. False, and nothing changed, if budget or blocks do not suffice for what is left, or nothing is.
         """
         rows = np.asarray(rows, np.intp)
         num_tokens = np.asarray(num_tokens, np.int32)
+        if self._cuts:
+            num_tokens = self._blocks.cut(rows, num_tokens)
         if self._rows.prompt_logprob_rows:
             rows, num_tokens = self._cut_prompt_logprobs(rows, num_tokens)
             if len(rows) == 0:
@@ -166,6 +167,8 @@ class StepBuilder:
             count = columns.num_tokens[rows] - columns.num_computed[rows]
             if max_tokens is not None:
                 np.minimum(count, max_tokens, out=count)
+            if self._cuts:
+                count = self._blocks.cut(rows, count)
             if columns.prompt_logprob_rows:
                 rows, count = self._cut_prompt_logprobs(rows, count)
             total = int(count.sum())
@@ -244,6 +247,8 @@ class StepBuilder:
     ) -> int:
         """How many of its uncomputed tokens the row may run in this step."""
         count = uncomputed if wanted is None else min(uncomputed, wanted)
+        if self._cuts:
+            count = self._blocks.cut_row(row, count)
         has_logprobs = row in self._rows.prompt_logprob_rows
         return self._budget.fit(count, prompt_logprobs=has_logprobs)
 
@@ -294,11 +299,9 @@ class StepBuilder:
 
     def _has_blocks(self, row: int, num_tokens: int) -> bool:
         """Give one row blocks for `num_tokens` tokens; they are sent with the row, not as added ones."""
-        added = self._blocks.grow(
-            np.array([row]),
-            np.array([num_tokens], np.int32),
-        )
-        return added is not None
+        rows = np.array([row])
+        ends = np.array([num_tokens], np.int32)
+        return self._blocks.grow(rows, ends) is not None
 
     def _announce_arrived(self, rows: Index, added: NewBlocks) -> NewBlocks:
         """Send rows whose K/V was loaded, with all their blocks, when they first run; returns other rows' blocks."""
@@ -324,10 +327,8 @@ class StepBuilder:
             columns.num_tokens[row] += 1
         next_token = int(request.token_ids[start])
         self._started.append((row, count, next_token, samples))
-        self._blocks.register(
-            np.array([row]),
-            np.array([end], np.int32),
-        )
+        ends = np.array([end], np.int32)
+        self._register(np.array([row]), ends, ends)
         self._budget.tokens_left -= count
         if columns.prompt_logprob_rows:
             self._count_prompt_logprobs([row], [count])
@@ -366,7 +367,15 @@ class StepBuilder:
         columns.pending[rows] = pending + samples
         columns.num_tokens[rows] = length + samples
         self._scheduled.append((rows, num_tokens, next_token, samples))
+        self._register(rows, known, end)
+
+    def _register(self, rows: Index, known: I32, end: I32) -> None:
+        """Cache what the rows compute up to `end`, as far as its tokens are `known`."""
         self._blocks.register(rows, known)
+        if self._snapshots:
+            saved = self._blocks.save_states(rows, end)
+            if len(saved.row):
+                self._added.append(saved)
 
     def _count_prompt_logprobs(self, rows: list[int], num_tokens: list[int]) -> None:
         """Take the tokens just scheduled off this step's share; a row whose prompt is computed no longer counts."""

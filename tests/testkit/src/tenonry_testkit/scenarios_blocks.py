@@ -37,9 +37,9 @@ def the_pool_is_whole(make_harness: MakeHarness, depth: int, ops: Sequence[Op]) 
         harness.check_end()
 
 
-def the_cache_is_private(make_harness: MakeHarness) -> None:
+def the_cache_is_private(make_harness: MakeHarness, spec: HarnessSpec) -> None:
     """A prompt with another salt, adapter or prompt_logprobs is computed anew; after a reset, every prompt is."""
-    harness = make_harness(HarnessSpec(num_blocks=40))
+    harness = make_harness(spec)
     plain = Send(family=1, length=21, max_tokens=2)
     changes: list[dict[str, Any]] = [
         {},

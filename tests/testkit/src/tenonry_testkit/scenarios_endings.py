@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -89,12 +90,15 @@ def gone_is_sent(harness: SchedulerHarness) -> None:
         expect(len(held) == 0, GONE_IS_SENT, f"the worker still holds rows {held.tolist()}")
 
 
-def a_row_fails(make_harness: MakeHarness) -> None:
-    """One row of several fails, in its prompt or while decoding; a later request with its prompt is computed anew."""
+def a_row_fails(make_harness: MakeHarness, **model: Any) -> None:
+    """One row of several fails, in its prompt or while decoding; a later request with its prompt is computed anew.
+
+    `model`: fields of `HarnessSpec` for its KV groups.
+    """
     for turns in (0, 1, 3, 5):
         for depth in (1, 2, 3):
             harness = make_harness(
-                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24),
+                HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24, **model),
             )
             broken = send(harness, Send(family=1, length=17, max_tokens=8))
             send(harness, Send(family=1, length=17, max_tokens=8, tail=1))

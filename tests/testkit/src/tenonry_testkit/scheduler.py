@@ -27,6 +27,7 @@ from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.plugin import Point
 from tenonry.plugin.manager import resolve_point
 from tenonry_testkit import scenarios_blocks, scenarios_endings, scenarios_fairness
+from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.machine import machine_for
 from tenonry_testkit.rules import SAME_DECISIONS, RuleBroken
@@ -279,7 +280,7 @@ class SchedulerContract:
 
     def test_cached_blocks_are_private(self) -> None:
         """A request with another salt or adapter, with prompt log-probabilities, or after a reset finds nothing."""
-        scenarios_blocks.the_cache_is_private(self.harness)
+        scenarios_blocks.the_cache_is_private(self.harness, HarnessSpec(num_blocks=40))
 
     def test_preemption_changes_no_token(self) -> None:
         """Requests that outgrow the pool are preempted and come back as if nothing had been."""
@@ -295,6 +296,20 @@ class SchedulerContract:
             lambda drawn: scenarios_blocks.blocks_come_from_elsewhere(self.harness, how, *drawn),
             14,
         )
+
+    @pytest.mark.parametrize(
+        "depth, windows, slots", [(1, (0, RECURRENT), 2), (2, (RECURRENT,), 3)]
+    )
+    def test_a_snapshot_of_states_changes_no_token(
+        self, depth: int, windows: tuple[int, ...], slots: int
+    ) -> None:
+        """Recurrent layers: rows start from the state that their own tokens made, whatever was saved and evicted."""
+        spec = HarnessSpec(depth=depth, windows=windows, num_state_slots=slots)
+        machine = machine_for(self.harness, spec)
+        search_machine(machine, max(1, round(15 * self.effort)), 20, self.phases)
+        roomy = dataclasses.replace(spec, num_blocks=40)
+        scenarios_blocks.the_cache_is_private(self.harness, roomy)
+        scenarios_endings.a_row_fails(self.harness, windows=windows, num_state_slots=slots)
 
     # ------------------------------------------------------------------ determinism
     def test_same_calls_give_the_same_decisions(self) -> None:

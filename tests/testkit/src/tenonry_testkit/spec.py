@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from itertools import starmap
 from typing import Any, Protocol
 
 import msgspec
@@ -16,15 +17,17 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import Adapter, ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.tokens import Completion
-from tenonry_testkit.fakes.worker import FakeWorker, FakeWorkerOptions
+from tenonry_testkit.fakes.worker import FakeWorker
+from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class HarnessSpec:
     """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
 
-    `depth`: steps in flight. `windows`: one entry per KV group, 0 for full attention. `config`: further fields of
-    EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
+    `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
+    of recurrent groups. `config`: further fields of EngineConfig. The pool holds exactly one sequence of
+    `max_model_len` unless `num_blocks` says otherwise.
     """
 
     depth: int = 1
@@ -35,6 +38,7 @@ class HarnessSpec:
     block_size: int = 4
     num_blocks: int = 0
     windows: tuple[int, ...] = (0,)
+    num_state_slots: int = 0
     enable_prefix_caching: bool = True
     seed: int = 0
     vocab_size: int = 64
@@ -54,21 +58,14 @@ class HarnessSpec:
 
     def kv_cache(self, groups: Sequence[KVCacheGroup] = ()) -> KVCacheConfig:
         """The cache as planned; `groups` are those that a real worker reports."""
-        groups = tuple(groups) or tuple(
-            KVCacheGroup(
-                layers=(f"layer.{i}",),
-                kind="sliding" if w else "full",
-                window=w,
-                bytes_per_token=8,
-            )
-            for i, w in enumerate(self.windows)
-        )
+        groups = tuple(groups) or tuple(starmap(fake_group, enumerate(self.windows)))
         least = -(-self.max_model_len // self.block_size)
         return KVCacheConfig(
             num_blocks=self.num_blocks or least,
             block_size=self.block_size,
             groups=groups,
             max_model_len=self.max_model_len,
+            num_state_slots=self.num_state_slots,
         )
 
 

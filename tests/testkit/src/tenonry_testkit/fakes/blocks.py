@@ -43,7 +43,8 @@ class SimpleBlocks(BlockManager):
 
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
         wanted: list[tuple[int, int]] = []  # (row, group), once per missing block
-        for row, tokens in zip(rows.tolist(), num_tokens.tolist(), strict=True):
+        each_row = zip(rows.tolist(), num_tokens.tolist(), strict=True)
+        for row, tokens in each_row:
             num_blocks = -(-tokens // self._block_size)
             for group in self._with_blocks:
                 missing = num_blocks - len(self._table(row)[group])

@@ -46,15 +46,17 @@ class FakeKVStore:
     """One 64-bit number per slot and group; a `BlockStore` for KV connectors.
 
     content u64[groups, slots]; owner u64[groups, slots] the handle that wrote it; position i32[groups, slots].
+    Recurrent groups are kept in a `FakeStateStore` instead.
     """
 
     def __init__(self, kv_cache: KVCacheConfig) -> None:
         self.block_size = kv_cache.block_size
         self.num_groups = len(kv_cache.groups)
-        self.windows = []
-        for group in kv_cache.groups:
-            window = group.window if group.kind == "sliding" else 0
-            self.windows.append(window)
+        self.windows = {
+            number: group.window if group.kind == "sliding" else 0
+            for number, group in enumerate(kv_cache.groups)
+            if group.kind != "recurrent"
+        }
         shape = (self.num_groups, kv_cache.num_slots)
         self.content = np.zeros(shape, np.uint64)
         self.owner = np.full(shape, NOBODY, np.uint64)
@@ -110,7 +112,7 @@ class FakeKVStore:
         inside = position < inputs.seq_lens[:, None]
         written = inside & (position >= inputs.start[:, None])
         reading = Reading(len(inputs.row))
-        for group in range(self.num_groups):
+        for group, window in self.windows.items():
             slots = self.slots(state, inputs, group)
             expected = group_kv(kv, group)
             instead = bad[:, None]
@@ -124,7 +126,6 @@ class FakeKVStore:
                 written,
             )
             read = inside & (bad == 0)[:, None]
-            window = self.windows[group]
             if window:
                 first = inputs.seq_lens - window
                 read &= position >= first[:, None]

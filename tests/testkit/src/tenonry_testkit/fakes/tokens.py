@@ -20,6 +20,7 @@ from tenonry.step import Adapter
 U64 = NDArray[np.uint64]
 GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 MASK = 0xFFFFFFFFFFFFFFFF
+RECURRENT = -1  # instead of a window: a state that all tokens made, kept once per sequence
 
 
 def mix(value: U64) -> U64:
@@ -58,7 +59,8 @@ class Completion(NamedTuple):
 class TokenModel:
     """The arithmetic that the fake worker and its oracle share.
 
-    `windows`: per KV group, how many of the last positions a sample reads (0: all of them).
+    `windows`: per KV group, how many of the last positions a sample reads (0: all of them). A RECURRENT group is read
+    at the last position alone: that number depends on all tokens, like any other.
     """
 
     def __init__(
@@ -69,7 +71,7 @@ class TokenModel:
     ) -> None:
         self.vocab_size = vocab_size
         self.seed = seed
-        self.windows = tuple(windows)
+        self.windows = tuple(abs(window) for window in windows)
         self._weights = _odd_numbers(1024)
 
     def weights(self, length: int) -> U64:

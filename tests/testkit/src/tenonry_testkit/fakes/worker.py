@@ -31,8 +31,9 @@ from tenonry.step import (
 )
 from tenonry_testkit.fakes.kv_store import LOST, NOBODY, POISON, FakeKVError, FakeKVStore
 from tenonry_testkit.fakes.logprobs import prompt_logprobs, token_logprobs
+from tenonry_testkit.fakes.state_store import FakeStateStore
 from tenonry_testkit.fakes.tokens import TokenModel, text_salt
-from tenonry_testkit.fakes.worker_options import FakeWorkerOptions
+from tenonry_testkit.fakes.worker_options import FakeWorkerOptions, fake_group
 
 __all__ = ["FakeKVError", "FakeWorker", "FakeWorkerOptions"]
 
@@ -95,15 +96,10 @@ class FakeWorker(Worker):
             raise ModelError(self.options.fail_load)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        options = self.options
         return [
-            KVCacheGroup(
-                layers=(f"layer.{index}",),
-                kind="sliding" if window else "full",
-                window=window,
-                bytes_per_token=8,
-                block_sizes=self.options.block_sizes,
-            )
-            for index, window in enumerate(self.options.windows)
+            fake_group(index, window, options.block_sizes)
+            for index, window in enumerate(options.windows)
         ]
 
     def available_memory(self) -> MemoryReport:
@@ -118,6 +114,7 @@ class FakeWorker(Worker):
             len(kv_cache.groups),
         )
         self.store = FakeKVStore(kv_cache)
+        self.states = FakeStateStore(kv_cache, config.max_num_seqs)
         if self.context.kv_connector is not None:
             self._connector = self._build_connector(self.context.kv_connector, kv_cache)
             self._connector.bind(self.store)
@@ -158,6 +155,7 @@ class FakeWorker(Worker):
             self._failure[new.row] = 0
             self._rubbish[new.row] = False
             self._entered[new.row] = self.steps
+            self.states.enter(new)
         inputs = self.state.apply(output)
         handles = self.state.handle[inputs.row]
         failed_handles = np.array(failed, np.uint64)
@@ -165,6 +163,7 @@ class FakeWorker(Worker):
         result = ModelRunnerOutput(step_id=output.step_id)
         if len(output.row):
             result = self._compute(output, inputs)
+            self.states.save(output, self.state)
         if self._connector is not None:
             self._connector.save(output.connector_metadata)
         result.transfers_done = done
@@ -245,6 +244,13 @@ class FakeWorker(Worker):
                 kv,
                 self._bad(inputs),
             )
+            self.states.read(
+                self.state,
+                inputs,
+                kv,
+                self._bad(inputs),
+                reading,
+            )
             poisoned = np.flatnonzero(reading.poisoned_by != NOBODY).tolist()
             for i in poisoned:
                 row = int(inputs.row[i])
@@ -252,7 +258,12 @@ class FakeWorker(Worker):
                 self._poison(row, culprit)
             self._rubbish[inputs.row[reading.lost]] = True
             if not poisoned and not reading.lost.any():
-                return reading.context
+                return reading.context + self.states.advance(
+                    self.state,
+                    inputs,
+                    kv,
+                    self._bad(inputs),
+                )
 
     def _poison(self, row: int, culprit: int) -> None:
         handle = int(self.state.handle[row])

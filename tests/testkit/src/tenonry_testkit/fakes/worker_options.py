@@ -6,13 +6,15 @@ import os
 import time
 
 from tenonry.interfaces.plugin import PluginOptions
+from tenonry.kv_cache import KVCacheGroup
 from tenonry.step import I32
+from tenonry_testkit.fakes.tokens import RECURRENT
 
 
 class FakeWorkerOptions(PluginOptions):
     """`seed` changes all tokens. A step with `*_token` among the tokens it computes makes its row fail, raises, waits
     `hang_s`, or ends the process: faults that a test can put into a prompt. `fail_load` raises at start.
-    `windows`: one entry per KV group, 0 for full attention.
+    `windows`: one entry per KV group: 0 for full attention, RECURRENT for layers with a state, else a sliding window.
     """
 
     seed: int = 0
@@ -39,3 +41,17 @@ class FakeWorkerOptions(PluginOptions):
             time.sleep(self.hang_s)
         if self.fail_step_token in present:
             raise RuntimeError(f"the fake worker was told to fail on token {self.fail_step_token}")
+
+
+def fake_group(index: int, window: int, block_sizes: tuple[int, ...] = ()) -> KVCacheGroup:
+    """The KV group of one entry of `windows`, with one number per token, or per sequence."""
+    layers = (f"layer.{index}",)
+    if window == RECURRENT:
+        return KVCacheGroup(layers=layers, kind="recurrent", state_bytes=8)
+    return KVCacheGroup(
+        layers=layers,
+        kind="sliding" if window else "full",
+        window=window,
+        bytes_per_token=8,
+        block_sizes=block_sizes,
+    )
