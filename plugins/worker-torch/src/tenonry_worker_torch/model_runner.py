@@ -45,6 +45,7 @@ class ModelRunner:
         num_blocks: int,
         block_size: int,
         num_groups: int = 1,
+        num_state_slots: int = 0,
         seed: int = 0,
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
@@ -59,7 +60,8 @@ class ModelRunner:
         caches = model.backend.allocate(num_blocks + 1, block_size)
         bind_kv_cache(caches, model.layers, self.kv_caches)
         if model.states is not None:
-            model.states.allocate(max_num_seqs)
+            model.states.allocate(max_num_seqs, num_state_slots)
+        self._state_group = num_groups - 1  # after those of attention
         self._dummy_block = num_blocks
         context = ProcessorContext(
             max_num_seqs,
@@ -72,7 +74,13 @@ class ModelRunner:
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """One step. On the CPU the result is returned; on another device, a future of it."""
-        result = self._run(output)
+        states = self.model.states
+        if states is None:
+            result = self._run(output)
+        else:
+            states.restore(output, self._state_group)
+            result = self._run(output)
+            states.save(output, self._state_group)
         if self.device.type == "cuda":
             return DeviceFuture(result)
         return result.output()

@@ -119,6 +119,7 @@ def make_runner(
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
         num_groups=len(kv_cache.groups),
+        num_state_slots=kv_cache.num_state_slots,
         seed=context.config.seed,
         processors=processors,
     )

@@ -93,6 +93,11 @@ class PackedMixer:
                 pool[:kept] = earlier[:kept]
             self.pools[key] = pool
 
+    def copy_states(self, source: torch.Tensor, target: torch.Tensor) -> None:
+        """Copy the state of rows `source` i64[N] to rows `target` i64[N]."""
+        for pool in self.pools.values():
+            pool.index_copy_(0, target, pool.index_select(0, source))
+
     def __call__(
         self,
         *arguments: Any,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from tenonry.errors import ModelError
 from tenonry_worker_torch.state.mixer import PackedMixer
 from tenonry_worker_torch.state.mixers import mixers_of, state_layers
@@ -12,14 +14,18 @@ from tenonry_worker_torch.state.plan import StateStep, plan_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    import torch
     from transformers import PreTrainedModel
 
+    from tenonry.step import SchedulerOutput
     from tenonry_worker_torch.attention.base import AttentionBatch
 
 
 class States:
-    """The layers with state, in the model's order. One row more than there are requests takes what belongs to none."""
+    """The layers with state, in the model's order.
+
+    Each layer has a tensor of states by row: those of running requests, one that takes what belongs to none, and then
+    the snapshots, by slot.
+    """
 
     def __init__(
         self,
@@ -59,11 +65,48 @@ class States:
                 f"layers {sorted(lost)} of {self.family} keep state in a way that worker 'torch' does not know"
             )
 
-    def allocate(self, num_rows: int) -> None:
-        """Room for `num_rows` rows."""
+    def allocate(self, num_rows: int, num_slots: int = 0) -> None:
+        """Room for `num_rows` rows and `num_slots` snapshots."""
         self.num_rows = num_rows
         for mixer in self.mixers:
-            mixer.allocate(num_rows + 1, self.device)
+            mixer.allocate(num_rows + 1 + num_slots, self.device)
+
+    def restore(self, output: SchedulerOutput, group: int) -> None:
+        """Before a step: give rows that enter behind a shared prefix the snapshot that `block_ids[group]` names."""
+        rows = []
+        slots = []
+        for new in output.new:
+            if not new.num_computed:
+                continue
+            found = new.block_ids[group] if group < len(new.block_ids) else ()
+            if len(found) != 1:
+                raise RuntimeError(
+                    f"row {new.row} enters after {new.num_computed} tokens with {len(found)} snapshots of its state; "
+                    "one is needed"
+                )
+            rows.append(new.row)
+            slots.append(int(found[0]))
+        self._copy(self._slots(slots), rows)
+
+    def save(self, output: SchedulerOutput, group: int) -> None:
+        """After a step: keep the state of `new_block_row` in the slots that the step gives to `group`."""
+        if len(output.new_block_row):
+            chosen = output.new_block_group == group
+            self._copy(
+                output.new_block_row[chosen].tolist(),
+                self._slots(output.new_block_id[chosen].tolist()),
+            )
+
+    def _slots(self, slots: list[int]) -> list[int]:
+        return [self.num_rows + 1 + slot for slot in slots]
+
+    def _copy(self, source: list[int], target: list[int]) -> None:
+        if not source:
+            return
+        source_rows = torch.tensor(source, device=self.device)
+        target_rows = torch.tensor(target, device=self.device)
+        for mixer in self.mixers:
+            mixer.copy_states(source_rows, target_rows)
 
     def release(self) -> None:
         """Give the memory back; the layers run as they are until the next plan."""
