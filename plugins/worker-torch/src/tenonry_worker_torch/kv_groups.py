@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tenonry.kv_cache import KVCacheGroup
@@ -13,6 +14,14 @@ if TYPE_CHECKING:
 
     from tenonry_worker_torch.attention.base import AttentionBackend, LayerSpec
     from tenonry_worker_torch.state.states import States
+
+
+@dataclass(frozen=True, slots=True)
+class GroupLayout:
+    """How many KV groups a model has, and how many snapshots that of state holds; it is the last one."""
+
+    num_groups: int = 1
+    num_state_slots: int = 0
 
 
 def kv_groups(

@@ -17,6 +17,7 @@ from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
+from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
 
 if TYPE_CHECKING:
@@ -44,15 +45,14 @@ class ModelRunner:
         max_model_len: int,
         num_blocks: int,
         block_size: int,
-        num_groups: int = 1,
-        num_state_slots: int = 0,
+        groups: GroupLayout = GroupLayout(),  # noqa: B008 - frozen
         seed: int = 0,
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.model = model
         self.device = model.device
         self.buffers = model.buffers
-        self.state = BatchState(max_num_seqs, max_model_len, block_size, num_groups)
+        self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
@@ -60,8 +60,8 @@ class ModelRunner:
         caches = model.backend.allocate(num_blocks + 1, block_size)
         bind_kv_cache(caches, model.layers, self.kv_caches)
         if model.states is not None:
-            model.states.allocate(max_num_seqs, num_state_slots)
-        self._state_group = num_groups - 1  # after those of attention
+            model.states.allocate(max_num_seqs, groups.num_state_slots)
+        self._state_group = groups.num_groups - 1
         self._dummy_block = num_blocks
         context = ProcessorContext(
             max_num_seqs,

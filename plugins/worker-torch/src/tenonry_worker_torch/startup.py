@@ -12,6 +12,7 @@ from tenonry.step import NewRow, SchedulerOutput
 from tenonry_torch_base.device import choose_device
 from tenonry_torch_base.memory import keep_freed_memory
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
+from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import LoadedModel, build
 from tenonry_worker_torch.loading.examine import examine
 from tenonry_worker_torch.loading.load import load_model, look
@@ -118,8 +119,7 @@ def make_runner(
         max_model_len=kv_cache.max_model_len,  # the model's own may be millions, and the columns are as wide
         num_blocks=kv_cache.num_blocks,
         block_size=kv_cache.block_size,
-        num_groups=len(kv_cache.groups),
-        num_state_slots=kv_cache.num_state_slots,
+        groups=GroupLayout(len(kv_cache.groups), kv_cache.num_state_slots),
         seed=context.config.seed,
         processors=processors,
     )

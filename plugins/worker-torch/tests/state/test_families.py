@@ -11,7 +11,7 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
-from tenonry_worker_torch.kv_groups import kv_groups
+from tenonry_worker_torch.kv_groups import GroupLayout, kv_groups
 from tenonry_worker_torch.state.continuation import Continuation
 
 WAYS = {
@@ -36,7 +36,7 @@ def groups_of(model):
 
 
 def serve(model, **way):
-    runner = worker_tools.runner(model, num_groups=len(groups_of(model)))
+    runner = worker_tools.runner(model, groups=GroupLayout(len(groups_of(model))))
     driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
     requests = [
         Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)

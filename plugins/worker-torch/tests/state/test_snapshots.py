@@ -11,6 +11,7 @@ import worker_tools
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_worker_torch.kv_groups import GroupLayout
 
 SHARED = 8  # tokens, two blocks of four
 SLOT = 2
@@ -59,7 +60,7 @@ def test_a_restored_row_samples_what_the_whole_prompt_samples(family):
     prompt = worker_tools.prompts()[3]
     has_attention = bool(model.layers)
     groups = 2 if has_attention else 1
-    runner = worker_tools.runner(model, num_groups=groups, num_state_slots=3)
+    runner = worker_tools.runner(model, groups=GroupLayout(groups, 3))
     blocks = [list(range(5, 15)), [5, 6, *range(20, 28)]] if has_attention else [None, None]
     made = []
 
@@ -77,13 +78,13 @@ def test_a_restored_row_samples_what_the_whole_prompt_samples(family):
 
 def test_a_row_that_enters_in_the_middle_without_a_snapshot_is_an_error():
     """Its state would be that of the row's last owner."""
-    runner = worker_tools.runner(model_of("mamba2"), num_state_slots=1)
+    runner = worker_tools.runner(model_of("mamba2"), groups=GroupLayout(1, 1))
     prompt = worker_tools.prompts()[1]
     with pytest.raises(RuntimeError, match="0 snapshots of its state"):
         runner.execute(step(1, {0: 5}, [False], new=[entering(0, prompt, None, num_computed=4)]))
 
 
 def test_snapshots_stand_beside_the_rows_and_the_one_of_no_request():
-    runner = worker_tools.runner(model_of("mamba2"), max_num_seqs=4, num_state_slots=3)
+    runner = worker_tools.runner(model_of("mamba2"), max_num_seqs=4, groups=GroupLayout(1, 3))
     pools = [pool for mixer in runner.model.states.mixers for pool in mixer.pools.values()]
     assert {len(pool) for pool in pools} == {4 + 1 + 3}

@@ -24,7 +24,10 @@ def tensors_in(value: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(item)
 
 
-def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
+def changed(
+    value: Any,
+    change: Callable[[torch.Tensor], torch.Tensor],
+) -> Any:
     """The same nest with every tensor replaced."""
     if isinstance(value, torch.Tensor):
         return change(value)
@@ -35,7 +38,10 @@ def changed(value: Any, change: Callable[[torch.Tensor], torch.Tensor]) -> Any:
     return value
 
 
-def one_token_each(value: torch.Tensor, tokens: Places) -> torch.Tensor:
+def one_token_each(
+    value: torch.Tensor,
+    tokens: Places,
+) -> torch.Tensor:
     """[1, T, …] → [R, 1, …]: R tokens as a batch of R."""
     if isinstance(tokens, slice):
         return value[:, tokens].transpose(0, 1)
@@ -49,7 +55,10 @@ class Assembled:
 
     __slots__ = ("num_tokens", "parts")
 
-    def __init__(self, num_tokens: int) -> None:
+    def __init__(
+        self,
+        num_tokens: int,
+    ) -> None:
         self.num_tokens = num_tokens
         self.parts: list[tuple[Places, Any]] = []
 
@@ -70,7 +79,10 @@ class Assembled:
             for place in range(len(first))
         )
 
-    def _joined(self, parts: list[tuple[Places, Any]]) -> Any:
+    def _joined(
+        self,
+        parts: list[tuple[Places, Any]],
+    ) -> Any:
         tokens, first = parts[0]
         if not isinstance(first, torch.Tensor):
             return first

@@ -40,7 +40,10 @@ class LayerState:
 
     __slots__ = ("index", "keys", "number_of_states", "shapes")
 
-    def __init__(self, layers: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        layers: Sequence[Any],
+    ) -> None:
         """`layers`: of a cache that a prompt went through. Raises ValueError when not exactly one has state."""
         used = [
             (index, found) for index, layer in enumerate(layers) if (found := _states_of(layer))
@@ -62,7 +65,10 @@ class LayerState:
         layer = LinearAttentionLayer(number_of_states=self.number_of_states)
         return Cache(layers=[None] * self.index + [layer])
 
-    def holding(self, states: Mapping[StateKey, torch.Tensor]) -> Cache:
+    def holding(
+        self,
+        states: Mapping[StateKey, torch.Tensor],
+    ) -> Cache:
         """A cache with the state of R rows, each [R, …]; the layer writes into these tensors."""
         cache = self.empty()
         layer = cache.layers[self.index]
@@ -70,7 +76,8 @@ class LayerState:
             if kind == CONVOLUTION:
                 layer.conv_states[index] = state
                 layer.is_conv_states_initialized[index] = True
-                layer.conv_kernel_size[index] = state.shape[-1]
+                width = state.shape[-1]
+                layer.conv_kernel_size[index] = width
             else:
                 layer.recurrent_states[index] = state
                 layer.is_recurrent_states_initialized[index] = True
@@ -79,7 +86,10 @@ class LayerState:
             layer.dtype = state.dtype
         return cache
 
-    def taken_from(self, cache: Cache) -> Iterator[tuple[StateKey, torch.Tensor]]:
+    def taken_from(
+        self,
+        cache: Cache,
+    ) -> Iterator[tuple[StateKey, torch.Tensor]]:
         """The states that a mixer left in a cache, [R, …] each."""
         layer = cache.layers[self.index]
         for key in self.keys:

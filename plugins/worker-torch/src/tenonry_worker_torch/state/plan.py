@@ -56,7 +56,10 @@ class StateStep:
         self.plan: StatePlan | None = None
 
 
-def plan_of(batch: AttentionBatch, spare_row: int) -> StatePlan:
+def plan_of(
+    batch: AttentionBatch,
+    spare_row: int,
+) -> StatePlan:
     """`spare_row`: where the state of tokens goes that belong to no request (generation −1)."""
     ends = np.cumsum(batch.num_tokens, dtype=np.int64)
     begins = ends - batch.num_tokens

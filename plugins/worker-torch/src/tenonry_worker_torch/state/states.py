@@ -92,21 +92,19 @@ class States:
         """After a step: keep the state of `new_block_row` in the slots that the step gives to `group`."""
         if len(output.new_block_row):
             chosen = output.new_block_group == group
-            self._copy(
-                output.new_block_row[chosen].tolist(),
-                self._slots(output.new_block_id[chosen].tolist()),
-            )
+            rows = output.new_block_row[chosen].tolist()
+            slots = output.new_block_id[chosen].tolist()
+            self._copy(rows, self._slots(slots))
 
     def _slots(self, slots: list[int]) -> list[int]:
         return [self.num_rows + 1 + slot for slot in slots]
 
     def _copy(self, source: list[int], target: list[int]) -> None:
-        if not source:
-            return
-        source_rows = torch.tensor(source, device=self.device)
-        target_rows = torch.tensor(target, device=self.device)
-        for mixer in self.mixers:
-            mixer.copy_states(source_rows, target_rows)
+        if source:
+            source_rows = torch.tensor(source, device=self.device)
+            target_rows = torch.tensor(target, device=self.device)
+            for mixer in self.mixers:
+                mixer.copy_states(source_rows, target_rows)
 
     def release(self) -> None:
         """Give the memory back; the layers run as they are until the next plan."""
