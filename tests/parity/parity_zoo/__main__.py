@@ -11,6 +11,7 @@ from pathlib import Path
 import msgspec
 
 from parity_zoo import page, table
+from parity_zoo.build import GROUPS
 from parity_zoo.process import Ended, run_all
 from parity_zoo.zoo import Report
 
@@ -22,13 +23,13 @@ def main(words: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(words)
     _prepare()
     from parity_zoo import zoo
-    from parity_zoo.build import causal_types
+    from parity_zoo.build import group_of, types_of
 
     workers = options.workers.split(",")
-    names = options.only.split(",") if options.only else causal_types()
-    unknown = sorted(set(names) - set(causal_types()))
-    if unknown:
-        sys.exit(f"not a causal type of the installed transformers: {', '.join(unknown)}")
+    names = options.only.split(",") if options.only else types_of(options.group)
+    for name in names:
+        if name not in types_of(group_of(name)):
+            sys.exit(f"the installed transformers has no type {name} (group {group_of(name)})")
     reports = []
     for ended in run_all(
         lambda name: msgspec.json.encode(zoo.report(name, workers)), names, jobs=options.jobs
@@ -53,6 +54,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="dev.py bench parity", description=__doc__)
     parser.add_argument(
         "--only", metavar="TYPES", help="types by the name in config.json, separated by commas"
+    )
+    parser.add_argument(
+        "--group",
+        default="causal",
+        choices=list(GROUPS),
+        help="which types, without --only (%(default)s)",
     )
     parser.add_argument(
         "--workers", default=",".join(WORKERS), help="workers, separated by commas (%(default)s)"

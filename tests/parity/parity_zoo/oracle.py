@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 import msgspec
 import torch
 
+from parity_zoo.build import auto_class_of
 from parity_zoo.prompts import MAX_TOKENS
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 CLOSE = 1e-4
+SELF_TOLERANCE = 1e-3
 TELLING = 4  # different tokens among those of one answer
 
 
@@ -31,17 +33,15 @@ class Answer(msgspec.Struct):
     prompt_logprobs: list[float] = []
 
 
-def load(folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
-    """The model as transformers reads it."""
-    from transformers import AutoModelForCausalLM
-
-    return AutoModelForCausalLM.from_pretrained(folder, dtype=dtype).eval()
+def load(name: str, folder: Path, dtype: torch.dtype = torch.float32) -> PreTrainedModel:
+    """The model of the type `name` as transformers reads it."""
+    return auto_class_of(name).from_pretrained(folder, dtype=dtype).eval()
 
 
-def runs_in(folder: Path, dtype: torch.dtype, prompt: list[int]) -> bool:
+def runs_in(name: str, folder: Path, dtype: torch.dtype, prompt: list[int]) -> bool:
     """Whether `generate` itself works with weights of this type."""
     try:
-        answers(load(folder, dtype), [prompt])
+        answers(load(name, folder, dtype), [prompt])
     except Exception:  # whatever the family raises
         return False
     return True
@@ -51,7 +51,10 @@ def answers(model: PreTrainedModel, prompts: list[list[int]]) -> list[Answer]:
     """`generate` for each prompt alone, with nothing that would stop or steer it."""
     from transformers import GenerationConfig
 
-    model.generation_config = GenerationConfig(pad_token_id=0, bos_token_id=1)
+    start = getattr(model.generation_config, "decoder_start_token_id", None)
+    model.generation_config = GenerationConfig(
+        pad_token_id=0, bos_token_id=1, decoder_start_token_id=start
+    )
     return [_answer(model, prompt) for prompt in prompts]
 
 
@@ -79,7 +82,26 @@ def _answer(model: PreTrainedModel, prompt: list[int]) -> Answer:
     )
 
 
+@torch.inference_mode()
+def agrees_with_itself(model: PreTrainedModel, answer: Answer) -> bool:
+    """Whether the model without a cache gives the tokens that `generate` gave with one.
+
+    Where it does not, transformers is undecided, and a chunk of a prompt can follow only one of the two.
+    """
+    if model.config.is_encoder_decoder:
+        return True
+    sequence = torch.tensor([answer.prompt + answer.token_ids])
+    logits = model(sequence, use_cache=False).logits.float()
+    if logits.shape[1] != sequence.shape[1]:
+        return True
+    found = logits[0, len(answer.prompt) - 1 : -1].log_softmax(-1)
+    chosen = found.gather(1, sequence[0, len(answer.prompt) :, None])[:, 0]
+    return bool((chosen - torch.tensor(answer.logprobs)).abs().max() < SELF_TOLERANCE)
+
+
 def _prompt_logprobs(model: PreTrainedModel, prompt: list[int]) -> list[float]:
+    if model.config.is_encoder_decoder:
+        return []
     logits = model(torch.tensor([prompt]), use_cache=False).logits
     if logits.shape[:2] != (1, len(prompt)):
         return []

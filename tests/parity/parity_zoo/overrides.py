@@ -33,6 +33,9 @@ DOTS3 = {
     "head_dim": 24,
 }
 BLT_PART = {"vocab_size": 260, "num_hidden_layers": 2}
+MROPE = {
+    "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 3, 3]}
+}
 
 OVERRIDES: dict[str, dict[str, Any]] = {
     "bamba": {"num_hidden_layers": 4, "attn_layer_indices": [1, 3]},
@@ -91,6 +94,8 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "ministral": {"head_dim": 16},
     "mistral": {"tie_word_embeddings": True},
     "mllama": {"text_config": {"num_hidden_layers": 4, "cross_attention_layers": [2]}},
+    # With a cache, transformers cuts keys that its mask lets through; real windows are as long as the context.
+    "moshi": {"sliding_window": 256},
     "nemotron": {"num_key_value_heads": 2},
     "qwen4_exp": {"text_config": QWEN4},
     "qwen4_exp_text": QWEN4,
@@ -100,6 +105,15 @@ OVERRIDES: dict[str, dict[str, Any]] = {
     "roberta-prelayernorm": DECODER,
     "roc_bert": DECODER,
     "roformer": DECODER,
+    "text:ernie4_5_vl_moe": {"text_config": {"moe_num_experts": 8}},
+    "text:glm46v": {"text_config": MROPE},
+    "text:glm4v": {"text_config": MROPE},
+    "text:glm_ocr": {"text_config": MROPE},
+    "text:glmga": {"text_config": MROPE},
+    "text:hunyuan_vl": {"text_config": {"head_dim": 16}},
+    "text:paddleocr_vl": {"text_config": MROPE},
+    "text:qwen2_5_vl": {"text_config": MROPE},
+    "text:qwen2_vl": {"text_config": MROPE},
     "xlm-roberta": DECODER,
     "xlm-roberta-xl": DECODER,
     "xlstm": {"qk_dim_factor": 1.0},

@@ -172,26 +172,33 @@ WAYS: dict[str, Callable[[Run, Prompts], Iterator[str]]] = {
 }
 
 
-def outcome(folder: Path, worker: str, prompts: Prompts, answers: list[Answer]) -> Outcome:
+def outcome(
+    name: str, folder: Path, worker: str, prompts: Prompts, answers: list[Answer]
+) -> Outcome:
     """Serve in every way, up to the first that fails. Raises CloseCall."""
     from tenonry.errors import ModelError
 
     found = Outcome("identical", worker=worker)
     known = {tuple(answer.prompt): answer for answer in answers}
-    for name, way in WAYS.items():
+    for title, way in WAYS.items():
         run = Run(folder, worker, known, {})
         try:
             for wrong in way(run, prompts):
                 if wrong:
-                    return Outcome("wrong", wrong, run.served_by or found.worker, name)
+                    return Outcome("wrong", wrong, run.served_by or found.worker, title)
         except CloseCall:
             raise
         except ModelError as error:
-            return Outcome("refused", str(error), worker, name)
-        except Exception as error:  # an outcome as well
-            if way is bfloat16 and not oracle.runs_in(folder, torch.bfloat16, prompts.first[0]):
+            if way is bfloat16:
+                found.reason = f"in bfloat16 refused: {error}"
                 continue
-            return Outcome("crash", _where(error), run.served_by or found.worker, name)
+            return Outcome("refused", str(error), worker, title)
+        except Exception as error:  # an outcome as well
+            if way is bfloat16 and not oracle.runs_in(
+                name, folder, torch.bfloat16, prompts.first[0]
+            ):
+                continue
+            return Outcome("crash", _where(error), run.served_by or found.worker, title)
         found.worker = run.served_by or found.worker
         found.preemptions += run.preemptions
         found.cached_tokens += run.cached_tokens

@@ -21,6 +21,7 @@ SIZES: list[tuple[str, int]] = [
     (r"vocab_size_per_layer_input|(\w+_)?vocab_size|text_vocab_size", VOCAB_SIZE),
     (r"hidden_size_per_layer_input", 16),
     (r"hidden_size|d_model|n_embd|embedding_dim|emb_dim|word_embed_proj_dim|attention_hidden_size|lru_width", 64),
+    (r"embed_dim|adapter_(in|out)_dim|adapter_input_size|out_hidden_size|text_hidden_size|projection_dim", 64),
     (r"embedding_size|input_embedding_size|backbone_hidden_size|router_hidden_size", 64),
     (r"intermediate_multiple_size|expansion_ratio|expand|mamba_expand", 4),
     (r"(\w+_)?intermediate_size(_mlp)?|n_inner|d_inner|dff|dim_ff|feed_forward_size", 96),
@@ -60,6 +61,7 @@ LAYERS = re.compile(
 TOKEN = re.compile(
     r"\w*token(_id|_index|_ids)|bot?s_index|eo[sd]_index|pad_index|unk_index|mask_index"
 )
+MROPE_SECTION = [2, 3, 3]  # the halves of a head of 16
 OFF_BY_DEFAULT: dict[str, Any] = {
     "sliding_window": WINDOW
 }  # what some families declare and leave out
@@ -124,6 +126,9 @@ def _sizes(config_class: type, default: Any, overrides: dict[str, Any]) -> dict[
             values[name] = min(value, size)
         elif name in OFF_BY_DEFAULT:
             values[name] = OFF_BY_DEFAULT[name]
+    rope = given_values.get("rope_parameters")
+    if isinstance(rope, dict) and "mrope_section" in rope:
+        values["rope_parameters"] = rope | {"mrope_section": MROPE_SECTION}
     if "kv_lora_rank" in declared and "num_key_value_heads" in values:
         values["num_key_value_heads"] = values[
             "num_attention_heads"

@@ -19,6 +19,8 @@ def line(report: Report) -> str:
         by = f" by {outcome.worker}" if outcome.worker != worker else ""
         why = f" [{outcome.way}] {outcome.reason}" if outcome.reason else ""
         note = "" if report.is_telling else " (the oracle repeats itself)"
+        if not report.agrees_with_itself:
+            note += " (generate differs from the model without a cache)"
         texts.append(
             f"{report.name} | {worker} | {outcome.kind}{by}{why}{note} | {report.seconds} s"
         )

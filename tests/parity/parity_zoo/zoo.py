@@ -26,13 +26,14 @@ class Report(msgspec.Struct):
     parameters: int = 0
     seconds: float = 0.0
     is_telling: bool = True
+    agrees_with_itself: bool = True
     recipe: Recipe = Recipe()
 
 
 def report(name: str, workers: Sequence[str]) -> Report:
     """Build the type, and serve it with each worker. An undecided oracle leads to another seed."""
     prompts = make_prompts()
-    with tempfile.TemporaryDirectory(prefix=f"zoo-{name}-") as place:
+    with tempfile.TemporaryDirectory(prefix=f"zoo-{name.rpartition(':')[2]}-") as place:
         try:
             found, answers = _built(name, Path(place), prompts)
         except Exception as error:  # whatever the family raises is the reason
@@ -43,7 +44,9 @@ def report(name: str, workers: Sequence[str]) -> Report:
                 for worker in workers:
                     known = [each for each in found.outcomes.values() if each.worker == worker]
                     found.outcomes[worker] = (
-                        known[0] if known else serve.outcome(Path(place), worker, prompts, answers)
+                        known[0]
+                        if known
+                        else serve.outcome(name, Path(place), worker, prompts, answers)
                     )
             except serve.CloseCall:
                 seed = found.recipe.seed + 1
@@ -71,13 +74,18 @@ def _with_recipe(
     name: str, recipe: Recipe, folder: Path, prompts: Prompts
 ) -> tuple[Report, list[Answer]]:
     build.save(build.tiny_model(name, recipe), folder)
-    model = oracle.load(folder)
+    model = oracle.load(name, folder)
     answers = oracle.answers(model, prompts.all)
     found = Report(
         name,
         architecture=type(model).__name__,
         parameters=model.num_parameters(),
         is_telling=oracle.is_telling(answers),
+        agrees_with_itself=oracle.agrees_with_itself(model, max(answers, key=_length)),
         recipe=recipe,
     )
     return found, answers
+
+
+def _length(answer: Answer) -> int:
+    return len(answer.prompt)
