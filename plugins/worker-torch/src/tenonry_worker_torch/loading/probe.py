@@ -136,8 +136,16 @@ def _failed(architecture: str, error: Exception) -> ModelError:
     )
 
 
-def run_alone(model: PreTrainedModel, prompt: torch.Tensor) -> torch.Tensor:
-    """Logits [length, vocabulary] of one prompt, through the attention function that is set."""
-    positions = torch.arange(len(prompt), device=prompt.device)
+def run_alone(
+    model: PreTrainedModel,
+    prompt: torch.Tensor,
+    *,
+    counts_positions: bool = False,
+) -> torch.Tensor:
+    """Logits [length, vocabulary] of one prompt, through the attention function that is set.
+
+    `counts_positions`: the model is not told them, since some do not begin at 0, and look them up otherwise.
+    """
+    positions = None if counts_positions else torch.arange(len(prompt), device=prompt.device)
     with torch.inference_mode():
         return stage_of(model)(model, prompt, positions)

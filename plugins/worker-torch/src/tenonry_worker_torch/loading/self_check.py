@@ -2,10 +2,10 @@
 them alone. Each pipeline stage checks its own layers, with the hidden states that it was sent for the prompts. Worker
 process.
 
-The reference is the model as transformers runs it: its own `eager` attention, its own masks, no cache. Ours goes the
-way of serving: a prompt longer than the model's window in two chunks and one decoded token, others beside it, and only
-the last positions reach the output layer. It catches layers that mix tokens without attention, attention that is called
-in another way than we know, and any mistake in what was done to the model after loading.
+The reference is the model as transformers runs it: its own `eager` attention, masks and positions, no cache. Ours goes
+the way of serving: a prompt longer than the model's window in two chunks and one decoded token, others beside it, and
+only the last positions reach the output layer. It catches layers that mix tokens without attention, attention that is
+called in another way than we know, and any mistake in what was done to the model after loading.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def reference_of(
         for row, prompt in enumerate(tokens.split(lengths)):
             given = link.inputs(prompt)
             with named_failure(model, parallel.tensor.size):
-                made = run_alone(model, given)
+                made = run_alone(model, given, counts_positions=True)
             if not link.is_last:
                 link.send(made)
             ends = _ends_of(found.steps, row)

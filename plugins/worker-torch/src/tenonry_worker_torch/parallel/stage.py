@@ -114,13 +114,16 @@ class Stage:
         self,
         model: PreTrainedModel,
         inputs: torch.Tensor,
-        positions: torch.Tensor,
+        positions: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
         """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others. Returns logits
         [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
+        `positions` None: the model counts its own.
         """
-        fed: dict[str, torch.Tensor] = {"position_ids": positions[None]}
+        fed: dict[str, torch.Tensor] = {}
+        if positions is not None:
+            fed["position_ids"] = positions[None]
         if self.entry is None:
             fed["input_ids"] = inputs[None]
         else:
