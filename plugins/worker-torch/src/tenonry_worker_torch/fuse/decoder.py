@@ -12,6 +12,7 @@ import torch
 
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.fuse.block import is_linear
+from tenonry_worker_torch.fuse.embedding import embeds_plainly
 from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer
 from tenonry_worker_torch.fuse.linear import DenseLinear, GatheredLinear, Linear, detached_bias
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
@@ -119,6 +120,8 @@ def lean_forward(
     stage = stage_of(model)
     names = {name for name, _ in inner.named_children()}
     if names != {"embed_tokens", "layers", "norm", "rotary_emb"}:
+        return None
+    if stage.is_first and not embeds_plainly(model):
         return None
     blocks = stage.own(inner.layers)
     types = stage.own(layer_types_of(model))
