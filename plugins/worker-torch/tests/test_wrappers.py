@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import functools
+import shutil
 
 import pytest
 import torch
 import worker_tools
 import worker_wrappers
 from parallel_tools import Ranks
+from safetensors.torch import save_file
 from worker_driver import Driver, Request
 
 from tenonry_worker_torch.loading.load import load_model
@@ -65,11 +67,37 @@ def serve(answer, **way):
     return [request.output for request in driver.run(requests())]
 
 
-@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
-def test_tokens_equal_the_wrappers_own_generate(served, wrapper, way):
+def test_tokens_equal_the_wrappers_own_generate(served, wrapper):
+    runner = worker_tools.runner(served(wrapper))
+    assert serve(runner.answer, **WAYS["preempted"]) == generated(wrapper)
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("wrapper", ["gemma3", "qwen2_vl"])
+def test_tokens_equal_generate_in_every_way(served, wrapper, way):
     runner = worker_tools.runner(served(wrapper))
     assert serve(runner.answer, **WAYS[way]) == generated(wrapper)
+
+
+@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+def test_lean_layers_find_the_text_model_inside(served, wrapper):
+    is_lean = type(served(wrapper).forward).__name__ == "LeanForward"
+    assert is_lean == (wrapper not in worker_wrappers.OWN_CODE)
+
+
+def test_a_placeholder_with_an_embedding_of_its_own_keeps_it(served):
+    """Granite Speech embeds its audio token as token 0: the text model alone would not."""
+    prompt = [5, 90, 17, 90]
+    request = Request(1, prompt, max_tokens=8)
+    runner = worker_tools.runner(served("granite_speech"))
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4).run([request])
+    model = worker_wrappers.build("granite_speech")
+    assert request.output == worker_tools.greedy(model, prompt)[:8]
+    inner = model.model.language_model
+    tokens = torch.tensor([prompt])
+    with torch.inference_mode():
+        assert not torch.equal(inner(tokens)[0], inner(tokens * (tokens != 90))[0])
 
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "llava"])
@@ -89,13 +117,13 @@ def test_random_weights_do_not_depend_on_the_layout(checkpoint, wrapper):
     two.close()
 
 
-@pytest.mark.parametrize("wrapper", worker_wrappers.WRAPPERS)
+@pytest.mark.parametrize("wrapper", ["gemma3", "phi4_multimodal", "qwen2_audio"])
 def test_towers_are_neither_built_nor_read(checkpoint, wrapper, monkeypatch):
     """Of the file, only what the text part holds is read; no parameter of a tower exists."""
     read = read_tensors(monkeypatch)
     folder = checkpoint(wrapper)
     module = load_model(str(folder), load_format="auto", dtype="float32", device=CPU, seed=0)
-    towers = ("vision", "visual", "audio", "projector", "merger")
+    towers = ("vision", "image", "audio", "projector")
     assert not [name for name, _ in module.named_parameters() if any(t in name for t in towers)]
     whole = worker_wrappers.build(wrapper)
     assert sum(part.numel() for part in module.parameters()) < sum(
@@ -103,6 +131,19 @@ def test_towers_are_neither_built_nor_read(checkpoint, wrapper, monkeypatch):
     )
     assert read
     assert not [name for name in read if any(tower in name for tower in towers)]
+
+
+@pytest.mark.parametrize("wrapper", ["gemma3", "llava", "qwen2_vl"])
+def test_newer_names_of_tensors_load_as_well(checkpoint, served, wrapper, tmp_path):
+    """`model.language_model.…`, as modules are called, beside the `language_model.model.…` of older checkpoints."""
+    shutil.copy(checkpoint(wrapper) / "config.json", tmp_path)
+    whole = worker_wrappers.build(wrapper)
+    tensors = {name: weight.clone() for name, weight in whole.state_dict().items()}
+    save_file(tensors, tmp_path / "model.safetensors", {"format": "pt"})
+    module = load_model(str(tmp_path), load_format="auto", dtype="float32", device=CPU, seed=0)
+    wanted = served(wrapper).module.state_dict()
+    assert wanted.keys() == module.state_dict().keys()
+    assert all(torch.equal(wanted[name], tensor) for name, tensor in module.state_dict().items())
 
 
 def read_tensors(monkeypatch):

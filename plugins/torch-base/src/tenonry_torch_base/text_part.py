@@ -15,6 +15,7 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.meta_run import MetaRun
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -23,17 +24,30 @@ if TYPE_CHECKING:
 
 SHAPES_ONLY = "tenonry_shapes"
 PROMPT_LENGTH = 4
+LAYERS_TO_RUN = 2
 
 
 class LeftOut(nn.Module):
     """Stands where a tower was: keeps its plain attributes, which wrappers look at, and cannot be run."""
 
+    place: torch.Tensor
+
     def __init__(self, tower: nn.Module) -> None:
         super().__init__()
         self.kind = type(tower).__name__
+        # Goes where the model goes, for wrappers that put ids where their tower is.
+        self.register_buffer("place", torch.empty(0), persistent=False)
         for name, value in vars(tower).items():
             if not name.startswith("_") and isinstance(value, str | int | float | None):
                 setattr(self, name, value)
+
+    @property
+    def device(self) -> torch.device:
+        return self.place.device
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.place.dtype
 
     def forward(self, *_: Any, **__: Any) -> None:
         raise ModelError(f"{self.kind} is left out: only the text part of this model is loaded")
@@ -46,11 +60,11 @@ def text_part(model: PreTrainedModel) -> PreTrainedModel:
     """
     if not model.config.sub_configs:
         return model
-    modules, parameters = unused_by_text(type(model), model.config)
-    if not modules and not parameters:
-        return model
+    config = copy.deepcopy(model.config)
+    towers = unused_by_text(model)
+    whole_class = type(model)
     with torch.device("meta"):
-        return text_class(type(model), modules, parameters)(model.config)
+        return text_class(whole_class, towers)(config) if towers else whole_class(config)
 
 
 def text_stack(model: PreTrainedModel) -> tuple[str, PreTrainedModel]:
@@ -79,8 +93,7 @@ def set_attention(model: PreTrainedModel, name: str) -> None:
 
 def text_class(
     model_class: type[PreTrainedModel],
-    modules: Iterable[str],
-    parameters: Iterable[str],
+    towers: Iterable[str],
 ) -> type[PreTrainedModel]:
     """The class of `model_class` whose objects leave out what is named. It goes by the same name and module."""
 
@@ -91,24 +104,17 @@ def text_class(
         **options: Any,
     ) -> None:
         model_class.__init__(self, config, *arguments, **options)
-        leave_out(self, modules, parameters)
+        leave_out(self, towers)
 
     body = {"__init__": build, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
     return type(model_class.__name__, (model_class,), body)
 
 
-def leave_out(
-    model: PreTrainedModel,
-    modules: Iterable[str],
-    parameters: Iterable[str],
-) -> None:
-    """Replace modules by `LeftOut` and parameters by None, and forget weights that were tied to them."""
-    for name in modules:
+def leave_out(model: PreTrainedModel, towers: Iterable[str]) -> None:
+    """Replace modules by `LeftOut`, and forget weights that were tied to theirs."""
+    for name in towers:
         owner, _, child = name.rpartition(".")
         model.get_submodule(owner).add_module(child, LeftOut(model.get_submodule(name)))
-    for name in parameters:
-        owner, _, child = name.rpartition(".")
-        model.get_submodule(owner).register_parameter(child, None)
     for part in model.modules():
         tied = getattr(part, "all_tied_weights_keys", None)
         if tied:
@@ -120,22 +126,18 @@ def leave_out(
             }
 
 
-def unused_by_text(
-    model_class: type[PreTrainedModel],
-    config: PretrainedConfig,
-) -> tuple[list[str], list[str]]:
-    """Names of the largest modules, and of single parameters, that a run over token ids does not use.
+def unused_by_text(model: PreTrainedModel) -> list[str]:
+    """Names of the largest modules that a run over token ids does not use. `model` cannot be used after it.
 
     Raises ModelError when the model refuses to run on token ids alone.
     """
-    from transformers.initialization import no_init_weights
-
-    with torch.device("meta"), no_init_weights():
-        model = model_class(copy.deepcopy(config)).eval()
-    model.bfloat16()  # the only type that experts' kernels take on the meta device
+    model.eval()
+    stacks = [part for part in model.modules() if isinstance(part, nn.ModuleList)]
+    for stack in stacks:
+        del stack[LAYERS_TO_RUN:]  # those after them are alike, and every one costs time
     used = _Used(model)
     used.run()
-    return used.unused_modules(), used.unused_parameters()
+    return list(used.unused_below(model, ""))
 
 
 class _Used:
@@ -154,11 +156,13 @@ class _Used:
             module.register_forward_pre_hook(lambda module, _: self._ran.add(id(module)))
             for module in self.model.modules()
         ]
-        ids = torch.ones(1, PROMPT_LENGTH, dtype=torch.long, device="meta")
+        self.model.set_experts_implementation(
+            "batched_mm"
+        )  # reads no value that depends on weights
+        ids = torch.arange(1, PROMPT_LENGTH + 1)[None]
         try:
-            with torch.no_grad(), torch.device("meta"), _Lending(self._lent):
-                # With a mask and a cache, because without them a model looks for packed sequences by value.
-                self.model(input_ids=ids, attention_mask=torch.ones_like(ids), use_cache=True)
+            with torch.no_grad(), MetaRun(), torch.device("meta"), _Lending(self._lent):
+                self.model(input_ids=ids, use_cache=True)
         except Exception as error:  # any class: it is the model's code
             if not self._has_reached_the_decoder():
                 reason = " ".join(str(error).split())[:200]
@@ -170,34 +174,15 @@ class _Used:
             for hook in hooks:
                 hook.remove()
 
-    def unused_modules(self) -> list[str]:
-        return list(self._unused_below(self.model, ""))
-
-    def unused_parameters(self) -> list[str]:
-        """Those that belong to no unused module: a wrapper's own, such as the embedding of a line's end."""
-        from transformers import PreTrainedModel
-
-        left_out = tuple(f"{name}." for name in self.unused_modules())
-        inside = {id(module) for module in self._decoder().modules()}
-        found = []
-        for name, module in self.model.named_modules():
-            if id(module) in inside or id(module) not in self._ran:
-                continue
-            if f"{name}.".startswith(left_out):
-                continue
-            for key, weight in module.named_parameters(prefix=name, recurse=False):
-                if isinstance(module, PreTrainedModel) and id(weight) not in self._lent:
-                    found.append(key)
-        return found
-
-    def _unused_below(self, module: nn.Module, prefix: str) -> Iterator[str]:
+    def unused_below(self, module: nn.Module, prefix: str) -> Iterator[str]:
+        """Names of modules with weights below `module` that the run did not use."""
         for child_name, child in module.named_children():
             name = prefix + child_name
             if not self._is_used(child):
                 if any(True for _ in child.parameters()):
                     yield name
             elif not isinstance(child, nn.ModuleList):  # a stack of layers stays whole
-                yield from self._unused_below(child, f"{name}.")
+                yield from self.unused_below(child, f"{name}.")
 
     def _is_used(self, module: nn.Module) -> bool:
         return any(id(part) in self._ran for part in module.modules()) or any(

@@ -63,14 +63,34 @@ def skeleton(
 
 
 def auto_class(config: PretrainedConfig) -> Any:
-    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more."""
+    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more.
+
+    The class that config.json names stands in for what is only part of a wrapper, and has no entry of its own.
+    """
     import transformers
 
     # The last one came after the oldest release that is supported.
     names = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
     known = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
-    fitting = (auto for auto in known if type(config) in auto._model_mapping)  # noqa: SLF001
-    return next(fitting, known[0])
+    for auto in known:
+        if type(config) in auto._model_mapping:  # noqa: SLF001
+            return auto
+    named = getattr(transformers, (config.architectures or [""])[0], None)
+    if getattr(named, "config_class", None) is type(config) and named.can_generate():
+        return _Named(named)
+    return known[0]
+
+
+class _Named:
+    """A class of transformers, built as its auto classes build one."""
+
+    def __init__(self, model_class: Any) -> None:
+        self._model_class = model_class
+
+    def from_config(self, config: PretrainedConfig, **options: Any) -> PreTrainedModel:
+        options.pop("trust_remote_code", None)
+        model: PreTrainedModel = self._model_class._from_config(config, **options)  # noqa: SLF001
+        return model
 
 
 def stored_model(

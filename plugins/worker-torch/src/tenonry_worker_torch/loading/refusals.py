@@ -40,9 +40,8 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
     if mixers and has_only_state(config.get_text_config()):
         return
-    parts = (model, text_stack(model)[1])
-    # transformers has no public question for it.
-    if not all(part._can_set_attn_implementation() for part in parts):  # noqa: SLF001
+    # Of a wrapper, only the text part is asked. transformers has no public question for it.
+    if not text_stack(model)[1]._can_set_attn_implementation():  # noqa: SLF001
         raise ModelError(
             f"{architecture} cannot run on worker 'torch': its code does not use transformers' attention interface, so "
             "its attention cannot read the block-table KV cache"
