@@ -1,0 +1,264 @@
+"""The calls that `generate` of transformers makes, one at a time. Worker process.
+
+What a request needs before its first step (inputs, cache object, encoder states, the rules of the model's generation
+config) is prepared by `generate` itself, which hands it over instead of going on. So a family with a cache of its own,
+or without one, needs no code here.
+"""
+
+from __future__ import annotations
+
+import inspect
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessorList, PreTrainedModel
+
+    from tenonry_worker_transformers.pieces import Piece
+
+# Fields of a generation config that choose how tokens are drawn, or what else to return: the engine decides those.
+NEUTRAL: dict[str, Any] = {
+    "do_sample": False,
+    "num_beams": 1,
+    "num_return_sequences": 1,
+    "repetition_penalty": None,
+    "guidance_scale": None,
+    "prompt_lookup_num_tokens": None,
+    "penalty_alpha": None,
+    "dola_layers": None,
+    "constraints": None,
+    "watermarking_config": None,
+    "remove_invalid_values": None,
+    "renormalize_logits": None,
+    "stop_strings": None,
+    "token_healing": None,
+    "max_time": None,
+    "max_length": None,
+    "max_new_tokens": None,
+    "cache_implementation": None,
+    "cache_config": None,
+    "prefill_chunk_size": None,
+    "return_dict_in_generate": None,
+    "output_attentions": None,
+    "output_hidden_states": None,
+    "output_scores": None,
+    "output_logits": None,
+}
+# Fields that change logits. A causal model is served without them, whichever worker runs it: what a request wants of
+# these it says in its sampling parameters. An encoder-decoder model is not usable without them.
+RULES = (
+    "bad_words_ids",
+    "begin_suppress_tokens",
+    "encoder_no_repeat_ngram_size",
+    "encoder_repetition_penalty",
+    "exponential_decay_length_penalty",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "min_length",
+    "min_new_tokens",
+    "no_repeat_ngram_size",
+    "sequence_bias",
+    "suppress_tokens",
+)
+ENGINES_OWN = ("stopping_criteria", "generation_config")
+ALL_LOGITS = {"logits_to_keep": 0}
+
+
+class Prepared:
+    """A request before its first step, as `generate` has it.
+
+    `input_ids` i64[1, L] are the prompt, or, for an encoder-decoder model, what its decoder starts from. `kwargs` go
+    with them from call to call; `processors` are the rules of the model's generation config.
+    """
+
+    __slots__ = ("input_ids", "kwargs", "processors")
+
+    def __init__(
+        self,
+        input_ids: torch.Tensor,
+        kwargs: dict[str, Any],
+        processors: LogitsProcessorList,
+    ) -> None:
+        self.input_ids = input_ids
+        self.kwargs = kwargs
+        self.processors = processors
+
+
+class GenerateCalls:
+    """A model and the calls of `generate` on it."""
+
+    def __init__(self, module: PreTrainedModel) -> None:
+        self.module = module
+        self.is_encoder_decoder = bool(module.config.is_encoder_decoder)
+        self.mask_name = "decoder_attention_mask" if self.is_encoder_decoder else "attention_mask"
+        accepted = inspect.signature(module.forward).parameters
+        self._takes_mask = "attention_mask" in accepted
+        self._takes_decoder_mask = self.mask_name in accepted
+        self._keeps_logits = "logits_to_keep" in accepted
+        fields = NEUTRAL | ({} if self.is_encoder_decoder else dict.fromkeys(RULES))
+        for name, value in fields.items():
+            if hasattr(module.generation_config, name):
+                setattr(
+                    module.generation_config,
+                    name,
+                    value,
+                )
+
+    @property
+    def takes_padding(self) -> bool:
+        """Whether padding of what is generated from can be told to the model at all."""
+        return self._takes_decoder_mask
+
+    def prepare(
+        self,
+        prompt: torch.Tensor,
+        max_new_tokens: int,
+    ) -> Prepared:
+        """`prompt` i64[1, P]. Every token of it counts, the padding token as well."""
+        found: list[Prepared] = []
+
+        def keep(
+            _model: PreTrainedModel,
+            input_ids: torch.Tensor,
+            *,
+            logits_processor: LogitsProcessorList,
+            **kwargs: Any,
+        ) -> torch.Tensor:
+            for name in ENGINES_OWN:
+                kwargs.pop(name, None)
+            found.append(
+                Prepared(
+                    input_ids,
+                    kwargs,
+                    logits_processor,
+                )
+            )
+            return input_ids
+
+        self.generate(
+            prompt,
+            max_new_tokens=max_new_tokens,
+            custom_generate=keep,
+        )
+        return found[0]
+
+    def generate(
+        self,
+        prompt: torch.Tensor,
+        **options: Any,
+    ) -> Any:
+        """The model's `generate`; it warns of lengths that the engine has checked."""
+        mask = {"attention_mask": torch.ones_like(prompt)} if self._takes_mask else {}
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return self.module.generate(
+                prompt,
+                **mask,
+                **options,
+            )
+
+    def start(
+        self,
+        prepared: Prepared,
+        count: int,
+        *,
+        all_logits: bool = False,
+    ) -> tuple[torch.Tensor, torch.Tensor, dict[str, Any]]:
+        """The first `count` of the prepared tokens: their ids, their logits [1, K, V], and what to keep."""
+        length = prepared.input_ids.shape[1]
+        ids = prepared.input_ids[:, :count]
+        kwargs = prepared.kwargs
+        if count < length:
+            kwargs = {
+                name: _first(
+                    value,
+                    length,
+                    count,
+                )
+                for name, value in kwargs.items()
+            }
+        inputs = self.module.prepare_inputs_for_generation(
+            ids,
+            next_sequence_length=None,
+            is_first_iteration=True,
+            **self._wanting(kwargs, all_logits=all_logits),
+        )
+        outputs = self.module(**inputs, return_dict=True)
+        return (
+            ids,
+            outputs.logits,
+            self._after(
+                outputs,
+                kwargs,
+                1,
+            ),
+        )
+
+    def feed(
+        self,
+        piece: Piece,
+        token_ids: torch.Tensor,
+        *,
+        all_logits: bool = False,
+    ) -> torch.Tensor:
+        """`token_ids` i64[B, N] after what the piece has; logits [B, K, V], the last position's at the end."""
+        count = token_ids.shape[1]
+        if count > 1:
+            piece.kwargs = self._after(
+                {},
+                piece.kwargs,
+                count - 1,
+            )
+        piece.input_ids = torch.cat([piece.input_ids, token_ids], 1)
+        inputs = self.module.prepare_inputs_for_generation(
+            piece.input_ids,
+            next_sequence_length=count if piece.kwargs.get("use_cache") else None,
+            **self._wanting(piece.kwargs, all_logits=all_logits),
+        )
+        outputs = self.module(**inputs, return_dict=True)
+        piece.kwargs = self._after(
+            outputs,
+            piece.kwargs,
+            1,
+        )
+        return outputs.logits
+
+    def _wanting(
+        self,
+        kwargs: dict[str, Any],
+        *,
+        all_logits: bool,
+    ) -> dict[str, Any]:
+        """As `kwargs`, with logits of every position where the model can leave some out."""
+        return kwargs | ALL_LOGITS if all_logits and self._keeps_logits else kwargs
+
+    def _after(
+        self,
+        outputs: Any,
+        kwargs: dict[str, Any],
+        count: int,
+    ) -> dict[str, Any]:
+        """What goes with the next call, when `count` more tokens will have been chosen."""
+        return self.module._update_model_kwargs_for_generation(  # noqa: SLF001 - as `generate` does after each step
+            outputs,
+            dict(kwargs),
+            is_encoder_decoder=self.is_encoder_decoder,
+            num_new_tokens=count,
+        )
+
+
+def _first(
+    value: Any,
+    length: int,
+    count: int,
+) -> Any:
+    """Positions, masks and token types of the first `count` of `length` tokens; all else as it is."""
+    is_by_token = (
+        isinstance(value, torch.Tensor)
+        and not value.is_floating_point()
+        and value.dim() > 1
+        and value.shape[-1] == length
+    )
+    return value[..., :count] if is_by_token else value

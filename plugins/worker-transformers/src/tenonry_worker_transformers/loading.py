@@ -1,0 +1,172 @@
+"""From a folder to a model that `generate` can run: which class it is, refusals, weights. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.device import choose_dtype
+from tenonry_torch_base.dummy import RandomSlice
+from tenonry_torch_base.folder import check_folder
+from tenonry_torch_base.weights import (
+    check_complete,
+    progress_only_on_a_terminal,
+    read_model_config,
+    skeleton,
+    weights_of,
+)
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel
+
+
+class Outline:
+    """A model before its weights: `config`, `whole` (without storage) and `architecture`."""
+
+    __slots__ = ("architecture", "config", "whole")
+
+    def __init__(
+        self,
+        config: PretrainedConfig,
+        whole: PreTrainedModel,
+        architecture: str,
+    ) -> None:
+        self.config = config
+        self.whole = whole
+        self.architecture = architecture
+
+
+def outline(path: str, *, needs_weights: bool) -> Outline:
+    """The folder's model without storage. Raises ModelError when `generate` cannot run it on text."""
+    raw = check_folder(path, needs_weights=needs_weights)
+    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+    with progress_only_on_a_terminal():
+        config = read_model_config(path, architecture)
+        whole = _encoder_decoder(config, architecture) or skeleton(
+            config,
+            architecture,
+            path,
+        )
+    for reason in refusals(whole):
+        raise ModelError(f"{architecture} cannot run on worker 'transformers': {reason}")
+    return Outline(
+        config,
+        whole,
+        architecture,
+    )
+
+
+def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedModel | None:
+    """The model without storage if it has an encoder and a decoder, and is not one's decoder alone."""
+    from transformers import AutoModelForSeq2SeqLM
+    from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
+
+    if not getattr(
+        config,
+        "is_encoder_decoder",
+        False,
+    ):
+        return None
+    if architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
+        return None
+    try:
+        with torch.device("meta"):
+            return AutoModelForSeq2SeqLM.from_config(config, trust_remote_code=False)
+    except (ValueError, ImportError) as error:
+        raise ModelError(
+            f"{architecture} has an encoder that does not read text: transformers lists it under no model that turns "
+            "text into text"
+        ) from error
+
+
+def refusals(whole: PreTrainedModel) -> list[str]:
+    """Why `generate` cannot run the model on text, as reasons that follow its name."""
+    from transformers import GenerationMixin
+
+    kind = type(whole).__name__
+    if not isinstance(whole, GenerationMixin):
+        return [f"{kind} cannot generate: it has no `generate`"]
+    encoder = whole.get_encoder() if whole.config.is_encoder_decoder else None
+    inputs = {
+        whole.main_input_name,
+        getattr(
+            encoder,
+            "main_input_name",
+            "input_ids",
+        ),
+    }
+    found = [f"{kind} reads {name}, not text" for name in sorted(inputs - {"input_ids"})]
+    if (
+        getattr(
+            type(whole),
+            "generate",
+            None,
+        )
+        is not GenerationMixin.generate
+    ):
+        found.append(
+            f"{kind} has a `generate` of its own, whose steps cannot be taken one at a time"
+        )
+    return found
+
+
+def load_model(
+    found: Outline,
+    path: str,
+    *,
+    load_format: str,
+    dtype: str,
+    device: torch.device,
+    seed: int,
+) -> PreTrainedModel:
+    """The model with its weights on `device`, in evaluation mode. Raises ModelError."""
+    is_dummy = load_format == "dummy"
+    chosen = choose_dtype(
+        dtype,
+        found.config,
+        device,
+    )
+    options: dict[str, Any] = {
+        "config": found.config,
+        "dtype": chosen,
+        "output_loading_info": True,
+    }
+    with progress_only_on_a_terminal(), weights_of(found.architecture, path):
+        if is_dummy:
+            weights = random_weights(found.whole, seed)
+            model, info = type(found.whole).from_pretrained(
+                None,
+                state_dict=weights,
+                **options,
+            )
+            info["missing_keys"] = set(info["missing_keys"]) & weights.keys()  # buffers are made
+        else:
+            model, info = type(found.whole).from_pretrained(
+                path,
+                local_files_only=True,
+                use_safetensors=True,
+                ignore_mismatched_sizes=True,  # they are named below
+                **options,
+            )
+        check_complete(
+            info,
+            path,
+            found.architecture,
+        )
+    return model.to(device).eval().requires_grad_(False)
+
+
+def random_weights(whole: PreTrainedModel, seed: int) -> dict[str, RandomSlice]:
+    """As the architecture initialises them, each from its own name and the seed."""
+    tied = dict(whole.all_tied_weights_keys)
+    names = {name for name, _ in whole.named_parameters()} - tied.keys()
+    return {
+        name: RandomSlice(
+            whole,
+            name,
+            seed,
+        )
+        for name in sorted(names)
+    }

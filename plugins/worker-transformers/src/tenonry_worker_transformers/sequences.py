@@ -1,0 +1,236 @@
+"""The requests that are running, and the pieces that hold what was computed for them. Worker process."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_worker_transformers.pieces import Batcher, Batching, Piece, groups
+from tenonry_worker_transformers.trees import NotBatchable
+
+if TYPE_CHECKING:
+    from transformers import LogitsProcessorList
+
+    from tenonry.step import NewRow
+    from tenonry_worker_transformers.generation import GenerateCalls
+
+logger = logging.getLogger("tenonry.worker")
+GONE = -1
+
+
+class Request:
+    """One request in its row: `num_prompt` tokens, `num_fed` of all its tokens computed; `piece` once there are any."""
+
+    __slots__ = ("max_new_tokens", "num_fed", "num_prompt", "piece", "processors", "row")
+
+    def __init__(
+        self,
+        new: NewRow,
+        max_model_len: int,
+    ) -> None:
+        self.row = new.row
+        self.num_prompt = len(new.token_ids) - new.num_output
+        most = max(1, max_model_len - self.num_prompt)
+        self.max_new_tokens = new.sampling.max_tokens or most
+        self.num_fed = 0
+        self.piece: Piece | None = None
+        self.processors: LogitsProcessorList | None = None
+
+
+class Sequences:
+    """`chunks`: whether several tokens may follow others in one call. `batching`: what may be decoded together."""
+
+    def __init__(
+        self,
+        calls: GenerateCalls,
+        *,
+        chunks: bool,
+        batching: Batching,
+        max_model_len: int,
+    ) -> None:
+        self._calls = calls
+        self._chunks = chunks
+        self._batching = batching
+        self._max_model_len = max_model_len
+        self._requests: dict[int, Request] = {}
+        self._batcher = Batcher(calls.mask_name)
+
+    # ------------------------------------------------------------------ rows come and go
+
+    def enter(self, new: NewRow) -> None:
+        """A request starts, or comes back and is computed again."""
+        self.leave(new.row)
+        self._requests[new.row] = Request(new, self._max_model_len)
+
+    def leave(self, row: int) -> None:
+        """Forget a row; in a piece with others its state goes when these are decoded next."""
+        request = self._requests.pop(row, None)
+        if request is not None and request.piece is not None:
+            piece = request.piece
+            piece.rows[piece.rows.index(row)] = GONE
+
+    def is_decoding(
+        self,
+        row: int,
+        end: int,
+    ) -> bool:
+        """Whether only the token before position `end` is missing, and the prompt is not."""
+        request = self._requests[row]
+        has_prompt = request.piece is not None and request.num_fed >= request.num_prompt
+        return has_prompt and end == request.num_fed + 1
+
+    def num_fed(self, row: int) -> int:
+        """How many of the row's tokens are computed."""
+        return self._requests[row].num_fed
+
+    def processors_of(self, row: int) -> LogitsProcessorList | None:
+        """The rules of the model's generation config for the row's request."""
+        return self._requests[row].processors
+
+    def ids_of(self, row: int) -> torch.Tensor:
+        """What the row's next token follows, i64[1, L]."""
+        piece = self._requests[row].piece
+        assert piece is not None  # noqa: S101 - only rows that sample are asked for
+        return piece.ids_of(row)
+
+    # ------------------------------------------------------------------ prompts
+
+    def prompt(
+        self,
+        row: int,
+        tokens: torch.Tensor,
+        end: int,
+        *,
+        is_last: bool,
+        all_logits: bool,
+    ) -> list[torch.Tensor]:
+        """Compute `row` up to position `end` of its `tokens` i64[1, …], which hold the whole prompt.
+
+        Logits [K, V] of each call, those of the last position at the end; nothing while tokens are collected: where a
+        prompt cannot be cut, it is computed when its last chunk is there.
+        """
+        request = self._requests[row]
+        cut = self._chunks and not self._calls.is_encoder_decoder
+        if not cut and not is_last and end <= request.num_prompt:
+            return []
+        found = []
+        if request.piece is None:
+            found.append(
+                self._start(
+                    request,
+                    tokens,
+                    end,
+                    all_logits=all_logits,
+                )
+            )
+        while request.num_fed < end:
+            stop = end if self._chunks else request.num_fed + 1
+            ids = tokens[:, request.num_fed : stop]
+            found.append(
+                self._calls.feed(
+                    request.piece,
+                    ids,
+                    all_logits=all_logits,
+                )[0]
+            )
+            request.num_fed = stop
+        return found
+
+    def _start(
+        self,
+        request: Request,
+        tokens: torch.Tensor,
+        end: int,
+        *,
+        all_logits: bool,
+    ) -> torch.Tensor:
+        prompt = tokens[:, : request.num_prompt]
+        prepared = self._calls.prepare(prompt, request.max_new_tokens)
+        request.processors = prepared.processors
+        request.num_fed = request.num_prompt
+        count = prepared.input_ids.shape[1]
+        if not self._calls.is_encoder_decoder:
+            count = request.num_fed = min(end, request.num_prompt)
+        ids, logits, kwargs = self._calls.start(
+            prepared,
+            count,
+            all_logits=all_logits,
+        )
+        request.piece = Piece(
+            [request.row],
+            ids,
+            kwargs,
+        )
+        return logits[0]
+
+    # ------------------------------------------------------------------ decoding
+
+    def decode(
+        self,
+        rows: list[int],
+        token_ids: torch.Tensor,
+    ) -> torch.Tensor:
+        """The next token of each of `rows`, i64[B]; logits [B, V] in the same order."""
+        place = {row: number for number, row in enumerate(rows)}
+        found = []
+        order: list[int] = []
+        for piece in self._arranged(rows):
+            places = [place[row] for row in piece.rows]
+            ids = token_ids[torch.tensor(places, device=token_ids.device)]
+            logits = self._calls.feed(piece, ids[:, None])
+            found.append(logits[:, -1])
+            order += places
+        for row in rows:
+            self._requests[row].num_fed += 1
+        if len(found) == 1 and order == sorted(order):
+            return found[0]
+        back = torch.empty(len(order), dtype=torch.long)
+        back[torch.tensor(order)] = torch.arange(len(order))
+        return torch.cat(found)[back.to(token_ids.device)]
+
+    def _arranged(self, rows: Sequence[int]) -> list[Piece]:
+        """Pieces that hold `rows` and no other, as few as may be."""
+        wanted = set(rows)
+        pieces = []
+        for piece in {id(p): p for p in map(self._piece, rows)}.values():
+            inside = [row for row in piece.rows if row in wanted]
+            outside = [row for row in piece.rows if row not in wanted and row != GONE]
+            if len(inside) == len(piece.rows):
+                pieces.append(piece)
+                continue
+            pieces.append(self._moved(piece, inside))
+            if outside:
+                self._moved(piece, outside)
+        if len(pieces) == 1:
+            return pieces
+        return [piece for group in groups(self._batching, pieces) for piece in self._joined(group)]
+
+    def _joined(self, group: list[Piece]) -> list[Piece]:
+        if len(group) == 1:
+            return group
+        try:
+            return [self._settled(self._batcher.joined(group))]
+        except NotBatchable as error:
+            self._batching = Batching(self._batching - 1)
+            logger.warning("Rows are decoded apart from now on: %s", error)
+            return group
+
+    def _moved(
+        self,
+        piece: Piece,
+        rows: list[int],
+    ) -> Piece:
+        return self._settled(self._batcher.taken(piece, rows))
+
+    def _settled(self, piece: Piece) -> Piece:
+        for row in piece.rows:
+            self._requests[row].piece = piece
+        return piece
+
+    def _piece(self, row: int) -> Piece:
+        piece = self._requests[row].piece
+        assert piece is not None  # noqa: S101 - of rows that decode
+        return piece

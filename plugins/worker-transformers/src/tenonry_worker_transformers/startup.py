@@ -1,0 +1,85 @@
+"""What the worker does once: resolve its extension points, load, check, build the runner. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry_torch_base.device import choose_device
+from tenonry_torch_base.memory import keep_freed_memory
+from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
+from tenonry_torch_base.weights import progress_only_on_a_terminal
+from tenonry_worker_transformers.loaded_model import LoadedModel
+from tenonry_worker_transformers.loading import load_model, outline
+from tenonry_worker_transformers.model_runner import ModelRunner
+
+if TYPE_CHECKING:
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry.kv_cache import KVCacheConfig
+    from tenonry_worker_transformers.options import TransformersOptions
+
+
+def load(
+    context: WorkerContext, options: TransformersOptions
+) -> tuple[LoadedModel, dict[str, str]]:
+    """The model, checked, and what the extension points resolved to."""
+    config = context.config
+    resolved: dict[str, str] = {}
+    device = choose_device(config.device, context.local_rank)
+    buffers = resolve_class(
+        BUFFERS,
+        options.buffers or DEFAULT_BUFFERS[device.type],
+        resolved,
+    )
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    else:
+        if options.num_threads:
+            torch.set_num_threads(options.num_threads)
+        if options.keep_freed_memory:
+            keep_freed_memory()
+    path = context.model.path
+    found = outline(path, needs_weights=config.load_format != "dummy")
+    module = load_model(
+        found,
+        path,
+        load_format=config.load_format,
+        dtype=config.dtype,
+        device=device,
+        seed=config.seed,
+    )
+    with progress_only_on_a_terminal():
+        model = LoadedModel(
+            module,
+            buffers(device, 2 if device.type == "cuda" else 1),
+            max_model_len=context.max_model_len,
+            skip_check=config.skip_model_check,
+            batching=options.batching,
+        )
+    return model, resolved
+
+
+def make_runner(
+    model: LoadedModel,
+    context: WorkerContext,
+    options: TransformersOptions,
+    kv_cache: KVCacheConfig,
+    resolved: dict[str, str],
+) -> ModelRunner:
+    """The runner, for a cache of the decided size."""
+    processors = [
+        resolve_class(
+            LOGITS_PROCESSORS,
+            name,
+            resolved,
+        )
+        for name in options.logits_processors
+    ]
+    return ModelRunner(
+        model,
+        kv_cache,
+        max_num_seqs=context.config.max_num_seqs,
+        seed=context.config.seed,
+        processors=processors,
+    )

@@ -1,0 +1,129 @@
+"""The worker `transformers`: any model that `generate` can run on text, on the CPU or on one CUDA device.
+
+Runs in the process the executor chose.
+
+This module is light; torch and transformers are imported by `load`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tenonry.errors import ConfigError
+from tenonry.interfaces.worker import Worker
+from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry_worker_transformers.options import TransformersOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry.kv_cache import KVCacheConfig
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_worker_transformers.loaded_model import LoadedModel
+    from tenonry_worker_transformers.model_runner import ModelRunner
+
+
+class TransformersWorker(Worker):
+    """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
+
+    Options = TransformersOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        self.options = (
+            context.options
+            if isinstance(context.options, TransformersOptions)
+            else TransformersOptions()
+        )
+        self._model: LoadedModel | None = None
+        self._runner: ModelRunner | None = None
+        self._resolved: dict[str, str] = {}
+
+    @property
+    def model(self) -> LoadedModel:
+        """The loaded model; asking before `load` is a mistake of the caller."""
+        if self._model is None:
+            raise RuntimeError("worker 'transformers' has no model: load() comes first")
+        return self._model
+
+    @property
+    def runner(self) -> ModelRunner:
+        """The model runner; exists from `initialize_cache` on."""
+        if self._runner is None:
+            raise RuntimeError(
+                "worker 'transformers' has no runner: initialize_cache() comes first"
+            )
+        return self._runner
+
+    @property
+    def steps_in_flight(self) -> int:
+        return 2 if self._model is not None and self._model.device.type == "cuda" else 1
+
+    def load(self) -> None:
+        from tenonry_worker_transformers.startup import load
+
+        self._refuse_ranks()
+        self._model, self._resolved = load(self.context, self.options)
+
+    def _refuse_ranks(self) -> None:
+        config = self.context.config
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            size = getattr(config, name)
+            if size > 1:
+                raise ConfigError(
+                    f"{name}={size}, but worker 'transformers' runs a model on one rank; use {name}=1, or "
+                    "--worker torch with a model that it serves"
+                )
+
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        checked = self.model.checked
+        return [
+            KVCacheGroup(
+                layers=("generate",),
+                kind="opaque",
+                bytes_per_token=checked.bytes_per_token,
+                state_bytes=checked.state_bytes,
+            )
+        ]
+
+    def available_memory(self) -> MemoryReport:
+        from tenonry_torch_base.memory import free_device_memory, host_memory
+
+        device = self.model.device
+        if device.type == "cpu":
+            return MemoryReport(host_memory(), is_host=True)
+        config = self.context.config
+        longest = self.context.max_model_len
+        if self.model.checked.chunks:
+            longest = min(longest, config.step_token_budget)
+        needed = self.model.step_bytes(longest)
+        return MemoryReport(
+            free_device_memory(
+                device,
+                config.gpu_memory_utilization,
+                needed,
+            )
+        )
+
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        from tenonry_worker_transformers.startup import make_runner
+
+        self._runner = make_runner(
+            self.model,
+            self.context,
+            self.options,
+            kv_cache,
+            self._resolved,
+        )
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        return self.runner.execute(output)
+
+    def resolved_plugins(self) -> dict[str, str]:
+        return dict(self._resolved)
+
+    def shutdown(self) -> None:
+        self._runner = None
+        self._model = None

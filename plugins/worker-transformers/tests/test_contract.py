@@ -1,0 +1,46 @@
+"""The worker under the conformance suite that every worker passes."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import ClassVar
+
+import generate_families as families
+
+from tenonry.info import ModelInfo
+from tenonry_testkit.result_shapes import check_shapes
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.worker import WorkerContract
+
+
+class TestFalcon(WorkerContract):
+    worker = "tenonry_worker_transformers.worker:TransformersWorker"
+    config: ClassVar[dict[str, object]] = {"device": "cpu"}
+    spec = HarnessSpec(
+        num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=families.VOCAB
+    )
+    family = "falcon"
+
+    def model(self):
+        return ModelInfo(
+            name=self.family,
+            path=families.folder(self.family),
+            architecture="Test",
+            max_model_len=48,
+            vocab_size=families.VOCAB,
+        )
+
+
+class TestT5(TestFalcon):
+    """An encoder and a decoder."""
+
+    family = "t5"
+
+    def test_results_have_the_shapes_that_the_interface_names(self):
+        """As everywhere, but that the tokens of a prompt have no log-probabilities: an encoder reads them."""
+        harness = self.run(dataclasses.replace(self.spec, max_num_batched_tokens=6))
+        harness.add(list(self.prompt_ids), 4, logprobs=2)
+        while harness.scheduler.has_requests() and harness.launch():
+            output, future = harness.in_flight[-1]
+            check_shapes(output, future.result(), self.model().vocab_size)
+            harness.deliver()

@@ -1,0 +1,111 @@
+"""Greedy tokens of very different families are those of `generate`, in a real engine."""
+
+from __future__ import annotations
+
+import gc
+
+import generate_families as families
+import generate_tools as tools
+import pytest
+import torch
+
+# Prompts longer than a step's budget, and blocks for about two requests at a time.
+CROWDED = {
+    "max_num_batched_tokens": 8,
+    "max_model_len": 32,
+    "block_size": 4,
+    "num_gpu_blocks_override": 10,
+}
+
+
+@pytest.mark.parametrize("family", families.FAMILIES)
+def test_tokens_are_those_of_generate_alone(family):
+    """Mixed lengths, chunks, more requests than rows, preemption, and a second batch in the same engine."""
+    with tools.engine(family, **CROWDED) as llm:
+        outputs = tools.served(llm, tools.prompts(), logprobs=0)
+        assert tools.tokens(outputs) == tools.generated(family)
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+        for output, values in zip(outputs, tools.logprobs(family), strict=True):
+            assert _logprobs(output) == pytest.approx(_chosen(output, values), abs=1e-3)
+        again = tools.served(llm, tools.prompts()[::-1])
+        assert tools.tokens(again) == tools.generated(family)[::-1]
+
+
+def _logprobs(output):
+    (completion,) = output.outputs
+    pairs = zip(completion.logprobs, completion.token_ids, strict=True)
+    return [entry[token].logprob for entry, token in pairs]
+
+
+def _chosen(output, values):
+    """log_softmax of the model's own logits at the chosen tokens."""
+    ids = torch.tensor(output.outputs[0].token_ids)
+    return values.gather(1, ids[:, None])[:, 0].tolist()
+
+
+@pytest.mark.parametrize(
+    ("family", "chunks", "batching"),
+    [
+        ("gemma3", True, "MIXED"),
+        ("jamba", False, "MIXED"),
+        ("bart", True, "EQUAL"),
+        ("rwkv", True, "NONE"),
+    ],
+)
+def test_what_a_cache_allows_is_found_out_at_the_start(family, chunks, batching):
+    with tools.engine(family) as llm:
+        checked = tools.worker_of(llm).model.checked
+        assert (checked.chunks, checked.batching.name) == (chunks, batching)
+
+
+@pytest.mark.parametrize("family", ["gemma3", "qwen3_next", "t5"])
+def test_rows_that_decode_are_one_batch(family):
+    """Rows of mixed length come and go; as many pieces as calls, and far fewer than tokens."""
+    with tools.engine(family, max_num_seqs=6) as llm:
+        calls = tools.counted_calls(llm)
+        outputs = tools.served(llm, tools.prompts())
+        assert tools.tokens(outputs) == tools.generated(family)
+        assert len(calls) <= 2 * tools.MAX_TOKENS
+        assert max(calls) == 6
+
+
+def test_prompts_have_log_probabilities_too():
+    model = families.stored("falcon")
+    for settings in ({}, {"max_num_batched_tokens": 8}):
+        with tools.engine("falcon", **settings) as llm:
+            outputs = tools.served(llm, tools.prompts(), prompt_logprobs=1)
+        for prompt, output in zip(tools.prompts(), outputs, strict=True):
+            if len(prompt) == 1:
+                assert not output.prompt_logprobs
+                continue
+            ids = torch.tensor([prompt])
+            with torch.inference_mode():
+                values = model(ids).logits[0].log_softmax(-1)
+            found = [
+                entry[token].logprob
+                for entry, token in zip(output.prompt_logprobs[1:], prompt[1:], strict=True)
+            ]
+            wanted = values[:-1].gather(1, ids[0, 1:, None])[:, 0].tolist()
+            assert found == pytest.approx(wanted, abs=1e-3)
+
+
+def test_seeded_samples_do_not_depend_on_neighbours():
+    sampling = {"temperature": 1.0, "seed": 11, "n": 2}
+    with tools.engine("bloom") as llm:
+        together = tools.tokens(tools.served(llm, tools.prompts(), **sampling))
+        alone = [
+            tools.tokens(tools.served(llm, [prompt], **sampling)) for prompt in tools.prompts()
+        ]
+    assert together == [tokens for pair in alone for tokens in pair]
+    assert together[0] != together[1]
+
+
+def test_nothing_is_kept_of_requests_that_ended():
+    with tools.engine("gemma3") as llm:
+        calls = tools.worker_of(llm).model.calls
+        kept = tools.kept_pieces(calls)
+        tools.served(llm, tools.prompts())
+        tools.served(llm, tools.prompts()[:1])  # the step after the last one of a row takes it out
+        gc.collect()
+        assert kept
+        assert sum(piece() is not None for piece in kept) <= 1

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import generate_families as families
+import generate_tools as tools
+import pytest
+import torch
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, ModelError
+from tenonry.info import ModelInfo
+from tenonry.interfaces.worker import WorkerContext
+from tenonry_worker_transformers.worker import TransformersWorker
+
+
+def worker(folder, *, max_model_len=64, options=None, **config):
+    info = ModelInfo(
+        name="test",
+        path=str(folder),
+        architecture="Test",
+        max_model_len=max_model_len,
+        vocab_size=families.VOCAB,
+    )
+    settings = EngineConfig(model=str(folder), **({"device": "cpu", "max_num_seqs": 4} | config))
+    context = WorkerContext(settings, info, max_model_len=max_model_len, options=options)
+    return TransformersWorker(context)
+
+
+def config_only(folder, **values):
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def test_the_module_of_the_worker_is_light():
+    code = "import tenonry_worker_transformers.worker, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_groups_say_what_a_token_and_a_request_take():
+    """gemma3: K and V of 2 heads of 8 in float32, one layer of two keeps 5 tokens; mamba: only states."""
+    loaded = worker(families.folder("gemma3"))
+    loaded.load()
+    (group,) = loaded.kv_cache_groups()
+    assert group.kind == "opaque"
+    assert (group.bytes_per_token, group.state_bytes) == (2 * 2 * 8 * 4, 5 * 2 * 2 * 8 * 4)
+    loaded = worker(families.folder("mamba"))
+    loaded.load()
+    (group,) = loaded.kv_cache_groups()
+    assert group.bytes_per_token == 0
+    assert group.state_bytes > 0
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model_type": "whisper", "architectures": ["WhisperForConditionalGeneration"]}, "Whisper.*not read text"),
+        ({"model_type": "seamless_m4t", "architectures": ["SeamlessM4TForTextToText"]}, "`generate` of its own"),
+        ({"model_type": "nope", "architectures": ["NopeForCausalLM"]}, "NopeForCausalLM.*not known"),
+        ({"model_type": "vit", "architectures": ["ViTModel"]}, "ViTModel.*no causal language model"),
+    ],
+)  # fmt: skip
+def test_what_generate_cannot_run_on_text_is_refused_by_name(tmp_path, values, reason):
+    folder = config_only(tmp_path, **values)
+    with pytest.raises(ModelError, match=reason):
+        worker(folder, load_format="dummy").load()
+
+
+@pytest.mark.parametrize("name", ["tensor_parallel_size", "pipeline_parallel_size"])
+def test_several_ranks_are_refused_with_what_to_do(name):
+    with pytest.raises(ConfigError, match=f"{name}=2.*use {name}=1"):
+        worker(families.folder("gemma3"), **{name: 2}).load()
+
+
+def test_dummy_weights_follow_the_seed(tmp_path):
+    config_only(tmp_path, **json.loads((families.path("gptj") / "config.json").read_text()))
+
+    def state(seed):
+        loaded = worker(tmp_path, load_format="dummy", seed=seed)
+        loaded.load()
+        return loaded.model.calls.module.state_dict()
+
+    first, same, other = state(5), state(5), state(6)
+    assert all(torch.equal(weight, same[name]) for name, weight in first.items())
+    assert any(not torch.equal(weight, other[name]) for name, weight in first.items())
+
+
+def test_missing_weights_are_not_made_up(tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    source = families.path("gptj")
+    (tmp_path / "config.json").write_text((source / "config.json").read_text())
+    weights = load_file(source / "model.safetensors")
+    del weights["transformer.h.1.mlp.fc_in.weight"]
+    save_file(weights, tmp_path / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(ModelError, match=r"1 missing_keys, such as transformer\.h\.1\.mlp"):
+        worker(tmp_path).load()
+
+
+def test_a_model_whose_requests_disturb_each_other_does_not_start(monkeypatch):
+    """State that a module keeps for itself, instead of in its cache object."""
+    from transformers import FalconForCausalLM
+
+    forward = FalconForCausalLM.forward
+    seen = []
+
+    def mixing(self, input_ids=None, **kwargs):
+        outputs = forward(self, input_ids=input_ids, **kwargs)
+        outputs.logits = outputs.logits + 3.0 * len({tuple(row) for row in seen})
+        seen.append(input_ids[0].tolist())
+        outputs.logits[..., seen[-2][-1] if len(seen) > 1 else 0] += 50.0
+        return outputs
+
+    mixing.__signature__ = __import__("inspect").signature(forward)
+    monkeypatch.setattr(FalconForCausalLM, "forward", mixing)
+    folder = families.folder("falcon")
+    with pytest.raises(ModelError, match="FalconForCausalLM fails the self check"):
+        worker(folder).load()
+
+
+def test_batching_can_be_switched_off():
+    with tools.engine(
+        "gemma3", worker=PluginChoice(name="transformers", options={"batching": False})
+    ) as llm:
+        calls = tools.counted_calls(llm)
+        assert tools.tokens(tools.served(llm, tools.prompts())) == tools.generated("gemma3")
+        assert set(calls) == {1}
+
+
+def test_unchecked_models_are_computed_row_by_row():
+    with tools.engine("gemma3", skip_model_check=True) as llm:
+        checked = tools.worker_of(llm).model.checked
+        assert (checked.chunks, checked.batching.name) == (False, "NONE")
+        assert tools.tokens(tools.served(llm, tools.prompts())) == tools.generated("gemma3")
