@@ -31,7 +31,9 @@ class TestPriority(SchedulerContract):
 class TestSmallShares(SchedulerContract):
     scheduler = BatchingScheduler
     policy = f"{POLICIES}:FcfsPolicy"
-    options: ClassVar = {"long_prefill_token_threshold": 3, "watermark": 0.3}
+    options: ClassVar = {
+        "long_prefill_token_threshold": 3, "watermark": 0.3, "state_snapshot_interval": 1,
+    }  # fmt: skip
     effort = 0.3
 
 

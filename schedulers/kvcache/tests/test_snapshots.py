@@ -1,4 +1,4 @@
-"""Snapshots of recurrent states: where chunks end, which slot is filled, and what a row may start from."""
+"""Snapshots of recurrent states: where chunks end, which slot is filled, and what a row may start from (KV-2)."""
 
 from __future__ import annotations
 
@@ -289,15 +289,19 @@ class TestDecoding:
         assert match == Match(8)
 
     def test_a_copy_of_tokens_that_never_came_is_given_back(self, make):
-        """The request ended at a token before: the slot is free again, and no one finds it."""
-        states = make(2)
+        """The request ended at a token before: the slot is free again, and found under no name."""
+        states = make(3)
         row = self.started(states)
         assert len(states.step(row, 1)) == 1
         states.end_step()
+        stale = int(states.rows.token_ids[row, 7])
         states.driver.leave(row)
+        other, match = states.enter([*LONG[:7], stale, 101])
+        assert match == Match(4)
+        assert len(states.compute(other, 5)) == 1
         assert states.run([*LONG[:7], 100, 101]) == 4
-        rows = [states.enter([50 + i] * 5)[0] for i in range(2)]
-        assert [len(states.step(row, 5)) for row in rows] == [1, 1]
+        rows = [states.enter([50 + i] * 5)[0] for i in range(3)]
+        assert [len(states.step(row, 5)) for row in rows] == [1, 1, 1]
 
     def test_a_copy_that_another_row_made_as_well_is_given_back(self, make):
         states = make(3, snapshot_interval=8)

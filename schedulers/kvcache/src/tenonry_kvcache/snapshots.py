@@ -203,7 +203,6 @@ class StateSnapshots:
             unknown = self._unnamed.pop(row, [])
             self._free += [slot for _, slot in unknown]
         self._start[row] = NO_SLOT
-        self._saves[row] = False
 
     def forget(self, chain: Chain) -> None:
         """Snapshots of these prefixes can no longer be found. Between two steps only."""
