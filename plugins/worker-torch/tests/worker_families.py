@@ -43,6 +43,31 @@ BEAM = SMALL | {
     "n_group": 2, "topk_group": 1, "mlp_layer_types": ["dense", "sparse", "dense"],
     "layer_types": ["sliding_attention", "sliding_attention", "full_attention"],
 }  # fmt: skip
+MIMO = SMALL | {
+    "head_dim": 16, "v_head_dim": 12, "sliding_window": 7, "n_routed_experts": 4, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32, "layer_types": ["full_attention", "sliding_attention", "sliding_attention"],
+}  # fmt: skip
+LLAMA4 = SMALL | {
+    "head_dim": 16, "intermediate_size_mlp": 96, "num_local_experts": 4, "num_experts_per_tok": 1,
+    "attention_chunk_size": 8, "no_rope_layers": [1, 1, 0], "moe_layers": [1], "floor_scale": 4, "attn_scale": 0.4,
+    "layer_types": ["chunked_attention", "chunked_attention", "full_attention"],
+}  # fmt: skip
+GEMMA3N = SMALL | {
+    "head_dim": 16, "num_hidden_layers": 5, "intermediate_size": [96] * 5, "sliding_window": 6,
+    "num_kv_shared_layers": 2, "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 16, "laurel_rank": 8,
+    "activation_sparsity_pattern": [0.5, 0.0, 0.0, 0.0, 0.0],
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
+GEMMA4 = SMALL | {
+    "head_dim": 16, "global_head_dim": 24, "num_hidden_layers": 5, "sliding_window": 6, "num_kv_shared_layers": 2,
+    "vocab_size_per_layer_input": 96, "hidden_size_per_layer_input": 16,
+    "layer_types": ["sliding_attention", "sliding_attention", "full_attention", "sliding_attention", "full_attention"],
+}  # fmt: skip
+MLA = SMALL | {
+    "num_key_value_heads": 4, "q_lora_rank": 24, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_shared_experts": 1,
+}  # fmt: skip
 
 FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama", SMALL),
@@ -98,6 +123,19 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "beam": ("beam", BEAM),
     # Two stacks of layers, run several times, share layer indexes.
     "hrm_text": ("hrm_text", SMALL | {"num_hidden_layers": 2, "H_cycles": 2, "L_cycles": 2, "prefix_lm": False}),
+    # Attention sinks, in all layers and in those with a window only.
+    "gpt_oss": (
+        "gpt_oss",
+        SMALL | {"head_dim": 16, "sliding_window": 7, "num_local_experts": 4, "num_experts_per_tok": 2},
+    ),
+    "granite_swa": ("granite_swa", SMALL | {"sliding_window": 7}),
+    "mimo_v2_flash": ("mimo_v2_flash", MIMO),
+    # Chunks that stand in the mask only, and layers without rotary embedding whose queries are scaled by position.
+    "llama4": ("llama4_text", LLAMA4),
+    # Layers that share K/V of another layer; head sizes by layer.
+    "gemma3n": ("gemma3n_text", GEMMA3N),
+    "gemma4": ("gemma4_text", GEMMA4),
+    "deepseek_v3": ("deepseek_v3", MLA),
 }  # fmt: skip
 
 
@@ -106,7 +144,8 @@ SEEDS = {
     "llama": 2, "llama-biased": 2, "qwen2": 1, "qwen3": 2, "mistral": 1, "gemma": 3, "gemma2": 2, "gemma3": 0,
     "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "qwen2_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3,
     "granite": 0, "stablelm": 3, "starcoder2": 1, "cohere": 2, "diffllama": 4, "phimoe": 2, "whisper": 0, "beam": 5,
-    "hrm_text": 2,
+    "hrm_text": 2, "gpt_oss": 0, "granite_swa": 3, "mimo_v2_flash": 4, "llama4": 4, "gemma3n": 0, "gemma4": 3,
+    "deepseek_v3": 0,
 }  # fmt: skip
 
 

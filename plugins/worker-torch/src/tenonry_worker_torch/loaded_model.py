@@ -5,18 +5,21 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
+from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.layer import (
     LAYER_ATTRIBUTE,
     AttentionLayer,
     LayerCalls,
     StepPlan,
 )
+from tenonry_worker_torch.attention.step_cache import step_cache_for
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
 from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
 from tenonry_worker_torch.parallel.groups import alone
+from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.backend import NoAttention, StatefulBackend
 
 if TYPE_CHECKING:
@@ -53,9 +56,9 @@ class LoadedModel:
         step = StepPlan(backend)
         self.layers: dict[str, AttentionLayer] = {}
         calls: dict[nn.Module, list[AttentionLayer]] = {}
-        described = zip(found.specs, found.rank_heads, found.modules, strict=True)
-        for spec, rank_heads, attention in described:
-            layer = AttentionLayer(spec, step, rank_heads)
+        described = zip(found.specs, found.rank_heads, found.sinks, found.modules, strict=True)
+        for spec, rank_heads, sinks, attention in described:
+            layer = AttentionLayer(spec, step, rank_heads, sinks)
             self.layers[spec.name] = layer
             calls.setdefault(attention, []).append(layer)
         for attention, layers in calls.items():
@@ -81,6 +84,7 @@ def build(
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     vocab_size = int(config.vocab_size)
+    stage_of(module).cache = step_cache_for(module)
     with named_failure(module, parallel.tensor.size):
         found = probe(module, vocab_size, parallel, max_model_len)
     backend = _backend(backend_class, module, found)
@@ -112,7 +116,7 @@ def _backend(
     """The backend for the layers of the probe run, with state beside it where the model has some."""
     specs = found.specs
     kind = backend_class if specs else NoAttention
-    reason = kind.refusal(specs, module.dtype, module.device)
+    reason = refusal_of(kind, specs, module.dtype, module.device)
     if reason:
         raise ConfigError(
             f"attention backend '{kind.name}' cannot run {type(module).__name__}: {reason}"

@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
+from tenonry_worker_torch.attention import sdpa
+from tenonry_worker_torch.attention.base import (
+    AttentionBackend,
+    AttentionBatch,
+    LayerSpec,
+    refusal_of,
+)
 from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
 
 BLOCK, ROWS, MAX_LEN, BLOCKS = 8, 6, 160, 130
 SHAPES = {
@@ -22,6 +29,22 @@ SHAPES = {
     "one KV head": {"num_heads": 3, "num_kv_heads": 1, "softcap": 2.0},
     "all at once": {"num_heads": 4, "num_kv_heads": 2, "window": 70, "softcap": 3.0},
     "unequal sizes": {"num_heads": 4, "num_kv_heads": 2, "value_size": 4},
+    "chunks": {"num_heads": 4, "num_kv_heads": 2, "chunk": 13},
+    "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
+    "sinks in a window": {
+        "num_heads": 4,
+        "num_kv_heads": 1,
+        "sinks": True,
+        "window": 20,
+        "softcap": 2.0,
+    },
+    "sinks of unequal sizes": {
+        "num_heads": 4,
+        "num_kv_heads": 2,
+        "value_size": 4,
+        "sinks": True,
+        "chunk": 64,
+    },
 }
 
 
@@ -35,7 +58,7 @@ class BackendDriver:
         self.dtype = dtype
         self.backend = worker_tools.BACKENDS[backend](self.specs, dtype, torch.device("cpu"))
         step = StepPlan(self.backend)
-        self.layers = [AttentionLayer(spec, step) for spec in self.specs]
+        self.layers = [AttentionLayer(spec, step, sinks=self._sinks(spec)) for spec in self.specs]
         self.step = step
         for layer, cache in zip(
             self.layers, self.backend.allocate(BLOCKS, BLOCK).values(), strict=True
@@ -50,6 +73,10 @@ class BackendDriver:
         self.free = list(self.random.permutation(np.arange(1, BLOCKS)))
         self.known = {}  # row → per layer (keys, values)
         self.blocks = {}
+
+    def _sinks(self, spec):
+        sinks = 2 * self.random.standard_normal(spec.num_heads).astype(np.float32)
+        return torch.from_numpy(sinks).to(self.dtype) if spec.sinks else None
 
     def enter(self, row, length=0):
         self.generation[row] += 1
@@ -129,21 +156,28 @@ class BackendDriver:
         assert got.shape == (len(asked), spec.num_heads, spec.value_size)
         for place, (i, offset) in enumerate(asked):
             keys, values = self.known[rows[i]][number]
-            wanted = by_hand(spec, query[place].float(), keys, values, int(start[i]) + offset)
+            position = int(start[i]) + offset
+            wanted = by_hand(layer, query[place].float(), keys, values, position)
             tolerance = 1e-4 if self.dtype == torch.float32 else 0.05
             torch.testing.assert_close(got[place].float(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def by_hand(spec, query, keys, values, position):
+def by_hand(layer, query, keys, values, position):
     """One query at `position`: [H, D] with [L, K, D] → [H, V]."""
+    spec = layer.spec
     first = max(0, position + 1 - spec.window) if spec.window else 0
+    if spec.chunk:
+        first = position - position % spec.chunk
     out = []
     for head in range(spec.num_heads):
         shared = head // spec.group_size
         scores = keys[first : position + 1, shared] @ query[head] * spec.scaling
         if spec.softcap:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
-        out.append(torch.softmax(scores, -1) @ values[first : position + 1, shared])
+        if spec.sinks:
+            scores = torch.cat([scores, layer.sinks[head : head + 1].float()])
+        weights = torch.softmax(scores, -1)[: position + 1 - first]
+        out.append(weights @ values[first : position + 1, shared])
     return torch.stack(out)
 
 
@@ -177,11 +211,12 @@ def test_any_schedule_attends_to_exactly_its_own_tokens(backend, shape, seed):
     schedule(BackendDriver(backend, SHAPES[shape], seed), 30)
 
 
+@pytest.mark.parametrize("more", [{}, {"chunk": 40, "sinks": True}])
 @pytest.mark.parametrize("backend", worker_tools.BACKENDS)
-def test_bfloat16_stays_within_rounding(backend):
+def test_bfloat16_stays_within_rounding(backend, more):
     driver = BackendDriver(
         backend,
-        {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32},
+        {"num_heads": 8, "num_kv_heads": 4, "key_size": 32, "value_size": 32} | more,
         3,
         torch.bfloat16,
     )
@@ -201,6 +236,54 @@ def test_steady_decoding_across_capacities(backend):
     driver.run({4: 1, 1: 62})
     for _ in range(96):
         driver.run({4: 1, 1: 1})
+
+
+@pytest.mark.parametrize("shape", ["sinks in a window", "chunks", "all at once", "sinks"])
+def test_long_prompts_are_done_in_pieces(shape, monkeypatch):
+    """Small enough pieces that each sees only a part of the keys."""
+    monkeypatch.setattr(sdpa, "MAX_MASK_ELEMENTS", 2000)
+    driver = BackendDriver("sdpa", SHAPES[shape], 4)
+    for row in range(3):
+        driver.enter(row)
+    driver.run({0: 120, 1: 50, 2: 50})
+    driver.run({0: 30, 1: 1, 2: 90})
+
+
+class OfTheFirstDays(AttentionBackend):
+    """A backend of a third party, written before there were chunks and sinks."""
+
+    name = "old"
+
+    def allocate(self, num_blocks, block_size):
+        return {}
+
+    def plan(self, batch):
+        return None
+
+    def forward(self, layer, query, key, value, plan, both=None):
+        return query
+
+
+class Changed(SdpaBackend):
+    """Reads K/V in another way, and does not say what that covers."""
+
+    name = "changed"
+
+
+@pytest.mark.parametrize("backend", [OfTheFirstDays, Changed])
+def test_what_a_backend_does_not_say_it_knows_is_refused(backend):
+    def reason(backend, **more):
+        spec = LayerSpec(
+            name="layers.3", index=3, num_heads=2, num_kv_heads=2, key_size=4, value_size=4, scaling=1.0, **more
+        )  # fmt: skip
+        return refusal_of(backend, [spec], torch.float32, torch.device("cpu"))
+
+    assert reason(backend) is None
+    assert reason(backend, window=5, softcap=2.0) is None
+    assert "layers.3 needs attention sinks" in reason(backend, sinks=True)
+    assert "layers.3 needs attention within chunks" in reason(backend, chunk=8)
+    for known in worker_tools.BACKENDS.values():
+        assert reason(known, sinks=True, chunk=8) is None
 
 
 def test_slabs_that_do_not_fit_are_done_without():
@@ -242,7 +325,7 @@ def test_nan_that_a_row_left_behind_does_not_count(backend, dtype):
 def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
     """Qwen 2 has such keys; the fused kernel adds up in 32 bits, so a row would fail only beside many others."""
     from tenonry_worker_torch.attention.cpu import _products
-    from tenonry_worker_torch.attention.math import softcapped_attention
+    from tenonry_worker_torch.attention.math import scored_attention
 
     spec = LayerSpec(
         name="a",
@@ -261,12 +344,12 @@ def test_scores_beyond_the_range_of_16_bits_are_scaled_in_time(dtype, softcap):
     whole = [tensor.float() for tensor in (query, key, value)]
     assert (whole[0] @ whole[1].mT).abs().max() > torch.finfo(torch.float16).max
     wanted = (
-        softcapped_attention(*whole, mask[:, None].float(), spec)
+        scored_attention(*whole, mask[:, None].float(), spec)
         if softcap
         else torch.nn.functional.scaled_dot_product_attention(*whole, scale=spec.scaling)
     )
     found = [_products(spec, query, key, value, mask)]
     if softcap:
-        found.append(softcapped_attention(query, key, value, mask[:, None], spec))
+        found.append(scored_attention(query, key, value, mask[:, None], spec))
     for out in found:
         torch.testing.assert_close(out.float(), wanted, atol=0.1, rtol=0.1)

@@ -9,7 +9,7 @@ import torch
 import worker_families
 import worker_tools
 
-from tenonry.errors import ModelError
+from tenonry.errors import ConfigError, ModelError
 from tenonry_worker_torch.loading.load import load_model
 from tenonry_worker_torch.loading.refusals import refuse_unsupported
 
@@ -30,11 +30,6 @@ MIXERS = {
     "falcon": (
         TINY | {"num_hidden_layers": 2, "num_attention_heads": 4},
         f"Falcon.*{NO_INTERFACE}",
-    ),
-    "llama4_text": (
-        SMALL
-        | {"head_dim": 16, "layer_types": ["chunked_attention"] * 3, "intermediate_size_mlp": 64},
-        "chunked_attention",
     ),
     "t5": (
         {"d_model": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 96},
@@ -71,16 +66,26 @@ def test_a_hidden_convolution_is_found_by_its_class(tmp_path):
         refuse_unsupported(model, "MyForCausalLM")
 
 
-def test_attention_sinks_are_refused_by_the_name_of_the_argument():
-    """And not for a mixer that its name reminds of."""
-    from transformers import GptOssConfig, GptOssForCausalLM
-
-    config = GptOssConfig(**SMALL, head_dim=16, num_local_experts=4, num_experts_per_tok=2)
-    refuse_unsupported(GptOssForCausalLM(config), "GptOssForCausalLM")
+def test_a_backend_that_does_not_know_sinks_is_refused_by_the_name_of_the_model(monkeypatch):
+    monkeypatch.setattr(worker_tools.BACKENDS["sdpa"], "features", frozenset({"chunk"}))
+    model = worker_families.build("gpt_oss")
+    refuse_unsupported(model, "GptOssForCausalLM")
     with pytest.raises(
-        ModelError, match=r"GptOssForCausalLM cannot run .*: GptOssAttention passes 's_aux'"
+        ConfigError,
+        match=r"'sdpa' cannot run GptOssForCausalLM: layer model\.layers\.0\.self_attn needs attention sinks",
     ):
-        worker_tools.loaded(GptOssForCausalLM(config).eval())
+        worker_tools.loaded(model, backend="sdpa")
+
+
+def test_an_argument_of_attention_that_is_not_known_is_refused_by_its_name():
+    model = worker_families.build("llama")
+    attention = model.model.layers[1].self_attn
+    forward = attention.forward
+    attention.forward = lambda *args, **named: forward(*args, **named, slopes=torch.ones(4))
+    with pytest.raises(
+        ModelError, match=r"LlamaForCausalLM cannot run .*: LlamaAttention passes 'slopes'"
+    ):
+        worker_tools.loaded(model)
 
 
 class _Neighbour(torch.nn.Module):

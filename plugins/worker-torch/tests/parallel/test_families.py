@@ -16,17 +16,31 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
 
 NO_PLAN = {"gpt2", "opt", "stablelm", "diffllama", "whisper"}
-NO_STAGES = {"phimoe"}  # layers can be cut, and the stack cannot
-REFUSED = {
-    "beam",
-    "hrm_text",
-}  # a parameter that is no matrix; checkpoint tensors that are rearranged
+# Of a rank; of two, where a model has four. MiMo has other ones in layers with a window; MLA is not cut.
+KV_HEADS = {"gpt_neox": {2}, "mimo_v2_flash": {1, 2}, "deepseek_v3": {4}}
+NO_CUTS = {"gpt_oss"}  # the stack can be shared out, and layers cannot be cut
+NO_STAGES = {"phimoe", "llama4", "gemma4"}  # layers can be cut, and the stack cannot
+# Checkpoint tensors that are rearranged; activations that are picked from a whole layer.
+REFUSED = {"hrm_text", "gemma3n"}
 PLANNED = [
-    family for family in worker_families.FAMILIES if family not in NO_PLAN | NO_STAGES | REFUSED
+    family
+    for family in worker_families.FAMILIES
+    if family not in NO_PLAN | NO_CUTS | NO_STAGES | REFUSED
 ]
 LAYOUTS = {"TP 2": (2, 1), "PP 2": (1, 2), "TP 2 x PP 2": (2, 2)}
 # No lean layers are known for them, or not when they are cut.
-OWN_CODE = {"gpt_neox", "granite", "starcoder2", "cohere", "olmo2", "phi3"}
+OWN_CODE = {
+    "beam",
+    "granite_swa",
+    "deepseek_v3",
+    "mimo_v2_flash",
+    "gpt_neox",
+    "granite",
+    "starcoder2",
+    "cohere",
+    "olmo2",
+    "phi3",
+}
 
 
 @pytest.fixture(scope="module")
@@ -74,14 +88,20 @@ def test_tokens_equal_generate(folders, family):
     assert serve(ranks, greedy(), budget=17) == worker_tools.generated(family)
     is_lean = {type(model.forward).__name__ == "LeanForward" for model in ranks.models}
     assert is_lean == {family not in OWN_CODE}
-    whole = 4 if family == "gpt_neox" else 2
-    assert kv_heads(ranks) == {whole // 2}
+    assert kv_heads(ranks) == KV_HEADS.get(family, {1})
     ranks.close()
 
 
 @pytest.mark.parametrize("family", sorted(NO_STAGES))
 def test_tokens_equal_generate_where_only_layers_are_cut(folders, family):
     ranks = Ranks(folders(family), 2)
+    assert serve(ranks, greedy(), budget=17) == worker_tools.generated(family)
+    ranks.close()
+
+
+@pytest.mark.parametrize("family", sorted(NO_CUTS))
+def test_tokens_equal_generate_where_only_the_stack_is_shared_out(folders, family):
+    ranks = Ranks(folders(family), 1, 2)
     assert serve(ranks, greedy(), budget=17) == worker_tools.generated(family)
     ranks.close()
 
@@ -219,6 +239,14 @@ def test_what_a_plan_left_out_is_refused_by_name(folders, monkeypatch):
         ModelError, match=r"CohereForCausalLM cannot run cut into 2 ranks .* tensor_parallel_size=1"
     ):
         Ranks(folders("cohere-normed"), 2)
+
+
+def test_activations_that_are_picked_from_a_whole_layer_are_not_picked_from_pieces(folders):
+    with pytest.raises(
+        ModelError,
+        match=r"Gemma3n.* picks the largest activations of a layer.*tensor_parallel_size=1",
+    ):
+        Ranks(folders("gemma3n"), 2)
 
 
 @pytest.mark.parametrize("family", sorted(NO_PLAN))

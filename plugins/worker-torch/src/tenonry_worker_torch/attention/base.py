@@ -23,6 +23,10 @@ class LayerSpec:
 
     `key_size` and `value_size` are elements per head. `window` counts the positions a query sees, its own included
     (0: all); `softcap` bounds the scores with `softcap * tanh(score / softcap)` (0: unbounded).
+
+    What a backend has to know to attend rightly, and says in `AttentionBackend.features`: `chunk` is the number of
+    positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`, each head has a
+    logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`.
     """
 
     name: str
@@ -34,6 +38,16 @@ class LayerSpec:
     scaling: float
     window: int = 0
     softcap: float = 0.0
+    chunk: int = 0
+    sinks: bool = False
+
+    def first_seen(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
+        """The first position that the last token of rows of `lengths` tokens sees."""
+        if self.window:
+            return np.maximum(lengths - self.window, 0)
+        if self.chunk:
+            return (lengths - 1) // self.chunk * self.chunk
+        return np.zeros_like(lengths)
 
     @property
     def group_size(self) -> int:
@@ -75,6 +89,11 @@ class CachedLayer(Protocol):
         """One cache, once `bind_kv_cache` has run."""
         ...
 
+    @property
+    def sinks(self) -> torch.Tensor | None:
+        """A logit per query head [num_heads], where the spec says that there are sinks."""
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
@@ -100,6 +119,25 @@ class AttentionBatch:
     full_plan: Any = None
 
 
+# Fields of a LayerSpec that change the result and that backends of the first days do not know.
+FEATURES = {"chunk": "attention within chunks", "sinks": "attention sinks"}
+
+
+def refusal_of(
+    backend: type[AttentionBackend],
+    layers: Sequence[LayerSpec],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> str | None:
+    """Why a backend cannot run these layers: a feature that it does not say it knows, or its own refusal."""
+    known = vars(backend).get("features", frozenset())
+    for layer in layers:
+        for field, meaning in FEATURES.items():
+            if getattr(layer, field) and field not in known:
+                return f"layer {layer.name} needs {meaning}, which it does not know; use another"
+    return backend.refusal(layers, dtype, device)
+
+
 class AttentionBackend(ABC):
     """One way to write K/V into blocks and to attend to them.
 
@@ -108,10 +146,14 @@ class AttentionBackend(ABC):
 
     Order of calls: `refusal` (before anything is built), constructor, `allocate` once, then per step `plan` once and
     `forward` once per layer. `block_sizes` lists what it can do, best first; empty means any.
+
+    `features`: those of `FEATURES` that it knows. Layers that need another are refused before `refusal` is asked. A
+    subclass does not inherit them: who changes how K/V are read says anew what that covers.
     """
 
     name: ClassVar[str]
     interface_version: ClassVar[int] = 1
+    features: ClassVar[frozenset[str]] = frozenset()
 
     @classmethod
     def refusal(

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn import functional
 
+from tenonry_worker_torch.attention.math import softmax_with_sinks
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
 from tenonry_worker_torch.attention.slab_plan import CpuPlan, SlabGroup, SlabPlanner
@@ -40,6 +41,7 @@ class CpuBackend(SdpaBackend):
     """See the module. Models whose layers have different KV heads use gathered blocks throughout."""
 
     name: ClassVar[str] = "cpu"
+    features: ClassVar[frozenset[str]] = SdpaBackend.features
 
     def __init__(
         self,
@@ -115,12 +117,12 @@ class CpuBackend(SdpaBackend):
             self._fill(group, layer.kv_cache[0], number, both)
         first = plan.slab_groups[0]
         if first.queries is None:  # then there is no other group, and nothing but decoding
-            return self._attend(spec, query, first, number)
+            return self._attend(layer, query, first, number)
         out = query.new_empty(plan.num_queries, spec.num_heads, spec.value_size)
         for group in plan.slab_groups:
             if group.queries is not None and len(group.queries):
                 attended = self._attend(
-                    spec,
+                    layer,
                     query[group.queries],
                     group,
                     number,
@@ -156,12 +158,13 @@ class CpuBackend(SdpaBackend):
 
     def _attend(
         self,
-        spec: LayerSpec,
+        layer: CachedLayer,
         query: torch.Tensor,
         group: SlabGroup,
         number: int,
     ) -> torch.Tensor:
         """`query` [Q, H, D] of the rows of a group → [Q, H, D]."""
+        spec = layer.spec
         count = group.num_slots
         if group.slots is not None:
             by_slot = query.new_zeros(count, *query.shape[1:])
@@ -172,7 +175,7 @@ class CpuBackend(SdpaBackend):
         if query.dtype == torch.float32 or key.numel() < MATRIX_WORK:
             shown = group.longest
             out = self._fused(
-                spec,
+                layer,
                 query,
                 key.narrow(2, 0, shown),
                 value.narrow(2, 0, shown),
@@ -184,24 +187,27 @@ class CpuBackend(SdpaBackend):
                 query,
                 key,
                 value,
-                group.mask_for(spec.window),
+                group.mask_for(spec),
+                layer.sinks,
             )
         out = out.reshape(count, spec.num_heads, spec.value_size)
         return out if group.slots is None else out.index_select(0, group.slots)
 
     def _fused(
         self,
-        spec: LayerSpec,
+        layer: CachedLayer,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         group: SlabGroup,
     ) -> torch.Tensor:
+        spec = layer.spec
+        is_plain = not (spec.softcap or spec.window or spec.chunk or spec.sinks)
         # A single row sees all keys that it is given, so it needs no mask.
-        if len(query) == 1 and not spec.softcap and not spec.window:
+        if is_plain and len(query) == 1:
             return functional.scaled_dot_product_attention(query, key, value, scale=spec.scaling)
-        mask = group.mask_for(spec.window)[:, None, :, : group.longest]
-        return self.decode_attention(query, key, value, mask, spec)
+        mask = group.mask_for(spec)[:, None, :, : group.longest]
+        return self.decode_attention(query, key, value, mask, layer)
 
 
 def _products(
@@ -210,6 +216,7 @@ def _products(
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """Two batched matrix products over the whole capacity: slices of a slab would be copied by oneDNN."""
     rows, heads, group, size = query.shape
@@ -230,7 +237,7 @@ def _products(
         scores.add_(mask)
     else:
         scores = torch.add(mask, scores, alpha=scaling)
-    weights = torch.softmax(scores, -1)
-    weights = weights.view(batches, group, -1)
+    weights = softmax_with_sinks(scores, None if sinks is None else sinks[:, None])
+    weights = weights.reshape(batches, group, -1)
     out = torch.bmm(weights, values)
     return out.view(rows, heads, group, size)

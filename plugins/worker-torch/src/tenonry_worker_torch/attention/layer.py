@@ -43,18 +43,21 @@ class StepPlan:
 class AttentionLayer:
     """One attention layer: its spec, its cache (a list of one, filled by `bind_kv_cache`) and the step's plan.
 
-    `rank_heads`: those of this rank, where the model's code passes those of all ranks.
+    `sinks` [num_heads], where it has any. `rank_heads`: those of this rank, where the model's code passes those of all
+    ranks.
     """
 
-    __slots__ = ("kv_cache", "rank_heads", "spec", "step")
+    __slots__ = ("kv_cache", "rank_heads", "sinks", "spec", "step")
 
     def __init__(
         self,
         spec: LayerSpec,
         step: StepPlan,
         rank_heads: RankHeads | None = None,
+        sinks: torch.Tensor | None = None,
     ) -> None:
         self.spec = spec
+        self.sinks = sinks
         self.step = step
         self.rank_heads = rank_heads
         self.kv_cache: list[LayerCache] = []
@@ -114,6 +117,7 @@ class Probe:
         self._calls: dict[int, int] = {}
         self.specs: list[LayerSpec] = []
         self.modules: list[torch.nn.Module] = []
+        self.sinks: list[torch.Tensor | None] = []
 
     def __call__(
         self,
@@ -122,6 +126,7 @@ class Probe:
         key: torch.Tensor,
         value: torch.Tensor,
         spec: LayerSpec,
+        sinks: torch.Tensor | None,
     ) -> torch.Tensor:
         from tenonry_worker_torch.attention.math import causal_attention
 
@@ -131,7 +136,8 @@ class Probe:
         spec.name = f"{name}#{call + 1}" if call else name
         self.specs.append(spec)
         self.modules.append(module)
-        return causal_attention(query, key, value, spec)
+        self.sinks.append(sinks)
+        return causal_attention(query, key, value, spec, sinks)
 
 
 def register_interface() -> None:
@@ -172,6 +178,7 @@ def paged_attention(
         else:
             out = layer.rank_heads.attend(layer, q, k, v)
         return out[None], None
+    sinks: torch.Tensor | None = other.pop("s_aux", None)
     reach = _known_reach(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
@@ -182,9 +189,11 @@ def paged_attention(
         value_size=v.shape[2],
         scaling=float(scaling) if scaling is not None else q.shape[2] ** -0.5,
         window=reach.window,
+        chunk=reach.chunk,
+        sinks=sinks is not None,
         softcap=float(softcap or 0.0),
     )
-    return layer(module, q, k, v, spec)[None], None
+    return layer(module, q, k, v, spec, sinks)[None], None
 
 
 def _known_reach(
@@ -192,8 +201,8 @@ def _known_reach(
     mask: torch.Tensor | None,
     other: dict[str, Any],
 ) -> Reach:
-    """What the layer's queries see. Raises ModelError for position biases, attention sinks, bidirectional layers:
-    anything that paged attention would get wrong.
+    """What the layer's queries see. Raises ModelError for position biases, bidirectional layers: anything that
+    paged attention would get wrong.
     """
     import torch
 
@@ -202,10 +211,6 @@ def _known_reach(
     if reach is None:
         raise ModelError(
             f"{kind} masks or biases its attention scores by a rule that worker 'torch' does not know"
-        )
-    if reach.chunk:
-        raise ModelError(
-            f"{kind} attends within chunks of {reach.chunk} positions, which worker 'torch' does not support"
         )
     for name, value in other.items():
         if isinstance(value, torch.Tensor) and name not in HARMLESS_TENSORS:

@@ -73,6 +73,7 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
         return None
     from transformers.masking_utils import eager_mask
 
+    options["allow_is_bidirectional_skip"] = False
     mask: torch.Tensor = eager_mask(*arguments, mask_function=mask_function, **options)
     setattr(mask, REACH_ATTRIBUTE, reach)
     return mask

@@ -16,15 +16,29 @@ def causal_attention(
     key: torch.Tensor,
     value: torch.Tensor,
     spec: LayerSpec,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
     """One sequence on its own, no cache: `query` [S, H, D], `key`, `value` [S, K, D] → [S, H, D]."""
     length = query.shape[0]
-    mask = causal_mask(length, 0, length, spec.window, query.dtype, query.device)
+    mask = causal_mask(
+        length,
+        0,
+        length,
+        spec.window,
+        query.dtype,
+        query.device,
+        chunk=spec.chunk,
+    )
     q = query.transpose(0, 1)[None]  # [1, H, S, D]
     k = key.transpose(0, 1)[None]
     v = value.transpose(0, 1)[None]
-    attended = masked_attention(q, k, v, mask, spec)
+    attended = masked_attention(q, k, v, mask, spec, per_head(sinks))
     return attended[0].transpose(0, 1)
+
+
+def per_head(sinks: torch.Tensor | None) -> torch.Tensor | None:
+    """A logit per head [H] as [H, 1, 1], for scores [B, H, S, L]."""
+    return None if sinks is None else sinks[:, None, None]
 
 
 def causal_mask(
@@ -35,8 +49,10 @@ def causal_mask(
     dtype: torch.dtype,
     device: torch.device,
     first_key: int = 0,
+    chunk: int = 0,
 ) -> torch.Tensor:
-    """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them.
+    """Additive mask [S, L]: the query at position `start + i` sees keys up to its own, at most `window` of them, and
+    none before its chunk of `chunk` positions.
 
     Key column j stands for position `first_key + j`.
     """
@@ -45,6 +61,8 @@ def causal_mask(
     hidden = keys > queries
     if window:
         hidden |= keys <= queries - window
+    if chunk:
+        hidden |= keys < queries // chunk * chunk
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, float("-inf"))
 
@@ -55,10 +73,13 @@ def masked_attention(
     value: torch.Tensor,
     mask: torch.Tensor,
     spec: LayerSpec,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """`query` [B, H, S, D], `key`, `value` [B, K, L, D], additive `mask` broadcastable to [B, H, S, L]."""
-    if spec.softcap:
-        return softcapped_attention(query, key, value, mask, spec)
+    """`query` [B, H, S, D], `key`, `value` [B, K, L, D], additive `mask` broadcastable to [B, H, S, L]; `sinks`, if
+    there are any, broadcastable to [B, H, S, 1].
+    """
+    if spec.softcap or sinks is not None:
+        return scored_attention(query, key, value, mask, spec, sinks)
     if spec.group_size > 1 and query.device.type != "cpu":
         key = key.repeat_interleave(spec.group_size, 1)
         value = value.repeat_interleave(spec.group_size, 1)
@@ -75,22 +96,40 @@ def masked_attention(
     )
 
 
-def softcapped_attention(
+def scored_attention(
     query: torch.Tensor,
     key: torch.Tensor,
     value: torch.Tensor,
     mask: torch.Tensor,
     spec: LayerSpec,
+    sinks: torch.Tensor | None = None,
 ) -> torch.Tensor:
-    """As `masked_attention`, the scores bounded by tanh before the mask (Gemma 2, arXiv:2408.00118, section 2)."""
+    """As `masked_attention`, for what fused kernels cannot do with scores: bounded by tanh before the mask (Gemma 2,
+    arXiv:2408.00118, section 2), and with a sink, one more score that gets its share of the softmax and no value
+    (gpt-oss, arXiv:2508.10925, section 2; arXiv:2309.17453).
+    """
     if key.shape[1] != query.shape[1]:
         key = key.repeat_interleave(spec.group_size, 1)
         value = value.repeat_interleave(spec.group_size, 1)
     # Scaled before the product: in float16 the scores would leave its range.
-    scaled = query * (spec.scaling / spec.softcap)
+    scaled = query * (spec.scaling / spec.softcap if spec.softcap else spec.scaling)
     scores = torch.matmul(scaled, key.transpose(-1, -2))
-    scores.tanh_()
-    scores.mul_(spec.softcap)
+    if spec.softcap:
+        scores.tanh_()
+        scores.mul_(spec.softcap)
     scores.add_(mask)
-    weights = torch.softmax(scores, -1, dtype=torch.float32)
+    weights = softmax_with_sinks(scores, sinks, torch.float32)
     return torch.matmul(weights.to(value.dtype), value)
+
+
+def softmax_with_sinks(
+    scores: torch.Tensor,
+    sinks: torch.Tensor | None,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """Softmax of `scores` [..., L]; with `sinks` [..., 1], what is left of the weights after theirs."""
+    if sinks is None:
+        return torch.softmax(scores, -1, dtype=dtype)
+    sink = sinks.to(scores.dtype).expand(*scores.shape[:-1], 1)
+    weights = torch.softmax(torch.cat((scores, sink), -1), -1, dtype=dtype)
+    return weights[..., :-1]

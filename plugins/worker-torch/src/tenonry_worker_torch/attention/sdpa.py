@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import numpy as np
 import torch
 from torch.nn import functional
 
@@ -20,7 +21,12 @@ from tenonry_worker_torch.attention.base import (
     LayerCache,
     LayerSpec,
 )
-from tenonry_worker_torch.attention.math import causal_mask, masked_attention, softcapped_attention
+from tenonry_worker_torch.attention.math import (
+    causal_mask,
+    masked_attention,
+    per_head,
+    scored_attention,
+)
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.attention.storage import zeros
@@ -28,13 +34,16 @@ from tenonry_worker_torch.attention.storage import zeros
 if TYPE_CHECKING:
     from tenonry_worker_torch.attention.sdpa_plan import DecodeGroup
 
-MAX_MASK_ELEMENTS = 1 << 24  # of one chunk of prefill queries
+MAX_MASK_ELEMENTS = (
+    1 << 24
+)  # of one piece of prefill queries; where scores are made, of those of all heads
 
 
 class SdpaBackend(AttentionBackend):
-    """See the module. Supports every head size, data type, window and soft cap."""
+    """See the module. Supports every head size, data type, window and soft cap, chunks and sinks."""
 
     name: ClassVar[str] = "sdpa"
+    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks"})
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks = num_blocks
@@ -185,7 +194,7 @@ class SdpaBackend(AttentionBackend):
         rows = group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
-        attended = self.decode_attention(grouped, key, value, group.mask, spec)
+        attended = self.decode_attention(grouped, key, value, group.mask, layer)
         return attended.reshape(rows, spec.num_heads, spec.value_size)
 
     def decode_attention(
@@ -194,14 +203,18 @@ class SdpaBackend(AttentionBackend):
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor,
-        spec: LayerSpec,
+        layer: CachedLayer,
     ) -> torch.Tensor:
         """`query` [R, K, group, D], `key`, `value` [R, K, L, D], `mask` [R, 1, 1, L] → [R, K, group, D].
 
         The query heads of one KV head are its query rows, so keys are neither repeated nor read twice.
         """
-        if spec.softcap:
-            return softcapped_attention(query, key, value, mask, spec)
+        spec = layer.spec
+        if spec.softcap or spec.sinks:
+            sinks = layer.sinks
+            if sinks is not None:
+                sinks = sinks.view(spec.num_kv_heads, spec.group_size, 1)
+            return scored_attention(query, key, value, mask, spec, sinks)
         return functional.scaled_dot_product_attention(
             query,
             key,
@@ -249,8 +262,7 @@ class SdpaBackend(AttentionBackend):
             end = segment.token + segment.count * segment.length
             span = slice(segment.token, end)
             out[span] = self._prefill(
-                layer.spec,
-                layer.kv_cache[0],
+                layer,
                 segment,
                 plan,
                 query[span],
@@ -260,8 +272,7 @@ class SdpaBackend(AttentionBackend):
 
     def _prefill(
         self,
-        spec: LayerSpec,
-        cache: LayerCache,
+        layer: CachedLayer,
         segment: Segment,
         plan: SdpaPlan,
         query: torch.Tensor,
@@ -269,12 +280,16 @@ class SdpaBackend(AttentionBackend):
         value: torch.Tensor,
     ) -> torch.Tensor:
         if segment.start:
-            return self._prefill_with_context(spec, cache, segment, plan, query)
+            return self._prefill_with_context(layer, segment, plan, query)
+        spec = layer.spec
         q = _head_major(query, segment)
         k = _head_major(key, segment)
         v = _head_major(value, segment)
-        is_cut = spec.window and segment.length > spec.window
-        if not spec.softcap and not is_cut:
+        reach = spec.window or spec.chunk
+        is_cut = reach and segment.length > reach
+        if spec.softcap or spec.sinks or is_cut:
+            out = self._in_pieces(layer, q, k, v, segment.start, 0)
+        else:
             out = functional.scaled_dot_product_attention(
                 q,
                 k,
@@ -283,49 +298,81 @@ class SdpaBackend(AttentionBackend):
                 scale=spec.scaling,
                 enable_gqa=spec.group_size > 1,
             )
-        else:
-            mask = causal_mask(segment.length, 0, segment.length, spec.window, q.dtype, q.device)
-            out = masked_attention(q, k, v, mask, spec)
         return out.transpose(1, 2).flatten(0, 1)
 
     def _prefill_with_context(
         self,
-        spec: LayerSpec,
-        cache: LayerCache,
+        layer: CachedLayer,
         segment: Segment,
         plan: SdpaPlan,
         query: torch.Tensor,
     ) -> torch.Tensor:
-        """One chunk of a prompt whose earlier tokens are in the cache; queries go in pieces that bound the mask."""
+        """One chunk of a prompt whose earlier tokens are in the cache."""
+        spec = layer.spec
         end = segment.start + segment.length
-        first_block = 0
-        if spec.window:
-            first_block = max(0, segment.start + 1 - spec.window) // self.block_size
+        first_block = _first_seen(spec, segment.start) // self.block_size
         end_block = -(-end // self.block_size)
         index = plan.context_index(segment, spec, first_block, end_block)
         first_key = first_block * self.block_size
-        num_keys = end - first_key
-        key, value = self.gather(cache, index, 1, spec)
-        key = key[:, :, :num_keys]
-        value = value[:, :, :num_keys]
+        key, value = self.gather(layer.kv_cache[0], index, 1, spec)
+        key = key[:, :, : end - first_key]
+        value = value[:, :, : end - first_key]
         q = query.transpose(0, 1)[None]
-        piece = max(1, MAX_MASK_ELEMENTS // num_keys)
+        out = self._in_pieces(layer, q, key, value, segment.start, first_key)
+        return out[0].transpose(0, 1)
+
+    def _in_pieces(
+        self,
+        layer: CachedLayer,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        start: int,
+        first_key: int,
+    ) -> torch.Tensor:
+        """`query` [B, H, S, D] from position `start` on, with the keys [B, K, L, D] of positions from `first_key` up to
+        its last one: in pieces of queries that bound the mask, or, where scores are made, those.
+        """
+        spec = layer.spec
+        batch, heads, length, _ = query.shape
+        sinks = per_head(layer.sinks)
+        width = key.shape[2]
+        if spec.softcap or spec.sinks:
+            width *= batch * heads
+        piece = max(1, MAX_MASK_ELEMENTS // width)
         parts = []
-        for begin in range(0, segment.length, piece):
-            count = min(piece, segment.length - begin)
+        for begin in range(0, length, piece):
+            count = min(piece, length - begin)
+            position = start + begin
+            seen = slice(
+                max(_first_seen(spec, position) - first_key, 0),
+                position + count - first_key,
+            )
             mask = causal_mask(
                 count,
-                segment.start + begin,
-                num_keys,
+                position,
+                seen.stop - seen.start,
                 spec.window,
-                q.dtype,
-                q.device,
-                first_key,
+                query.dtype,
+                query.device,
+                first_key + seen.start,
+                spec.chunk,
             )
-            queries = q[:, :, begin : begin + count]
-            attended = masked_attention(queries, key, value, mask, spec)
-            parts.append(attended[0].transpose(0, 1))
-        return parts[0] if len(parts) == 1 else torch.cat(parts)
+            parts.append(
+                masked_attention(
+                    query[:, :, begin : begin + count],
+                    key[:, :, seen],
+                    value[:, :, seen],
+                    mask,
+                    spec,
+                    sinks,
+                )
+            )
+        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
+
+
+def _first_seen(spec: LayerSpec, position: int) -> int:
+    return int(spec.first_seen(np.array([position + 1], np.int64))[0])
 
 
 def _head_major(tensor: torch.Tensor, segment: Segment) -> torch.Tensor:

@@ -64,7 +64,7 @@ class SdpaPlan:
         self.prefill: list[Segment] = []
         self.decode_tokens: torch.Tensor | None = None
         self.decode_order = np.arange(len(batch.row))
-        self._groups: dict[tuple[int, int, bool], list[DecodeGroup]] = {}
+        self._groups: dict[tuple[int, int, int, bool], list[DecodeGroup]] = {}
         self._context: dict[tuple[int, int, int, bool], torch.Tensor] = {}
         self._lines: dict[int, torch.Tensor] = {}
         if self.num_queries != len(batch.row):
@@ -115,12 +115,12 @@ class SdpaPlan:
     ) -> list[DecodeGroup]:
         """Decoding rows in groups of like length whose gathered K/V stay within bounds."""
         has_one_size = spec.key_size == spec.value_size
-        wanted = (spec.window, spec.num_kv_heads, has_one_size)
+        wanted = (spec.window, spec.chunk, spec.num_kv_heads, has_one_size)
         if wanted not in self._groups:
             lengths = self.batch.seq_lens[self.decode_order].astype(np.int64)
-            first = np.zeros_like(lengths)  # the first block that each row still sees
-            if spec.window:
-                first = np.maximum(lengths - spec.window, 0) // self.block_size
+            first = (
+                spec.first_seen(lengths) // self.block_size
+            )  # the first block that each row still sees
             seen = lengths - first * self.block_size
             budget = MAX_GATHER_BYTES // spec.bytes_per_token(dtype)
             self._groups[wanted] = [
@@ -164,11 +164,11 @@ class SdpaPlan:
         # The mask [R, L] of the positions in them.
         positions = first * size + np.arange(wanted.shape[1] * size)
         hidden = positions >= lengths
-        if spec.window:
-            hidden |= positions < lengths - spec.window
+        if spec.window or spec.chunk:
+            hidden |= positions < spec.first_seen(lengths)
         mask = np.where(hidden, np.float32("-inf"), np.float32(0))
 
-        label = f"decode_{spec.window}_{spec.num_kv_heads}_{spec.value_size}_{begin}"
+        label = f"decode_{spec.window}_{spec.chunk}_{spec.num_kv_heads}_{spec.value_size}_{begin}"
         index = batch.put(f"{label}_index", block_index(blocks, spec))
         additive = batch.put(f"{label}_mask", mask[:, None, None, :])
         return DecodeGroup(begin, end, index, additive.to(dtype))

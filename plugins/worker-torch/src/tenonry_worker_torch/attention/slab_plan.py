@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from tenonry_worker_torch.attention.base import AttentionBatch
+    from tenonry_worker_torch.attention.base import AttentionBatch, LayerSpec
     from tenonry_worker_torch.attention.slabs import Placement, Slabs
 
 HIDDEN = float("-inf")
@@ -65,18 +65,19 @@ class SlabGroup:
         self.tokens: torch.Tensor | None = None
         self.queries: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
-        self.windowed: dict[int, torch.Tensor] = {}
+        self.windowed: dict[tuple[int, int], torch.Tensor] = {}
 
-    def mask_for(self, window: int) -> torch.Tensor:
-        """The mask, and beyond it everything before each row's window."""
-        if not window:
+    def mask_for(self, spec: LayerSpec) -> torch.Tensor:
+        """The mask, and beyond it everything before each row's window or chunk."""
+        reach = (spec.window, spec.chunk)
+        if reach == (0, 0):
             return self.mask
-        if window not in self.windowed:
+        if reach not in self.windowed:
             positions = torch.arange(self.mask.shape[-1])
             known = (self.mask == 0).sum(-1, keepdim=True)
-            is_before = positions < known - window
-            self.windowed[window] = self.mask.masked_fill(is_before, HIDDEN)
-        return self.windowed[window]
+            is_before = positions < torch.from_numpy(spec.first_seen(known.numpy()))
+            self.windowed[reach] = self.mask.masked_fill(is_before, HIDDEN)
+        return self.windowed[reach]
 
     def move_on(self) -> None:
         """Every row has one token more."""

@@ -85,7 +85,7 @@ def layer_agrees(
                 setattr(
                     module,
                     LAYER_ATTRIBUTE,
-                    lambda _, query, key, value, __: attend(query, key, value),
+                    lambda _, query, key, value, *__: attend(query, key, value),
                 )
         rotary_copy = copy.deepcopy(rotary).to(device)
         hidden = torch.randn(LENGTH, _hidden_size(copied), device=device)

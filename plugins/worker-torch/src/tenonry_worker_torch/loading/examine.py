@@ -14,6 +14,7 @@ from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.meta_run import MetaRun
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.kv_groups import kv_groups
 from tenonry_worker_torch.loading.probe import probe
 from tenonry_worker_torch.loading.rank_model import rank_model_class
@@ -87,7 +88,7 @@ def _groups(
         logger.debug("the run without weights failed", exc_info=True)
         logger.info("%s needs its weights to show its layers: %s", type(whole).__name__, error)
         return []
-    if reason := backend.refusal(found.specs, dtype, device):
+    if reason := refusal_of(backend, found.specs, dtype, device):
         raise ConfigError(
             f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"
         )

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.attention.rank_heads import RankHeads
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.state.states import States
 
@@ -41,25 +42,34 @@ PROMPT_LENGTH = 9
 class ProbeResult:
     """Layers in order of their index, and the module of each; a module that attends several times has several.
 
-    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks.
+    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks` [num_heads] of
+    each layer, where it has any.
     """
 
-    __slots__ = ("modules", "rank_heads", "specs", "states")
+    __slots__ = ("modules", "rank_heads", "sinks", "specs", "states")
 
-    def __init__(
-        self,
-        specs: list[LayerSpec],
-        modules: list[torch.nn.Module],
-        states: States | None = None,
-    ) -> None:
+    def __init__(self, states: States | None = None) -> None:
         self.states = states
-        self.modules = modules
-        self.rank_heads = []
-        self.specs = []
-        for module, spec in zip(modules, specs, strict=True):
-            heads = rank_heads_of(module, spec)
-            self.rank_heads.append(heads)
-            self.specs.append(spec if heads is None else heads.of(spec))
+        self.modules: list[torch.nn.Module] = []
+        self.rank_heads: list[RankHeads | None] = []
+        self.sinks: list[torch.Tensor | None] = []
+        self.specs: list[LayerSpec] = []
+
+    def add(
+        self,
+        spec: LayerSpec,
+        module: torch.nn.Module,
+        sinks: torch.Tensor | None,
+    ) -> None:
+        """A layer as its module calls attention."""
+        heads = rank_heads_of(module, spec)
+        if heads is not None:
+            spec = heads.of(spec)
+            sinks = None if sinks is None else sinks[heads.query]
+        self.modules.append(module)
+        self.rank_heads.append(heads)
+        self.sinks.append(sinks)
+        self.specs.append(spec)
 
 
 def probe(
@@ -99,13 +109,15 @@ def probe(
 
 def _in_order(recorder: Probe, states: States | None) -> ProbeResult:
     """By index; layers that share one, and calls of one module, in the order in which they ran, numbered anew."""
-    found = list(zip(recorder.specs, recorder.modules, strict=True))
-    found.sort(key=lambda pair: pair[0].index)
-    specs = [spec for spec, _ in found]
-    if len({spec.index for spec in specs}) < len(specs):
-        for order, spec in enumerate(specs):
+    found = list(zip(recorder.specs, recorder.modules, recorder.sinks, strict=True))
+    found.sort(key=lambda layer: layer[0].index)
+    is_shared = len({spec.index for spec, _, _ in found}) < len(found)
+    result = ProbeResult(states)
+    for order, (spec, module, sinks) in enumerate(found):
+        if is_shared:
             spec.index = order
-    return ProbeResult(specs, [module for _, module in found], states)
+        result.add(spec, module, sinks)
+    return result
 
 
 @contextmanager
@@ -142,10 +154,11 @@ def run_alone(
     *,
     counts_positions: bool = False,
 ) -> torch.Tensor:
-    """Logits [length, vocabulary] of one prompt, through the attention function that is set.
+    """Logits [length, vocabulary] of one prompt, through the attention function that is set, asked for by
+    position as in serving.
 
     `counts_positions`: the model is not told them, since some do not begin at 0, and look them up otherwise.
     """
     positions = None if counts_positions else torch.arange(len(prompt), device=prompt.device)
     with torch.inference_mode():
-        return stage_of(model)(model, prompt, positions)
+        return stage_of(model)(model, prompt, positions, positions)

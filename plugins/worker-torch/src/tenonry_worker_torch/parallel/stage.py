@@ -20,6 +20,7 @@ from tenonry_worker_torch.parallel.plan import pipeline_plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
+    from tenonry_worker_torch.attention.step_cache import StepCache
     from tenonry_worker_torch.parallel.groups import Link
 
 STAGE_ATTRIBUTE = "tenonry_stage"
@@ -97,7 +98,9 @@ class Entry(Skipped):
 
 
 class Stage:
-    """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them."""
+    """How this rank's part of the model is run. `layers` are the numbers of its layers; None for all of them. `cache`
+    is what a model that asks its cache for more than keys and values is given, beside positions.
+    """
 
     def __init__(
         self,
@@ -109,6 +112,7 @@ class Stage:
         self.is_last = link is None or link.is_last
         self.layers = layers
         self.entry = entry
+        self.cache: StepCache | None = None
 
     def __call__(
         self,
@@ -117,13 +121,16 @@ class Stage:
         positions: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others. Returns logits
-        [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
-        `positions` None: the model counts its own.
+        """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others; `positions` i64[T], or
+        None for those that the model takes for one sequence alone. Returns logits [kept, vocabulary] in the last stage
+        (`keep` None: of every token), hidden states [T, H] in the others.
         """
-        fed: dict[str, torch.Tensor] = {}
+        fed: dict[str, Any] = {}
         if positions is not None:
             fed["position_ids"] = positions[None]
+            if self.cache is not None:
+                self.cache.positions = positions
+                fed["past_key_values"] = self.cache
         if self.entry is None:
             fed["input_ids"] = inputs[None]
         else:
@@ -157,7 +164,10 @@ def keeps_logits(model_class: type[nn.Module]) -> bool:
 
 def stage_of(model: nn.Module) -> Stage:
     """The stage that `keep_stage` made of a model; the whole model if it was never called."""
-    found: Stage = getattr(model, STAGE_ATTRIBUTE, None) or Stage()
+    found: Stage | None = getattr(model, STAGE_ATTRIBUTE, None)
+    if found is None:
+        found = Stage()
+        setattr(model, STAGE_ATTRIBUTE, found)
     return found
 
 

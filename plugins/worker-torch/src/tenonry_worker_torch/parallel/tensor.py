@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
 # Every rank keeps the whole module; some of these styles differ in gradients only.
-WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj"})
+WHOLE = frozenset({"replicate", "replicated_with_grad_allreduce", "mla_kv_a_proj", "local_params"})
 SUMMED = frozenset({"moe_tp_experts", "all_reduce"})
 GATHERED = frozenset({"colwise_gather_output", "colwise_rep"})
 SPLIT_INPUT = frozenset({"rowwise_split_input", "rowwise_rep"})
@@ -44,6 +44,7 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
     """
     layers, head = tensor_plan(model, group.size)
     check_heads(model, layers, group.size)
+    check_activations(model)
     cutter = Cutter(model, group)
     cutter.apply(layers)
     if not cutter.shards:
@@ -53,6 +54,16 @@ def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]
     cutter.apply(head)
     cutter.check_sums()
     return cutter.shards
+
+
+def check_activations(model: PreTrainedModel) -> None:
+    """Raises ModelError for a family whose feed-forward compares activations of a whole layer (Gemma 3n)."""
+    config = model.config.get_text_config()
+    if any(getattr(config, "activation_sparsity_pattern", None) or ()):
+        raise ModelError(
+            f"{type(model).__name__} picks the largest activations of a layer (activation_sparsity_pattern), which a "
+            "rank with a piece of it cannot; use tensor_parallel_size=1"
+        )
 
 
 def check_heads(
@@ -177,6 +188,8 @@ class Cutter:
         head_dim = int(
             getattr(attention, "head_dim", 0) or config.hidden_size // config.num_attention_heads
         )
+        if name.endswith("v_proj"):  # values may be of another size
+            head_dim = int(getattr(attention, "v_head_dim", 0) or head_dim)
         heads = module.out_features // head_dim
         if heads % self.group.size and self.group.size % heads:
             raise ModelError(
@@ -202,13 +215,19 @@ class Cutter:
     # ------------------------------------------------------------------ parameters
 
     def _cut_parameter(self, name: str, style: str) -> None:
-        """A parameter that a plan names itself: the stacked weights [experts, out, in] of an experts module."""
+        """A parameter that a plan names itself: the stacked weights [experts, out, in] of an experts module, or a
+        vector with an element per output, such as a sink per head.
+        """
         owner, _, part = name.rpartition(".")
         rank = self.group.rank
         size = self.group.size
         parts = 2 if style.startswith("packed") else 1
         module = self.model.get_submodule(owner)
-        if style not in STACKED or getattr(module, part).dim() != 3:
+        num_dims = getattr(module, part).dim()
+        if num_dims == 1 and style == "colwise":
+            self._cut(owner, module, part, Shard(-1, rank, size))
+            return
+        if style not in STACKED or num_dims != 3:
             raise ModelError(
                 f"parameter {name} cannot be cut in the style '{style}'; use tensor_parallel_size=1"
             )
