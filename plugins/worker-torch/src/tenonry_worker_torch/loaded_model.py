@@ -12,7 +12,6 @@ from tenonry_worker_torch.attention.layer import (
     LayerCalls,
     StepPlan,
 )
-from tenonry_worker_torch.attention.step_cache import step_cache_for
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
@@ -21,6 +20,7 @@ from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.backend import NoAttention, StatefulBackend
+from tenonry_worker_torch.step_cache import step_cache_for
 
 if TYPE_CHECKING:
     from torch import nn

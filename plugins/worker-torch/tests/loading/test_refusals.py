@@ -31,6 +31,17 @@ MIXERS = {
         TINY | {"num_hidden_layers": 2, "num_attention_heads": 4},
         f"Falcon.*{NO_INTERFACE}",
     ),
+    "bart": (
+        {
+            "d_model": 32,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "encoder_attention_heads": 2,
+            "decoder_attention_heads": 2,
+            "vocab_size": 96,
+        },
+        "encoder-decoder",
+    ),
     "t5": (
         {"d_model": 32, "num_layers": 2, "num_heads": 4, "vocab_size": 96},
         "encoder-decoder|no causal language model",

@@ -17,7 +17,7 @@ from tenonry_torch_base.weights import (
     stored_model,
     weights_of,
 )
-from tenonry_worker_torch.loading.refusals import refuse_unsupported
+from tenonry_worker_torch.loading.refusals import refuse_encoder_decoder, refuse_unsupported
 from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
@@ -48,6 +48,7 @@ def look(path: str, *, load_format: str) -> Look:
     raw = check_folder(path, needs_weights=not is_dummy)
     architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
     config = read_model_config(path, architecture)
+    refuse_encoder_decoder(config, architecture)  # transformers would build the decoder alone
     with progress_only_on_a_terminal():
         whole = skeleton(config, architecture, path)
         refuse_unsupported(whole, architecture)

@@ -29,10 +29,7 @@ MIXER_NAMES = re.compile(
 def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
     """Look at a model without weights. Raises ModelError with the architecture and the offending layer."""
     config = model.config
-    if getattr(config, "is_encoder_decoder", False):
-        raise ModelError(
-            f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
-        )
+    refuse_encoder_decoder(config, architecture)
     mixers = tuple(mixers_of(model))
     for reason in _layer_type_reasons(config.get_text_config(), mixers):
         raise ModelError(f"{architecture} cannot run on worker 'torch': {reason}")
@@ -45,6 +42,14 @@ def refuse_unsupported(model: PreTrainedModel, architecture: str) -> None:
         raise ModelError(
             f"{architecture} cannot run on worker 'torch': its code does not use transformers' attention interface, so "
             "its attention cannot read the block-table KV cache"
+        )
+
+
+def refuse_encoder_decoder(config: Any, architecture: str) -> None:
+    """Raises ModelError for a model whose decoder reads what an encoder made of the prompt."""
+    if getattr(config, "is_encoder_decoder", False):
+        raise ModelError(
+            f"{architecture} is an encoder-decoder model; worker 'torch' runs causal language models"
         )
 
 

@@ -20,8 +20,8 @@ from tenonry_worker_torch.parallel.plan import pipeline_plan
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-    from tenonry_worker_torch.attention.step_cache import StepCache
     from tenonry_worker_torch.parallel.groups import Link
+    from tenonry_worker_torch.step_cache import StepCache
 
 STAGE_ATTRIBUTE = "tenonry_stage"
 # What models pass to every layer, and every stage can make itself.
