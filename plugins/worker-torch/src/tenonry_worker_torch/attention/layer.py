@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 INTERFACE_NAME = "tenonry"
 LAYER_ATTRIBUTE = "tenonry_attention"
 # Tensors that models pass to every attention function and that a causal paged one does not need.
-HARMLESS_TENSORS = frozenset({"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k"})
+HARMLESS_TENSORS = frozenset(
+    {"position_ids", "cache_position", "cu_seq_lens_q", "cu_seq_lens_k", "logits_to_keep"}
+)
 
 
 class StepPlan:
