@@ -9,6 +9,8 @@ import pytest
 
 from tenonry.errors import PluginError
 from tenonry.kv_cache import MemoryReport
+from tenonry.step import NO_ROWS
+from tenonry_testkit.fakes.tokens import RECURRENT
 from tenonry_testkit.fakes.worker import FakeWorker
 from tenonry_testkit.outcomes import failing_tests
 from tenonry_testkit.worker import WorkerContract
@@ -21,6 +23,11 @@ class TestFakeWorker(WorkerContract):
 class TestFakeWorkerByName(WorkerContract):
     worker = "tenonry_testkit.fakes.worker:FakeWorker"
     options: ClassVar = {"windows": (0, 8), "seed": 3}
+
+
+class TestFakeWorkerWithStates(WorkerContract):
+    worker = FakeWorker
+    options: ClassVar = {"windows": (0, RECURRENT)}
 
 
 class Unchecked(FakeWorker):
@@ -138,6 +145,25 @@ class AnswersWithLongIntegers(Unchecked):
         return result
 
 
+class StartsWithoutItsSnapshot(FakeWorker):
+    caught_by = "test_shared_prefixes_are_read_in_the_step_that_writes_them"
+    suite_options: ClassVar = TestFakeWorkerWithStates.options
+
+    def execute_model(self, output):
+        for new in output.new:
+            new.block_ids = (new.block_ids[0], NO_ROWS)
+        return super().execute_model(output)
+
+
+class TakesNoSnapshot(FakeWorker):
+    caught_by = "test_shared_prefixes_are_read_in_the_step_that_writes_them"
+    suite_options: ClassVar = TestFakeWorkerWithStates.options
+
+    def initialize_cache(self, kv_cache):
+        super().initialize_cache(kv_cache)
+        self.states.save = lambda output, state: None
+
+
 BROKEN = [
     value
     for value in list(globals().values())
@@ -147,7 +173,8 @@ BROKEN = [
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
 def test_defect_is_found_by_the_test_that_names_it(broken):
-    suite = type("Suite", (WorkerContract,), {"worker": broken})
+    options = getattr(broken, "suite_options", {})
+    suite = type("Suite", (WorkerContract,), {"worker": broken, "options": options})
     failure = failing_tests(suite, [broken.caught_by]).get(broken.caught_by)
     assert isinstance(failure, AssertionError | PluginError | pytest.fail.Exception), repr(failure)
 

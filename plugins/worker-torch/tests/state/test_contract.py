@@ -10,7 +10,7 @@ import worker_families
 
 from tenonry.info import ModelInfo
 from tenonry_testkit.spec import HarnessSpec
-from tenonry_testkit.worker import CachingScheduler, WorkerContract
+from tenonry_testkit.worker import WorkerContract
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -36,16 +36,6 @@ class TestBesideAttention(WorkerContract):
             max_model_len=48,
             vocab_size=96,
         )
-
-    def test_shared_prefixes_are_read_in_the_step_that_writes_them(self):
-        """State is not in blocks: a prompt that begins like another one is computed from its first token."""
-        harness = self.run(scheduler=CachingScheduler)
-        prefix = [
-            self.prompt_ids[i % len(self.prompt_ids)] for i in range(2 * self.spec.block_size)
-        ]
-        entries = [harness.add([*prefix, tail], 6) for tail in self.prompt_ids[:3]]
-        harness.drain()
-        assert not any(entry.num_cached for entry in entries)
 
 
 class TestStateAlone(TestBesideAttention):

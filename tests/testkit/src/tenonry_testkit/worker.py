@@ -15,6 +15,7 @@ type, and have weights, in which no two logits are close to equal.
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
@@ -26,7 +27,7 @@ from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, WorkerFacts
 from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
 from tenonry.interfaces.worker import Worker, WorkerContext
-from tenonry.kv_cache import choose_block_size
+from tenonry.kv_cache import KVCacheGroup, choose_block_size
 from tenonry.outputs import FinishReason
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
 from tenonry_kvcache import KVCacheManager
@@ -40,6 +41,8 @@ from tenonry_testkit.scenarios_fairness import encoded
 from tenonry_testkit.solo import SoloOracle
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
+
+NUM_STATE_SLOTS = 3
 
 
 class ScatteredBlocks(SimpleBlocks):
@@ -72,6 +75,16 @@ class CachingScheduler(ReferenceScheduler):
 
     def __init__(self, context: SchedulerContext) -> None:
         BaseScheduler.__init__(self, context, KVCacheManager(context))
+
+
+def _fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
+    """The engine for these KV groups: with a few state slots if some keep a state."""
+    keeps_state = any(group.kind == "recurrent" for group in groups)
+    return dataclasses.replace(
+        spec,
+        windows=tuple(group.window for group in groups),
+        num_state_slots=NUM_STATE_SLOTS if keeps_state else 0,
+    )
 
 
 class WorkerContract:
@@ -125,11 +138,7 @@ class WorkerContract:
         worker.load()
         groups = list(worker.kv_cache_groups())
         choose_block_size(groups, self.spec.block_size)
-        worker.initialize_cache(
-            dataclasses.replace(
-                self.spec, windows=tuple(group.window for group in groups)
-            ).kv_cache(groups)
-        )
+        worker.initialize_cache(_fitted(self.spec, groups).kv_cache(groups))
         worker.warm_up()
         return worker
 
@@ -142,9 +151,7 @@ class WorkerContract:
         worker = self.started()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
-        spec = dataclasses.replace(
-            spec or self.spec, windows=tuple(group.window for group in groups)
-        )
+        spec = _fitted(spec or self.spec, groups)
         return SchedulerHarness(scheduler, spec, worker=worker, oracle=oracle, groups=groups)
 
     def _oracle(self) -> SoloOracle:
@@ -251,7 +258,8 @@ class WorkerContract:
     def test_shared_prefixes_are_read_in_the_step_that_writes_them(self) -> None:
         """Requests of one step share blocks that this very step fills; later ones find them in the cache.
 
-        Where the worker places K/V itself (kind "opaque"), nothing is shared.
+        Layers with a state go on from a snapshot, a step later. Where the worker places K/V itself (kind "opaque"),
+        nothing is shared.
         """
         harness = self.run(scheduler=CachingScheduler)
         prefix = [
