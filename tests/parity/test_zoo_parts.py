@@ -98,6 +98,28 @@ class TestOracle:
             )
             sequence.append(found.token_ids[index])
 
+    def test_a_router_at_a_tie_leaves_the_oracle_undecided(self, tmp_path):
+        model = build.tiny_model("mixtral").requires_grad_(False)
+        prompt = make_prompts().first[0]
+        build.save(model, tmp_path / "clear")
+        for layer in model.model.layers:
+            layer.mlp.gate.weight[1:] = layer.mlp.gate.weight[
+                0
+            ]  # every expert is as good as the next
+        build.save(model, tmp_path / "tied")
+        clear, tied = (oracle.load("mixtral", tmp_path / name) for name in ("clear", "tied"))
+        assert not oracle.is_undecided(
+            "mixtral", tmp_path / "clear", *oracle.answers(clear, [prompt])
+        )
+        assert oracle.is_undecided("mixtral", tmp_path / "tied", *oracle.answers(tied, [prompt]))
+
+    def test_a_model_agrees_with_itself_unless_its_cache_forgets(self):
+        model = build.tiny_model("llama").requires_grad_(False)
+        [found] = oracle.answers(model, [make_prompts().first[0]])
+        assert oracle.agrees_with_itself(model, found)
+        found.logprobs[3] -= 0.1
+        assert not oracle.agrees_with_itself(model, found)
+
 
 class Completion(msgspec.Struct):
     token_ids: list[int]

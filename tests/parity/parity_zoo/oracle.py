@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 CLOSE = 1e-4
 SELF_TOLERANCE = 1e-3
+NUDGE = 1e-6  # relative; rounding in float32 is 6e-8, summed over layers
+NUDGES = 4
 TELLING = 4  # different tokens among those of one answer
 
 
@@ -97,6 +99,29 @@ def agrees_with_itself(model: PreTrainedModel, answer: Answer) -> bool:
     found = logits[0, len(answer.prompt) - 1 : -1].log_softmax(-1)
     chosen = found.gather(1, sequence[0, len(answer.prompt) :, None])[:, 0]
     return bool((chosen - torch.tensor(answer.logprobs)).abs().max() < SELF_TOLERANCE)
+
+
+@torch.inference_mode()
+def is_undecided(name: str, folder: Path, answer: Answer) -> bool:
+    """Whether changes of weights as small as rounding change the answer's log-probabilities.
+
+    They do where a router or a selection of keys is at a tie, of which the logits show nothing.
+    """
+    model = load(name, folder)
+    if model.config.is_encoder_decoder:
+        return False
+    sequence = torch.tensor([answer.prompt + answer.token_ids])
+    plain = model(sequence, use_cache=False).logits.float().log_softmax(-1)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(NUDGES):
+        nudged = load(name, folder)
+        for weight in nudged.parameters():
+            noise = torch.empty_like(weight).normal_(0.0, NUDGE, generator=generator)
+            weight.data.mul_(1 + noise)
+        found = nudged(sequence, use_cache=False).logits.float().log_softmax(-1)
+        if not (found - plain).abs().max() < SELF_TOLERANCE:
+            return True
+    return False
 
 
 def _prompt_logprobs(model: PreTrainedModel, prompt: list[int]) -> list[float]:

@@ -23,7 +23,7 @@ HEAD = """# Models
 own configuration class with random weights, served by a real engine, and compared with `generate` (greedy, float32,
 one prompt at a time). The ways: mixed lengths in one batch, a second batch in the same engine, prompts in chunks of a
 few tokens, shared prefixes, preemption, two completions per prompt, stop tokens in the middle; windows are shorter than
-the prompts. [Which models are served](../explanation/models.md) says what the words mean.
+the prompts. [Which models are served](../how-to/choose-a-worker.md) says what the words mean.
 
 {counts}
 

@@ -47,6 +47,7 @@ class Run:
     served_by: str = ""
     preemptions: int = 0
     cached_tokens: int = 0
+    suspect: Answer | None = None  # the answer that was compared last
 
     def engine(self) -> Any:
         """An engine in this process."""
@@ -70,11 +71,11 @@ class Run:
                 self.preemptions += output.metrics.num_preemptions
             if output.error:
                 return f"prompt of {len(prompt)}: error: {output.error}"
-            answer = self.answers[tuple(prompt)]
-            if found := prompt_difference(answer, output.prompt_logprobs):
+            self.suspect = self.answers[tuple(prompt)]
+            if found := prompt_difference(self.suspect, output.prompt_logprobs):
                 return found
             for completion in output.outputs:
-                if found := difference(answer, completion):
+                if found := difference(self.suspect, completion):
                     return found
         return ""
 
@@ -185,6 +186,8 @@ def outcome(
         try:
             for wrong in way(run, prompts):
                 if wrong:
+                    if run.suspect and oracle.is_undecided(name, folder, run.suspect):
+                        raise CloseCall(wrong)
                     return Outcome("wrong", wrong, run.served_by or found.worker, title)
         except CloseCall:
             raise

@@ -41,21 +41,29 @@ def report(name: str, workers: Sequence[str]) -> Report:
             return Report(name, unbuilt=f"{type(error).__name__}: {text}")
         for _ in range(MAX_SEEDS):
             try:
-                for worker in workers:
-                    known = [each for each in found.outcomes.values() if each.worker == worker]
-                    found.outcomes[worker] = (
-                        known[0]
-                        if known
-                        else serve.outcome(name, Path(place), worker, prompts, answers)
-                    )
-            except serve.CloseCall:
+                _serve(found, workers, Path(place), prompts, answers)
+            except serve.CloseCall as close:
+                undecided = str(close)
                 seed = found.recipe.seed + 1
                 found, answers = _with_recipe(
                     name, msgspec.structs.replace(found.recipe, seed=seed), Path(place), prompts
                 )
             else:
                 return found
-    return Report(name, unbuilt=f"{MAX_SEEDS} seeds gave close calls")
+    # Undecided with every seed: that is no accident of one of them.
+    found.outcomes = {worker: serve.Outcome("wrong", undecided, worker) for worker in workers}
+    return found
+
+
+def _serve(
+    found: Report, workers: Sequence[str], folder: Path, prompts: Prompts, answers: list[Answer]
+) -> None:
+    """Fill in the outcome of each worker; one that `auto` chose is not run twice. Raises CloseCall."""
+    for worker in workers:
+        known = [each for each in found.outcomes.values() if each.worker == worker]
+        found.outcomes[worker] = (
+            known[0] if known else serve.outcome(found.name, folder, worker, prompts, answers)
+        )
 
 
 def _built(name: str, folder: Path, prompts: Prompts) -> tuple[Report, list[Answer]]:
@@ -76,12 +84,16 @@ def _with_recipe(
     build.save(build.tiny_model(name, recipe), folder)
     model = oracle.load(name, folder)
     answers = oracle.answers(model, prompts.all)
+    agrees = oracle.agrees_with_itself(model, max(answers, key=_length))
+    if not agrees:
+        for answer in answers:
+            answer.prompt_logprobs = []  # each way of computing them gives others
     found = Report(
         name,
         architecture=type(model).__name__,
         parameters=model.num_parameters(),
         is_telling=oracle.is_telling(answers),
-        agrees_with_itself=oracle.agrees_with_itself(model, max(answers, key=_length)),
+        agrees_with_itself=agrees,
         recipe=recipe,
     )
     return found, answers
