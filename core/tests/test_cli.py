@@ -178,6 +178,7 @@ class TestStatus:
                 (verb, "tenonry-commands")
                 for verb in ("generate", "chat", "ps", "keys", "completion")
             ),
+            ("models", "tenonry-models"),
             ("serve", "tenonry-openai-server"),
             ("bench", "tenonry-bench"),
         ],

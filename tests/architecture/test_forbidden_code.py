@@ -42,7 +42,8 @@ def forbidden_in_call(node: ast.Call) -> list[str]:
         if function.value.id == "builtins":
             names = [function.attr]
         elif (function.value.id, function.attr) == ("torch", "load"):
-            names = ["pickle"]
+            plain = [word for word in node.keywords if word.arg == "weights_only"]
+            names = [] if plain and is_true(plain[0].value) else ["pickle"]
     called = function.attr if isinstance(function, ast.Attribute) else names[0] if names else ""
     if (
         called in {"import_module", "__import__"}
@@ -77,6 +78,8 @@ def test_source_is_free_of_it(file: Path):
         "__import__('marshal')",
         "import numpy\nnumpy.load('f', allow_pickle=True)",
         "import torch\ntorch.load('f')",
+        "import torch\ntorch.load('f', weights_only=False)",
+        "import torch\ntorch.load('f', weights_only=plain)",
     ],
 )
 def test_checker_finds(source: str):
@@ -91,6 +94,7 @@ def test_checker_finds(source: str):
         "import json",
         "numpy.load('f', allow_pickle=False)",
         "evaluate('1')",
+        "import torch\ntorch.load('f', weights_only=True)",
     ],
 )
 def test_checker_lets_pass(source: str):

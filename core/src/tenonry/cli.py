@@ -23,6 +23,7 @@ COMMANDS = Point(
         "completion": "tenonry-commands",
         "generate": "tenonry-commands",
         "keys": "tenonry-commands",
+        "models": "tenonry-models",
         "plugins": "tenonry-commands",
         "ps": "tenonry-commands",
         "serve": "tenonry-openai-server",
@@ -33,6 +34,7 @@ COMMANDS = Point(
 SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",
+    "models": "Check what a model needs, or convert a checkpoint to safetensors.",
     "plugins": "List installed plugins, or show one.",
     "ps": "List the processes of running instances.",
     "keys": "Write the keys that the nodes of one instance share.",

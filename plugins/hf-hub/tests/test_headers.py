@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import struct
 
@@ -121,7 +122,5 @@ def test_the_index_decides_which_of_two_is_meant(tmp_path):
 def test_any_bytes_are_refused_or_read(tmp_path_factory, data):
     path = tmp_path_factory.getbasetemp() / "any.safetensors"
     path.write_bytes(data)
-    try:
-        read_header(path)
-    except ModelError as error:
-        assert "any.safetensors" in str(error)
+    with contextlib.suppress(ModelError):
+        assert isinstance(read_header(path), dict)

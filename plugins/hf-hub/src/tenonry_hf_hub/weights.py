@@ -14,7 +14,8 @@ from tenonry_hf_hub.files import read_json
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 MAX_INDEX_BYTES = 256 << 20
-OTHER_FORMATS = (".bin", ".pt", ".pth", ".ckpt", ".gguf", ".msgpack", ".h5")
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+OTHER_FORMATS = (*PICKLED, ".gguf", ".msgpack", ".h5")
 
 
 class WeightFiles(NamedTuple):
@@ -74,7 +75,10 @@ def _nothing_to_load(folder: Path, passed_over: list[str]) -> str:
     found = (
         f"only {', '.join(there)}, which cannot be loaded" if there else "no weights of any kind"
     )
+    remedy = "choose a safetensors revision"
+    if any(name.endswith(PICKLED) for name in others):
+        remedy = f"convert them once: tenonry models convert {folder} {folder}-safetensors"
     return (
-        f"{folder} holds {found}: weights must be *.safetensors; load the model with transformers once and save it "
-        "with save_pretrained(FOLDER), choose a safetensors revision, or use load_format=dummy for random weights"
+        f"{folder} holds {found}: weights must be *.safetensors; {remedy}, or use load_format=dummy, which makes "
+        "random ones"
     )

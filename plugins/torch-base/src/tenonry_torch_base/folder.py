@@ -52,6 +52,6 @@ def _no_weights(folder: Path) -> str:
     if unsafe:
         return (
             f"{folder} has its weights in {', '.join(unsafe[:3])}: such files can run code when they are read, so only "
-            "safetensors are loaded; convert them with transformers: model.save_pretrained(FOLDER)"
+            f"safetensors are loaded; convert them once: tenonry models convert {folder} {folder}-safetensors"
         )
     return f"{folder} holds no *.safetensors file; --load-format dummy runs it with random weights"

@@ -1,0 +1,153 @@
+"""Whether a model can be served with given settings, and what it needs. Process of the command line.
+
+The chosen worker is built and asked (`Worker.examine`); nothing is loaded, and no engine is started. What a hub model
+needs is learnt from its small files: its weights are not downloaded.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from tenonry.checks.plugins import load_options
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, ModelError, TenonryError
+from tenonry.info import ModelInfo, PluginRecord, WorkerFacts
+from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.kv_cache import MemoryReport, plan_kv_cache
+from tenonry.plugin.discovery import installed
+from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.manager import PluginManager, build_plugin
+from tenonry.plugin.plan import load_class
+from tenonry_models.memory import free_memory
+
+PICKLED = (".bin", ".pt", ".pth", ".ckpt")
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """What is known of a model. `reason` says why it cannot be served, `served_by` which other workers could.
+
+    `stored_here`: its weights are in the folder. `max_context` is the longest sequence, in tokens, that fits into the
+    KV cache of `kv_cache_bytes` that an engine would make of `free_bytes`; None where the worker does not say what a
+    token takes.
+    """
+
+    model: str
+    servable: bool
+    reason: str = ""
+    served_by: tuple[str, ...] = ()
+    stored_here: bool = False
+    max_model_len: int = 0
+    max_context: int | None = None
+    kv_cache_bytes: int = 0
+    free_bytes: int = 0
+    facts: WorkerFacts
+
+
+def check(config: EngineConfig, memory: int | None = None) -> Report:
+    """The report on `config.model` with these settings; `memory`: free bytes to judge for, else those of this machine.
+
+    Raises ModelError or ConfigError when there is no model to report on, or a setting is wrong whatever the model.
+    """
+    manager = PluginManager(config.plugins)
+    worker = manager.resolve("worker", config.worker, config)
+    config_only = config.replaced(load_format="dummy")
+    model = manager.resolve_model(config_only)
+    folder = Path(model.path)
+    has_files = any(folder.glob("*.safetensors"))
+    stored = has_files or any(path.suffix in PICKLED for path in folder.iterdir())
+    judged = config if stored else config_only
+    report = Report(
+        model=config.model,
+        servable=False,
+        stored_here=has_files,
+        max_model_len=model.max_model_len,
+        facts=WorkerFacts(architecture=model.architecture, worker=worker.name),
+    )
+    try:
+        facts = examine(worker, judged, model)
+    except (ModelError, ConfigError) as error:
+        others = tuple(_others(worker, judged, model))
+        return msgspec.structs.replace(report, reason=str(error), served_by=others)
+    report = msgspec.structs.replace(report, facts=facts)
+    try:
+        _check_ranks(facts, config)
+        return _with_memory(report, config, free_memory(config, memory))
+    except ConfigError as error:
+        return msgspec.structs.replace(report, reason=str(error))
+
+
+def examine(record: PluginRecord, config: EngineConfig, model: ModelInfo) -> WorkerFacts:
+    """What the worker of that record says of the model. Raises what it raises."""
+    worker_class = load_class(record)
+    context = WorkerContext(
+        config,
+        model,
+        max_model_len=min(config.max_model_len or model.max_model_len, model.max_model_len),
+        options=load_options(record, worker_class),
+    )
+    worker: Worker = build_plugin(record, context)
+    try:
+        facts = worker.examine()
+    finally:
+        worker.shutdown()
+    return facts if facts.worker else msgspec.structs.replace(facts, worker=record.name)
+
+
+def _check_ranks(facts: WorkerFacts, config: EngineConfig) -> None:
+    """Raises ConfigError when the model cannot be cut for the ranks that the settings ask for."""
+    sizes = facts.features.get("tensor_parallel")
+    if sizes is not None and config.tensor_parallel_size not in sizes:
+        raise ConfigError(
+            f"{facts.architecture} cannot be cut for tensor_parallel_size={config.tensor_parallel_size}; possible: "
+            f"{', '.join(map(str, sizes))}"
+        )
+    stages = facts.features.get("pipeline_parallel")
+    if stages is not None and config.pipeline_parallel_size > stages:
+        raise ConfigError(
+            f"{facts.architecture} has {stages} pipeline stages at most; pipeline_parallel_size="
+            f"{config.pipeline_parallel_size} is too many"
+        )
+
+
+def _others(chosen: PluginRecord, config: EngineConfig, model: ModelInfo) -> list[str]:
+    """Names of the other installed workers that would serve the model."""
+    found = []
+    for record in installed(KINDS["worker"]):
+        if record.name == chosen.name:
+            continue
+        choice = PluginChoice(name=record.name)
+        try:
+            facts = examine(record, config.replaced(worker=choice), model)
+        except TenonryError:
+            continue
+        if facts.num_parameters:  # the worker of a benchmark knows nothing of models
+            found.append(record.name)
+    return found
+
+
+def _with_memory(report: Report, config: EngineConfig, memory: MemoryReport) -> Report:
+    """The report with the longest context that the memory holds, by the arithmetic that an engine starts with.
+
+    Raises ConfigError when not even the weights fit, or no block beside them.
+    """
+    facts = report.facts
+    left = memory.free_bytes - facts.weight_bytes // config.world_size
+    if left <= 0:
+        raise ConfigError(
+            f"the weights take {facts.weight_bytes} bytes, and {memory.free_bytes * config.world_size} are free; use a "
+            "smaller data type or model, more ranks, or a machine with more memory"
+        )
+    report = msgspec.structs.replace(report, servable=True, free_bytes=memory.free_bytes)
+    if not facts.groups:
+        return report
+    beside = msgspec.structs.replace(memory, free_bytes=left)
+    longest = min(config.max_model_len or report.max_model_len, report.max_model_len)
+    kv_cache = plan_kv_cache([facts.groups], [beside], config, longest)
+    per_token = sum(group.bytes_per_token for group in facts.groups)
+    return msgspec.structs.replace(
+        report,
+        max_context=kv_cache.max_model_len,
+        kv_cache_bytes=kv_cache.num_slots * per_token,
+    )

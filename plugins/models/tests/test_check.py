@@ -1,0 +1,134 @@
+"""What `models check` says of a folder, and its exit status."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from tenonry.cli import main
+from tenonry_models.report import size
+
+GROUP = {"kind": "full", "layers": 2, "bytes_per_token": 128, "state_bytes": 0, "window": 0}
+FLAGS = ("--worker", "torch", "--device", "cpu", "--memory", "1G")
+
+
+@pytest.fixture
+def check(capsys):
+    """Runs the command; its exit status and what it printed as JSON."""
+
+    def run(folder, *words):
+        status = main(["models", "check", str(folder), "--json", *FLAGS, *words])
+        return status, json.loads(capsys.readouterr().out)
+
+    return run
+
+
+def test_a_model_that_can_be_served(check, small_model):
+    folder, model = small_model
+    status, found = check(folder)
+    assert status == 0
+    assert found["servable"] is True
+    assert (found["architecture"], found["model_type"]) == ("LlamaForCausalLM", "llama")
+    assert found["worker"] == "torch"
+    assert found["groups"] == [GROUP]
+    assert found["kv_bytes_per_token"] == 128
+    assert found["num_parameters"] == model.num_parameters()
+    assert found["weight_bytes"] == found["stored_bytes"] == 4 * model.num_parameters()
+    assert found["stored_here"] is True
+    assert found["max_model_len"] == found["max_context"] == 64
+    assert found["features"]["tensor_parallel"] == [1, 2]
+    assert found["features"]["pipeline_parallel"] == 2
+    assert found["features"]["dtype"] == "float32"
+
+
+def test_text_names_each_fact_once(small_model, capsys):
+    folder, _ = small_model
+    assert main(["models", "check", str(folder), *FLAGS]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines] == [
+        "model", "worker", "weights", "KV", "context", "features", "servable",
+    ]  # fmt: skip
+    assert lines[3] == "KV cache    full: 2 layers, 128 bytes per token"
+    assert lines[-1] == "servable    yes"
+
+
+def test_a_config_alone_is_enough(check, write_config):
+    status, found = check(write_config())
+    assert status == 0
+    assert found["stored_here"] is False
+    assert found["stored_bytes"] == 0
+    assert found["groups"] == [GROUP]
+
+
+def test_a_refused_model_says_why_and_what_would_serve_it(check, write_config):
+    folder = write_config(model_type="mamba3", architectures=["Mamba3ForCausalLM"])
+    status, found = check(folder)
+    assert status == 1
+    assert found["servable"] is False
+    assert "Mamba3ForCausalLM" in found["reason"]
+    assert "torch" not in found["served_by"]
+
+
+def test_weights_that_do_not_fit_the_config(check, small_model):
+    folder, _ = small_model
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps(config | {"intermediate_size": 25}))
+    status, found = check(folder)
+    assert status == 1
+    assert "mlp" in found["reason"]
+    assert "model.safetensors" in found["reason"]
+
+
+def test_pickled_weights_name_the_command(check, write_config):
+    folder = write_config()
+    (folder / "pytorch_model.bin").write_bytes(b"")
+    status, found = check(folder)
+    assert status == 1
+    assert f"tenonry models convert {folder}" in found["reason"]
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("-tp", "3"), "cannot be cut for tensor_parallel_size=3; possible: 1, 2"),
+        (("-pp", "3"), "has 2 pipeline stages at most"),
+        (("--memory", "1000"), "the weights take"),
+        (("--kv-cache-memory-bytes", "10"), "kv_cache_memory_bytes=10 is too small"),
+    ],
+)
+def test_settings_that_the_model_cannot_have(check, small_model, words, reason):
+    """The facts are still told."""
+    folder, _ = small_model
+    status, found = check(folder, *words)
+    assert status == 1
+    assert reason in found["reason"]
+    assert found["groups"] == [GROUP]
+
+
+def test_the_longest_context_is_what_an_engine_would_plan(check, small_model):
+    folder, _ = small_model
+    _, found = check(folder, "--kv-cache-memory-bytes", str(128 * 32))
+    assert found["max_context"] == 32
+    assert found["kv_cache_bytes"] == 128 * 32
+
+
+def test_a_folder_without_a_model_is_an_error(tmp_path, capsys):
+    assert main(["models", "check", str(tmp_path), *FLAGS]) == 1
+    assert "has no config.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["check"], ["check", "x", "--no-such-flag"], ["judge"]])
+def test_wrong_usage(words, capsys):
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(main(["models", *words]))
+    assert ended.value.code == (1 if words == ["check"] else 2)
+    assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("number", "text"),
+    [(0, "0 bytes"), (999, "999 bytes"), (1500, "1.5 kB"), (16_060_522_496, "16.1 GB"), (2 * 10**15, "2e+03 TB")],
+)  # fmt: skip
+def test_sizes(number, text):
+    assert size(number) == text
