@@ -15,6 +15,7 @@ from tenonry_hf_hub import facts
 from tenonry_hf_hub.files import read_json, read_json_if_there
 from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
+from tenonry_hf_hub.sizes import check_sizes
 from tenonry_hf_hub.weights import list_weights
 
 
@@ -37,6 +38,7 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
     """The facts in the JSON files of a folder. Raises ModelError for what is missing or malformed."""
     folder = located.path
     model = read_json(folder / "config.json")
+    check_sizes(model, folder / "config.json")
     generation = read_json_if_there(folder / "generation_config.json")
     tokenizer_config = read_json_if_there((tokenizer or folder) / "tokenizer_config.json")
     vocab = facts.vocab_size(model, folder)

@@ -20,6 +20,8 @@ def scaled_length(length: int, config: dict[str, Any]) -> int:
         return length
     kind = scaling.get("rope_type") or scaling.get("type") or "default"
     factor = scaling.get("factor")
+    if not isinstance(kind, str):
+        return length
     if kind in ALREADY_SCALED or not isinstance(factor, int | float) or not 1.0 <= factor < 1 << 20:
         return length
     if kind == "yarn":

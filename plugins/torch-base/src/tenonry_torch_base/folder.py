@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub import check_sizes, read_json
 
 UNSAFE_SUFFIXES = (".bin", ".pt", ".pth", ".ckpt", ".pkl")
 
@@ -34,16 +34,17 @@ def check_folder(path: str, *, needs_weights: bool) -> dict[str, Any]:
     return config
 
 
+def architecture_of(config: dict[str, Any]) -> str:
+    """What to call the model: the first of `architectures`, else the model type, else "?"."""
+    names = config.get("architectures")
+    first = names[0] if isinstance(names, list) and names else config.get("model_type")
+    return first if isinstance(first, str) and first else "?"
+
+
 def read_config(file: Path) -> dict[str, Any]:
-    """config.json as a dictionary. Raises ModelError naming the file."""
-    try:
-        config = json.loads(file.read_text("utf-8"))
-    except OSError as error:
-        raise ModelError(f"{file} cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ModelError(f"{file} is not valid JSON: {error}") from None
-    if not isinstance(config, dict):
-        raise ModelError(f"{file} must hold a JSON object, not a {type(config).__name__}")
+    """config.json as a dictionary, its sizes within bounds. Raises ModelError naming the file."""
+    config = read_json(file)
+    check_sizes(config, file)
     return config
 
 

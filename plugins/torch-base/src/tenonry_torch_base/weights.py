@@ -5,13 +5,17 @@ Worker process.
 
 from __future__ import annotations
 
+import re
 import sys
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_hf_hub import remote_code_note
+from tenonry_torch_base.folder import read_config
 from tenonry_torch_base.text_part import text_part
 
 if TYPE_CHECKING:
@@ -22,17 +26,46 @@ if TYPE_CHECKING:
 
 def read_model_config(path: str, architecture: str) -> PretrainedConfig:
     """The folder's configuration as transformers knows it; code in the folder is never run. Raises ModelError."""
-    from transformers import AutoConfig
+    from transformers import CONFIG_MAPPING, AutoConfig
 
+    raw = read_config(Path(path) / "config.json")
+    if raw.get("model_type") not in tuple(CONFIG_MAPPING):
+        raise ModelError(_unknown(raw, path, architecture))
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (ValueError, KeyError, OSError, TypeError) as error:
-        raise ModelError(
-            f"{architecture} in {path} is not known to the installed transformers (code that comes with a model is "
-            f"never run): {_first_line(error)}"
-        ) from error
     except Exception as error:  # its checks of values raise classes of their own
         raise _bad_config(path, error) from error
+
+
+def _unknown(raw: dict[str, Any], path: str, architecture: str) -> str:
+    """Why the type is not known, and which release of transformers does know it, if config.json says."""
+    import transformers
+
+    installed = transformers.__version__
+    kind = str(raw.get("model_type"))[:80]
+    said = f"{architecture} in {path}: model type '{kind}' is not known to the installed transformers {installed}"
+    if note := remote_code_note(raw):
+        return f"{said}; {note}"
+    written_by = raw.get("transformers_version")
+    if isinstance(written_by, str) and _is_newer(written_by, installed):
+        return f"{said}; it was saved by {written_by[:40]}: pip install 'transformers>={_release(written_by)}'"
+    return (
+        f"{said}, and code that comes with a model is never run; look for a release that knows it"
+    )
+
+
+def _is_newer(version: str, other: str) -> bool:
+    return _numbers(version) > _numbers(other)
+
+
+def _release(version: str) -> str:
+    return ".".join(map(str, _numbers(version)))
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """The numbers at the front: (5, 30, 0) of "5.30.0.dev0"."""
+    found = re.match(r"\d{1,6}(\.\d{1,6}){0,3}", version)
+    return tuple(map(int, found.group().split("."))) if found else ()
 
 
 def _bad_config(path: str, error: Exception) -> ModelError:
@@ -47,16 +80,22 @@ def skeleton(
     architecture: str,
     path: str,
 ) -> PreTrainedModel:
-    """The model without storage, to look at its layers; of one that also sees or hears, the text part."""
+    """The model without storage, to look at its layers; of one that also sees or hears, the text part.
+
+    Raises ModelError when there is no such model, or what config.json says of it cannot be built.
+    """
     try:
+        builder = auto_class(config)
+        if builder is None:
+            raise ModelError(f"{architecture} is no causal language model of transformers")
         with torch.device("meta"):
-            model = auto_class(config).from_config(config, trust_remote_code=False)
+            model = builder.from_config(config, trust_remote_code=False)
         return text_part(model)
     except ModelError:
         raise
-    except (ValueError, ImportError) as error:
+    except ImportError as error:
         raise ModelError(
-            f"{architecture} is no causal language model of transformers: {_first_line(error)}"
+            f"{architecture} needs a package that is not installed: {_first_line(error)}"
         ) from error
     except Exception as error:
         raise _bad_config(path, error) from error
@@ -65,7 +104,8 @@ def skeleton(
 def auto_class(config: PretrainedConfig) -> Any:
     """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more.
 
-    The class that config.json names stands in for what is only part of a wrapper, and has no entry of its own.
+    The class that config.json names stands in for what is only part of a wrapper, and has no entry of its own; None if
+    there is none.
     """
     import transformers
 
@@ -78,7 +118,7 @@ def auto_class(config: PretrainedConfig) -> Any:
     named = getattr(transformers, (config.architectures or [""])[0], None)
     if getattr(named, "config_class", None) is type(config) and named.can_generate():
         return _Named(named)
-    return known[0]
+    return None
 
 
 class _Named:

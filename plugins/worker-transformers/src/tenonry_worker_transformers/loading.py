@@ -9,7 +9,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.dummy import RandomSlice
-from tenonry_torch_base.folder import check_folder
+from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -41,7 +41,7 @@ class Outline:
 def outline(path: str, *, needs_weights: bool) -> Outline:
     """The folder's model without storage. Raises ModelError when `generate` cannot run it on text."""
     raw = check_folder(path, needs_weights=needs_weights)
-    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+    architecture = architecture_of(raw)
     with progress_only_on_a_terminal():
         config = read_model_config(path, architecture)
         whole = _encoder_decoder(config, architecture) or skeleton(

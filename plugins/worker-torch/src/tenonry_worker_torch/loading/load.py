@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
-from tenonry_torch_base.folder import check_folder
+from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -46,7 +46,7 @@ def look(path: str, *, load_format: str) -> Look:
     """
     is_dummy = load_format == "dummy"
     raw = check_folder(path, needs_weights=not is_dummy)
-    architecture = (raw.get("architectures") or [raw.get("model_type", "?")])[0]
+    architecture = architecture_of(raw)
     config = read_model_config(path, architecture)
     refuse_encoder_decoder(config, architecture)  # transformers would build the decoder alone
     with progress_only_on_a_terminal():
