@@ -1,4 +1,4 @@
-"""A model with recurrent layers, in an engine: a shared prefix is computed once, and no token depends on that (KV-2)."""
+"""A model with recurrent layers, in an engine: a shared prefix is computed once, and tokens do not depend on it (KV-2)."""
 
 from __future__ import annotations
 
@@ -108,6 +108,15 @@ class TestSharedPrefix:
         assert ids == [generated(folder)[0]] * 3 + generated(folder)[1:4]
         assert cached[0] == 0
         assert min(cached[1:]) == 512
+
+    def test_a_beginning_of_any_length_is_found_the_third_time(self, folder):
+        """300 tokens are alike: no multiple of the interval, and not the end of a prompt."""
+        prompts = [[*SHARED[:300], *[20 + i] * 30] for i in range(3)]
+        with engine(folder) as llm:
+            each = [run(llm, [prompt]) for prompt in prompts]
+        assert [cached for _, cached in each] == [[0], [0], [288]]
+        with engine(folder, state_cache_memory_bytes=0) as llm:
+            assert run(llm, prompts)[0] == [ids[0] for ids, _ in each]
 
     def test_switched_off_nothing_changes_but_the_work(self, folder):
         with engine(folder, state_cache_memory_bytes=0) as llm:

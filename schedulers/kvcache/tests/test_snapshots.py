@@ -94,6 +94,18 @@ class TestChunks:
         assert states.step(row, 12) == [(row, 1, 0)]
         assert states.rows.num_computed[row] == 8
 
+    def test_where_two_prompts_went_different_ways(self, make):
+        """13 tokens are alike, 12 of them in blocks: the second prompt leaves a snapshot there for the third."""
+        states = make(snapshot_interval=100)
+        prompts = [[*LONG[:13], *range(100 * i, 100 * i + 9)] for i in range(1, 4)]
+        assert states.run(prompts[0]) == 0
+        row, match = states.enter(prompts[1])
+        assert match == Match(0)
+        assert len(states.step(row, 22)) == 1
+        assert states.rows.num_computed[row] == 12
+        states.end_step()
+        assert states.run(prompts[2]) == 12
+
     def test_an_interval_counts_in_whole_blocks(self, make):
         states = make(snapshot_interval=9)
         row, _ = states.enter(LONG)

@@ -57,7 +57,7 @@ class BatchingOptions(PluginOptions):
         SNAPSHOT_INTERVAL,
         ge=1,
         description="Tokens between two snapshots of a sequence's recurrent state, rounded up to whole blocks; one "
-        "more is taken at the last full block of a prompt. Chunks of a prompt end there.",
+        "more each at the last full block of a prompt and where it leaves a cached one. Its chunks end there.",
     )
 
 

@@ -135,11 +135,18 @@ class KVCacheManager(BlockManager):
         chain, blocks = self._prefix.find(request, max_hits)
         snapshots = self._snapshots
         if snapshots is not None:
-            count = snapshots.longest(chain, len(blocks))
-            if snapshots.is_near(chain, count, len(blocks)):
+            num_cached = len(blocks)
+            count = snapshots.longest(chain, num_cached)
+            if snapshots.is_near(chain, count, num_cached):
                 return None
             blocks = blocks[:count]
-            snapshots.enter(row, chain, count, request.num_tokens)
+            snapshots.enter(
+                row,
+                chain,
+                count,
+                num_cached,
+                request.num_tokens,
+            )
         self._prefix.enter(row, chain, len(blocks))
         return blocks
 

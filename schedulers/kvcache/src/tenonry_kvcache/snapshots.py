@@ -1,8 +1,10 @@
 """Snapshots of recurrent states: which state slot holds which prefix, and at which tokens one is taken. Engine process.
 
 The state of a recurrent layer after a prefix is one value, and unlike K/V it has no parts: a row can start only where a
-snapshot was taken. So prompts are computed in chunks that end on *boundaries*: multiples of an interval, and the last
-full block before a prompt's last token. After such a chunk the worker copies the row's state into a slot.
+snapshot was taken. So prompts are computed in chunks that end on *boundaries*: multiples of an interval, the last full
+block before a prompt's last token, and the end of the blocks that a row found in the cache without a snapshot: there
+two prompts went different ways, and a third may do so, too. After such a chunk the worker copies the row's state into a
+slot.
 
 A step's copies are made at its end, and starting rows read their slot before it: a slot that a row starts from may be
 filled anew in the same step, but one that is filled in a step can be found only by later ones.
@@ -25,7 +27,8 @@ class StateSnapshots:
     """State slots by digest, least recently used first, and columns over rows (S).
 
     start i32[S]: the slot that the row starts from, or NO_SLOT; last i32[S]: tokens up to the last full block before
-    the last token that the row entered with; saves bool[S]: whether the row's states may be found by others.
+    the last token that the row entered with; common i32[S]: tokens in blocks that were cached when the row entered;
+    saves bool[S]: whether the row's states may be found by others.
 
     `interval`: tokens between two boundaries, a multiple of the block size.
     """
@@ -44,6 +47,7 @@ class StateSnapshots:
         self._prefix = prefix
         self._start = np.full(num_rows, NO_SLOT, np.int32)
         self._last = np.zeros(num_rows, np.int32)
+        self._common = np.zeros(num_rows, np.int32)
         self._saves = np.zeros(num_rows, np.bool_)
         self._clear_slots()
 
@@ -82,15 +86,17 @@ class StateSnapshots:
         row: int,
         chain: Chain,
         num_blocks: int,
+        num_cached: int,
         num_tokens: int,
     ) -> None:
-        """The row starts after `num_blocks` blocks, whose snapshot exists, and has `num_tokens` tokens."""
+        """The row starts after `num_blocks` of `num_cached` cached blocks, and has `num_tokens` tokens."""
         slot = NO_SLOT
         if num_blocks:
             slot = self._touch(chain[num_blocks])
         self._start[row] = slot
         num_full = (num_tokens - 1) // self._size
         self._last[row] = num_full * self._size
+        self._common[row] = num_cached * self._size
         self._saves[row] = True
 
     def _touch(self, digest: bytes) -> int:
@@ -110,10 +116,11 @@ class StateSnapshots:
         if num_tokens.max(initial=0) <= 1:
             return num_tokens
         start = self._rows.num_computed[rows]
-        last = self._last[rows]
         boundary = (start // self._interval + 1) * self._interval
-        is_before_last = last > start
-        boundary[is_before_last] = np.minimum(boundary, last)[is_before_last]
+        for column in (self._last, self._common):
+            ahead = column[rows]
+            nearest = np.minimum(boundary, ahead)
+            boundary = np.where(ahead > start, nearest, boundary)
         left = np.minimum(num_tokens, boundary - start)
         cut = np.where(self._saves[rows], left, num_tokens)
         return cut.astype(np.int32)
@@ -125,7 +132,8 @@ class StateSnapshots:
                 self._name(row, self._num_known(row))
         is_multiple = end % self._interval == 0
         is_last = end == self._last[rows]
-        is_boundary = is_multiple | is_last
+        is_common = end == self._common[rows]
+        is_boundary = is_multiple | is_last | is_common
         is_boundary &= self._saves[rows]
         saved = []
         slots = []
