@@ -1,4 +1,4 @@
-"""A model with recurrent layers, in an engine: a shared prefix is computed once, and tokens do not depend on it (KV-2)."""
+"""Recurrent layers in an engine: a shared prefix is computed once, and no token depends on it (KV-2)."""
 
 from __future__ import annotations
 
