@@ -32,7 +32,8 @@ def kv_groups(
 ) -> list[KVCacheGroup]:
     """The group of layers with these specs, whose K/V are kept in `dtype` by that backend, and that of state by row.
 
-    The one of attention comes first; a model that has only one kind of layers has one group.
+    The one of attention comes first; a model that has only one kind of layers has one group. All stages of a model
+    have the same groups, empty where a stage has no such layer.
 
     `Worker.examine` asks for those of the whole model, `Worker.kv_cache_groups` for those of this rank.
     """
@@ -44,4 +45,4 @@ def kv_groups(
     if states is None:
         return [attention]
     state = KVCacheGroup(layers=states.names, kind="recurrent", state_bytes=states.row_bytes)
-    return [attention, state] if specs else [state]
+    return [state] if states.is_alone else [attention, state]

@@ -114,6 +114,15 @@ def test_packed_linear_computes_the_same(rows):
 
 
 @needs_packing
+def test_code_that_reads_the_weight_of_a_packed_module_gets_it_in_rows():
+    linear = torch.nn.Linear(96, 160).to(torch.bfloat16).requires_grad_(False)
+    packed = PackedModule(linear)
+    with torch.inference_mode():
+        assert torch.equal(packed.weight, linear.weight)
+        assert torch.equal(packed.bias, linear.bias)
+
+
+@needs_packing
 def test_weights_that_were_packed_are_not_kept_twice():
     module = worker_families.build("llama", dtype=torch.bfloat16)
     worker_tools.loaded(module)

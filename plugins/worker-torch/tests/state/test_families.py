@@ -9,6 +9,7 @@ import state_families
 import torch
 import worker_families
 import worker_tools
+from parallel_tools import Ranks
 from worker_driver import Driver, Request
 
 from tenonry_worker_torch.kv_groups import GroupLayout, kv_groups
@@ -91,3 +92,26 @@ def _allocated(mixer):
 def test_code_that_drops_the_state_of_a_continued_prompt_is_fed_by_token(family, wanted):
     """transformers' Mamba starts from zero whenever it is given more than one token."""
     assert {mixer.continuation for mixer in model_of(family).states.mixers} == {wanted}
+
+
+@pytest.mark.parametrize("layout", [(2, 1), (1, 2)])
+def test_ranks_together_serve_what_one_process_serves(layout, tmp_path):
+    """The plan of the family leaves mixers whole; the second stage has one, and no attention."""
+    worker_families.save("qwen3_next", tmp_path)
+    ranks = Ranks(tmp_path, *layout, groups=GroupLayout(2))
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    Driver(ranks.answer, max_num_seqs=6, num_blocks=96, block_size=4, budget=17).run(requests)
+    assert [one.output for one in requests] == worker_tools.generated("qwen3_next")
+    shapes = [[group.kind for group in groups_of(model)] for model in ranks.models]
+    assert shapes == [["full", "recurrent"]] * 2
+    ranks.close()
+
+
+def test_bfloat16_logits_are_close_to_the_models_own():
+    """Linear layers are prepacked then, also those whose weight the layer reads itself."""
+    for family in ("mamba", "mamba2"):
+        module = worker_families.build(family, dtype=torch.bfloat16)
+        assert worker_tools.loaded(module).states.mixers

@@ -6,6 +6,7 @@ every call; the residual addition rides along in the same kernel.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, Protocol
 
 import torch
@@ -177,6 +178,16 @@ class PackedModule(nn.Module):
         self.in_features = linear.in_features
         self.out_features = linear.out_features
         self._packed = pack(linear.weight.detach(), detached_bias(linear))
+
+    @cached_property
+    def weight(self) -> torch.Tensor:
+        """In rows, for code of a model that reads it: unpacked the first time, and kept beside the packed one."""
+        with torch.inference_mode(False), torch.no_grad():
+            return self._packed.weight.to_dense()
+
+    @property
+    def bias(self) -> torch.Tensor | None:
+        return self._packed.bias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self._packed(x)

@@ -7,8 +7,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.mixer import PackedMixer
-from tenonry_worker_torch.state.mixers import mixers_of, state_layers
+from tenonry_worker_torch.state.mixers import (
+    cache_layers,
+    has_only_state,
+    mixers_of,
+    state_layers,
+)
 from tenonry_worker_torch.state.plan import StateStep, plan_of
 
 if TYPE_CHECKING:
@@ -36,12 +42,20 @@ class States:
         self.mixers = list(mixers)
         self.step = step
         self.family = type(model).__name__
+        self.config = model.config.get_text_config()
+        layers = stage_of(model).layers
+        self.own_layers = range(len(cache_layers(self.config))) if layers is None else layers
         self.device = model.device
         self.num_rows = 0
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(mixer.name for mixer in self.mixers)
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the whole model has no attention."""
+        return has_only_state(self.config)
 
     @property
     def row_bytes(self) -> int:
@@ -59,7 +73,7 @@ class States:
             if any(id(module) in inside for module in attention):
                 raise mixer.refusal("attention is computed inside it")
         kept = {mixer.state.index for mixer in self.mixers}
-        lost = state_layers(self.mixers[0].config) - kept
+        lost = state_layers(self.config).intersection(self.own_layers) - kept
         if lost:
             raise ModelError(
                 f"layers {sorted(lost)} of {self.family} keep state in a way that worker 'torch' does not know"
@@ -122,12 +136,15 @@ class States:
 
 
 def bind_states(model: PreTrainedModel) -> States | None:
-    """Replace the forward of every layer with state; None for a model without. Raises ModelError, by layer."""
+    """Replace the forward of every layer with state; None for a model without, which is the same for all its stages.
+
+    Raises ModelError, by layer.
+    """
+    config = model.config.get_text_config()
     found = mixers_of(model)
-    if not found:
+    if not found and (stage_of(model).layers is None or not state_layers(config)):
         return None
     step = StateStep()
-    config = model.config.get_text_config()
     for name in found:
         inner = next((other for other in found if other.startswith(f"{name}.")), None)
         if inner is not None:
