@@ -78,6 +78,15 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
             "mamba_dt_rank": 4,
         },
     ),
+    "zamba": (
+        "zamba",
+        SMALL
+        | {
+            "num_hidden_layers": 4, "attn_layer_period": 2, "attn_layer_offset": 1, "mamba_d_state": 8,
+            "mamba_d_conv": 4, "mamba_expand": 2, "mamba_dt_rank": 4, "n_mamba_heads": 2,
+            "attention_hidden_size": 128, "attention_head_dim": 32,
+        },
+    ),
     "zamba2": (
         "zamba2",
         SMALL

@@ -184,7 +184,7 @@ def paged_attention(
     reach = _known_reach(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
-        index=int(getattr(module, "layer_idx", -1)),
+        index=_index_of(module),
         num_heads=q.shape[1],
         num_kv_heads=k.shape[1],
         key_size=k.shape[2],
@@ -196,6 +196,12 @@ def paged_attention(
         softcap=float(softcap or 0.0),
     )
     return layer(module, q, k, v, spec, sinks)[None], None
+
+
+def _index_of(module: torch.nn.Module) -> int:
+    """The number of the module's layer; −1 if it has none, or serves several layers and is told with each call."""
+    index = getattr(module, "layer_idx", None)
+    return -1 if index is None else int(index)
 
 
 def _known_reach(
