@@ -15,7 +15,7 @@ MAX_DENSITY = 8.0
 MAX_PACKED_SHARE = 0.5 / 1000
 MAX_FILE_LINES = 400
 MAX_TOKENS = {
-    "contract": 14_690,
+    "contract": 14_698,
     "checks": 1_455,
     "engine": 18_089,
     "client": 15_400,

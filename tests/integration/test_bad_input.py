@@ -39,14 +39,14 @@ def test_weights_that_could_run_code_are_refused(capsys, weightless_model):
 
 
 def test_model_that_cannot_run(capsys, weightless_model):
-    """A layer that mixes tokens without attention would give wrong tokens silently: refused before loading."""
+    """An encoder that reads sound is refused by name, before loading, by every worker."""
     config = json.loads((weightless_model / "config.json").read_text())
-    config |= {"architectures": ["MambaForCausalLM"], "model_type": "mamba", "state_size": 8}
+    config |= {"architectures": ["WhisperForConditionalGeneration"], "model_type": "whisper"}
     (weightless_model / "config.json").write_text(json.dumps(config))
     line = refused(
         capsys, "--model", str(weightless_model), "--load-format", "dummy", "--io-processor", "none"
     )
-    assert "Mamba" in line
+    assert "Whisper" in line
 
 
 @pytest.mark.parametrize(

@@ -174,7 +174,7 @@ class EngineConfig(Settings):
     """What runs next."""
     scheduling_policy: PluginChoice = _plugin("fcfs")
     """Order, admission and victims of the batching scheduler."""
-    worker: PluginChoice = _plugin("torch")
+    worker: PluginChoice = _plugin("auto")
     """What one rank runs."""
     launcher: PluginChoice = _plugin("process")
     """Where engine processes are started."""

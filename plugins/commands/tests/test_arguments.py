@@ -152,7 +152,7 @@ class TestOptions:
             name="x", options={"a": 1}
         )
         assert config("--worker-option", "a=1", "--worker-option", "b=2").worker == PluginChoice(
-            name="torch", options={"a": 1, "b": 2}
+            name="auto", options={"a": 1, "b": 2}
         )
 
     @pytest.mark.parametrize(

@@ -1,0 +1,232 @@
+"""The worker `auto`: hands everything to the first of its candidates that serves the model.
+
+Runs in the process the executor chose. This module is light; the candidates import torch in their `load`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, ClassVar
+
+import msgspec
+from pydantic import BaseModel
+
+from tenonry.checks.plugins import load_options
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
+from tenonry.info import PluginRecord, WorkerFacts
+from tenonry.interfaces.worker import Worker, WorkerContext
+from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
+from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.manager import build_plugin, resolve_point
+from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry_worker_auto.options import AutoOptions
+
+logger = logging.getLogger("tenonry.worker")
+
+
+class AutoWorker(Worker):
+    """See `tenonry.interfaces.worker.Worker`. All ranks try the same candidates in the same order.
+
+    `capabilities` and `rpc_methods` are what a candidate may have; the one that is chosen answers for itself.
+    """
+
+    Options = AutoOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "kv_connector"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch"})
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        given = context.options
+        self._options = given if isinstance(given, AutoOptions) else AutoOptions()
+        self._built: dict[str, Worker] = {}
+        self._chosen: Worker | None = None
+        self._origin = ""
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """Each option must be one that a candidate knows, with a value that it takes."""
+        chosen = options if isinstance(options, AutoOptions) else AutoOptions()
+        extras = chosen.model_extra or {}
+        installed = list(_installed(chosen)) if extras else []
+        for key, value in extras.items():
+            accepting = [one for one, _ in installed if key in one.Options.model_fields]
+            if not accepting:
+                known = sorted({name for one, _ in installed for name in one.Options.model_fields})
+                raise PluginError(
+                    f"options of worker 'auto': unknown {key}; known to its candidates "
+                    f"{', '.join(chosen.candidates)}: {', '.join(known)}"
+                )
+            for one, record in installed:
+                if one in accepting:
+                    load_options(msgspec.structs.replace(record, options={key: value}), one)
+
+    @property
+    def chosen(self) -> Worker:
+        """The worker that serves the model; asking before `load` is a mistake of the caller."""
+        if self._chosen is None:
+            raise RuntimeError("worker 'auto' has chosen none: load() comes first")
+        return self._chosen
+
+    # ------------------------------------------------------------------ choosing
+
+    def examine(self) -> WorkerFacts:
+        refused: dict[str, str] = {}
+        for name, record in self._candidates(refused):
+            try:
+                facts = self._build(name, record).examine()
+            except ModelError as error:
+                refused[name] = str(error)
+                continue
+            return msgspec.structs.replace(facts, worker=name, refused=refused)
+        raise self._all_refused(refused)
+
+    def load(self) -> None:
+        refused: dict[str, str] = {}
+        for name, record in self._candidates(refused):
+            worker = self._build(name, record)
+            try:
+                self._refuse_connector(name, worker)
+                worker.load()
+            except ModelError as error:
+                refused[name] = str(error)
+                self._drop(name)
+                continue
+            except ConfigError as error:
+                raise self._explained(error, name, refused) from error
+            self._choose(name, record, worker, refused)
+            return
+        raise self._all_refused(refused)
+
+    def _candidates(self, refused: dict[str, str]) -> Iterator[tuple[str, PluginRecord]]:
+        """Those that are installed and take the options, in order; `refused` gets the others.
+
+        Raises PluginNotFound if none is installed.
+        """
+        missing: list[PluginNotFound] = []
+        for name in self._options.candidates:
+            choice = PluginChoice(name=name, options=self._options.model_extra or {})
+            try:
+                record = resolve_point(KINDS["worker"], choice)[1]
+            except PluginNotFound as error:
+                refused[name] = str(error)
+                missing.append(error)
+                continue
+            except PluginError as error:
+                refused[name] = str(error)
+                continue
+            yield name, record
+        if len(missing) == len(self._options.candidates):
+            raise missing[0]
+
+    def _build(self, name: str, record: PluginRecord) -> Worker:
+        """The candidate, built once: what `examine` learnt is there for `load`."""
+        if name not in self._built:
+            context = dataclasses.replace(self.context)
+            self._built[name] = build_plugin(record, context)
+        return self._built[name]
+
+    def _refuse_connector(self, name: str, worker: Worker) -> None:
+        if self.context.kv_connector is not None and "kv_connector" not in worker.capabilities:
+            raise ConfigError(
+                f"worker '{name}' keeps K/V that no KV connector can move; leave out kv_connector"
+            )
+
+    def _choose(
+        self,
+        name: str,
+        record: PluginRecord,
+        worker: Worker,
+        refused: dict[str, str],
+    ) -> None:
+        self._chosen = worker
+        self._origin = f"{name} ({record.distribution} {record.version})"
+        reasons = "; ".join(refused.values())
+        if reasons and self.context.rank == 0:
+            logger.info("Worker '%s' serves the model, because: %s", name, reasons)
+
+    def _drop(self, name: str) -> None:
+        """Give back what a candidate holds before the next one loads."""
+        worker = self._built.pop(name, None)
+        if worker is not None:
+            worker.shutdown()
+        gc.collect()
+
+    def _explained(
+        self,
+        error: ConfigError,
+        name: str,
+        refused: dict[str, str],
+    ) -> ConfigError:
+        """Why another candidate than the first was asked, and what it cannot do."""
+        if not refused:
+            return error
+        return ConfigError(f"{'; '.join(refused.values())}; worker '{name}' would try, but {error}")
+
+    def _all_refused(self, refused: dict[str, str]) -> ModelError:
+        reasons = list(dict.fromkeys(refused.values()))
+        if len(reasons) == 1:
+            return ModelError(reasons[0])
+        return ModelError("no worker serves this model: " + "; ".join(reasons))
+
+    # ------------------------------------------------------------------ everything else
+
+    @property
+    def steps_in_flight(self) -> int:
+        return self.chosen.steps_in_flight
+
+    def open_rendezvous(self, host: str) -> str:
+        for name, record in self._candidates({}):
+            return self._build(name, record).open_rendezvous(host)
+        return super().open_rendezvous(host)
+
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        return self.chosen.kv_cache_groups()
+
+    def available_memory(self) -> MemoryReport:
+        return self.chosen.available_memory()
+
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        self.chosen.initialize_cache(kv_cache)
+
+    def warm_up(self) -> None:
+        self.chosen.warm_up()
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
+        return self.chosen.execute_model(output)
+
+    def call(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        return self.chosen.call(method, args, kwargs)
+
+    def execute_dummy_batch(self) -> None:
+        """Compute without a request, as the chosen worker does."""
+        self.chosen.call("execute_dummy_batch")
+
+    def resolved_plugins(self) -> dict[str, str]:
+        return {"worker": self._origin, **self.chosen.resolved_plugins()}
+
+    def check_health(self) -> None:
+        if self._chosen is not None:
+            self._chosen.check_health()
+
+    def shutdown(self) -> None:
+        self._chosen = None
+        while self._built:
+            self._built.popitem()[1].shutdown()
+
+
+def _installed(options: AutoOptions) -> Iterator[tuple[type[Worker], PluginRecord]]:
+    """The classes of the candidates that are there."""
+    for name in options.candidates:
+        try:
+            yield resolve_point(KINDS["worker"], name)
+        except PluginNotFound:
+            continue

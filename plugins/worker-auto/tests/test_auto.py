@@ -1,0 +1,233 @@
+"""The first candidate that serves the model gets it; the others' reasons are kept."""
+
+from __future__ import annotations
+
+import logging
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
+from tenonry.info import ModelInfo
+from tenonry.interfaces.worker import WorkerContext
+from tenonry.kv_cache import plan_kv_cache
+from tenonry.plugin.manager import PluginManager
+from tenonry_testkit.spec import HarnessSpec
+from tenonry_testkit.worker import WorkerContract
+from tenonry_worker_auto.options import AutoOptions
+from tenonry_worker_auto.worker import AutoWorker
+
+SMALL = {
+    "vocab_size": 96,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "tie_word_embeddings": False,
+}
+XLNET = {"vocab_size": 96, "d_model": 32, "n_layer": 2, "n_head": 4, "d_inner": 48}
+T5 = {
+    "vocab_size": 96, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4,
+    "decoder_start_token_id": 0,
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory):
+    from transformers import CONFIG_MAPPING, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    made = {}
+    torch.manual_seed(0)
+    for name, values in {"llama": SMALL, "xlnet": XLNET, "t5": T5}.items():
+        kind = AutoModelForSeq2SeqLM if name == "t5" else AutoModelForCausalLM
+        model = kind.from_config(CONFIG_MAPPING[name](**values))
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, 0.0, 2.0 * weight.shape[-1] ** -0.5)
+        made[name] = tmp_path_factory.mktemp(name)
+        model.save_pretrained(made[name])
+    return made
+
+
+def worker(folder, *, options=None, kv_connector=None, **config):
+    info = ModelInfo(
+        name="test",
+        path=str(folder),
+        architecture="Test",
+        max_model_len=48,
+        vocab_size=96,
+    )
+    settings = EngineConfig(model=str(folder), **({"device": "cpu", "max_num_seqs": 4} | config))
+    context = WorkerContext(
+        settings,
+        info,
+        max_model_len=48,
+        options=options or AutoOptions(),
+        kv_connector=kv_connector,
+    )
+    return AutoWorker(context)
+
+
+def loaded(folder, **options):
+    found = worker(folder, **options)
+    found.load()
+    return found
+
+
+def name_of(found):
+    return found.resolved_plugins()["worker"].split()[0]
+
+
+def test_the_module_of_the_worker_is_light():
+    code = "import tenonry_worker_auto.worker, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_it_is_the_default():
+    assert EngineConfig(model="demo").worker == PluginChoice(name="auto")
+
+
+def test_the_first_that_serves_the_model_is_chosen(folders):
+    found = loaded(folders["llama"])
+    assert name_of(found) == "torch"
+    assert found.chosen.resolved_plugins().items() <= found.resolved_plugins().items()
+    found.shutdown()
+
+
+@pytest.mark.parametrize("family", ["xlnet", "t5"])
+def test_what_torch_refuses_is_served_by_the_next_and_the_log_says_why(folders, caplog, family):
+    with caplog.at_level(logging.INFO, "tenonry.worker"):
+        found = loaded(folders[family])
+    assert name_of(found) == "transformers"
+    (line,) = [record.message for record in caplog.records if "serves the model" in record.message]
+    assert line.startswith("Worker 'transformers' serves the model, because: ")
+    assert "worker 'torch'" in line
+    groups = list(found.kv_cache_groups())
+    found.initialize_cache(
+        plan_kv_cache([groups], [found.available_memory()], found.context.config, 48)
+    )
+    found.warm_up()
+    found.check_health()
+    found.shutdown()
+
+
+def test_examine_names_the_worker_and_the_refusals(folders):
+    facts = worker(folders["llama"]).examine()
+    assert (facts.worker, facts.refused) == ("torch", {})
+    facts = worker(folders["t5"]).examine()
+    assert facts.worker == "transformers"
+    assert set(facts.refused) == {"torch"}
+
+
+def test_what_was_examined_is_loaded(folders):
+    found = worker(folders["llama"])
+    assert found.examine().worker == "torch"
+    candidate = found._built["torch"]
+    found.load()
+    assert found.chosen is candidate
+    found.shutdown()
+
+
+def test_one_reason_of_all_is_said_once(tmp_path):
+    found = worker(tmp_path / "nowhere")
+    with pytest.raises(ModelError, match="nowhere does not exist") as error:
+        found.load()
+    assert str(error.value).count("does not exist") == 1
+    found.shutdown()
+
+
+def test_all_reasons_are_given_when_nothing_serves_the_model(folders, monkeypatch):
+    from tenonry_worker_transformers import startup
+
+    def refuse(*_arguments, **_options):
+        raise ModelError("T5 cannot run on worker 'transformers': for this test")
+
+    monkeypatch.setattr(startup, "outline", refuse)
+    with pytest.raises(ModelError, match=r"no worker serves.*worker 'torch'.*for this test"):
+        loaded(folders["t5"])
+
+
+class TestOptions:
+    def test_a_key_of_no_candidate_is_refused_before_the_start(self):
+        with pytest.raises(PluginError, match=r"unknown fuze; known .*batching.*fuse"):
+            AutoWorker.check(EngineConfig(model="demo"), AutoOptions(fuze=True))
+        AutoWorker.check(EngineConfig(model="demo"), AutoOptions(fuse=False))
+
+    def test_a_bad_value_is_refused_before_the_start(self):
+        with pytest.raises(PluginError, match="num_threads"):
+            AutoWorker.check(EngineConfig(model="demo"), AutoOptions(num_threads=0))
+
+    def test_the_plan_checks_them(self):
+        choice = PluginChoice(name="auto", options={"fuze": 1})
+        config = EngineConfig(model="demo", worker=choice, io_processor=None)
+        with pytest.raises(PluginError, match="unknown fuze"):
+            PluginManager().plan(config)
+
+    def test_they_reach_the_chosen_worker(self, folders):
+        found = loaded(folders["llama"], options=AutoOptions(fuse=False))
+        assert found.chosen.options.fuse is False
+        found.shutdown()
+
+    def test_a_candidate_that_does_not_know_a_key_gives_way(self, folders):
+        found = loaded(folders["llama"], options=AutoOptions(batching=False))
+        assert name_of(found) == "transformers"
+        found.shutdown()
+
+    def test_candidates_can_be_named(self, folders):
+        found = loaded(folders["llama"], options=AutoOptions(candidates="transformers"))
+        assert name_of(found) == "transformers"
+        found.shutdown()
+
+    def test_a_candidate_that_is_not_installed_is_left_out(self, folders):
+        found = loaded(folders["llama"], options=AutoOptions(candidates=("nope", "torch")))
+        assert name_of(found) == "torch"
+        found.shutdown()
+        with pytest.raises(PluginNotFound, match="nope"):
+            loaded(folders["llama"], options=AutoOptions(candidates=("nope",)))
+
+
+def test_a_connector_needs_a_worker_with_blocks(folders):
+    with pytest.raises(ConfigError, match=r"worker 'torch'.*leave out kv_connector"):
+        loaded(folders["t5"], kv_connector=object())
+
+
+def test_ranks_of_a_model_that_only_one_rank_serves_are_refused(folders):
+    with pytest.raises(ConfigError, match=r"use tensor_parallel_size=1"):
+        loaded(
+            folders["llama"],
+            options=AutoOptions(candidates=("transformers",)),
+            tensor_parallel_size=2,
+        )
+
+
+def test_an_unknown_attention_backend_is_no_reason_to_choose_another_worker(folders):
+    found = worker(folders["llama"], attention_backend="nope")
+    with pytest.raises(PluginNotFound, match="nope"):
+        found.load()
+    found.shutdown()
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _paths(folders):
+    TestContract.path = str(folders["llama"])
+
+
+class TestContract(WorkerContract):
+    worker = AutoWorker
+    config = {"device": "cpu"}  # noqa: RUF012 - as the suite has it
+    spec = HarnessSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
+    path = ""
+
+    def model(self):
+        return ModelInfo(
+            name="llama",
+            path=self.path,
+            architecture="LlamaForCausalLM",
+            max_model_len=48,
+            vocab_size=96,
+        )
