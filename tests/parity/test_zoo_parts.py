@@ -245,7 +245,7 @@ class TestPage:
     )
 
     def test_a_row_names_the_worker_and_why_the_other_refuses(self, tmp_path):
-        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", is_whole=True)
+        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", whole="causal")
         lines = (tmp_path / "page.md").read_text().splitlines()
         assert lines[-1] == (
             "| falcon | FalconForCausalLM | identical | transformers | refused | no / interface in FOLDER |"
@@ -256,7 +256,7 @@ class TestPage:
         )
 
     def test_counts_stand_on_top(self, tmp_path):
-        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", is_whole=True)
+        page.write(tmp_path / "page.md", self.REPORTS, "5.23.0", whole="causal")
         text = (tmp_path / "page.md").read_text()
         assert (
             "**2 types, 1 of them built: 1 identical (100 %), 0 refused, 0 wrong, 0 crash.**"
@@ -266,19 +266,34 @@ class TestPage:
 
     def test_a_part_replaces_its_rows_and_leaves_the_others(self, tmp_path):
         file = tmp_path / "page.md"
-        page.write(file, self.REPORTS, "5.23.0", is_whole=True)
+        page.write(file, self.REPORTS, "5.23.0", whole="causal")
         new = Report(
             "falcon",
             architecture="FalconForCausalLM",
             outcomes={"auto": serve.Outcome("identical", worker="torch")},
         )
-        page.write(file, [new], "5.23.0", is_whole=False)
+        page.write(file, [new], "5.23.0")
         lines = file.read_text().splitlines()
         assert lines[-1] == "| falcon | FalconForCausalLM | identical | torch | identical |  |"
         assert lines[-2].startswith("| blt | ")
 
+    def test_each_group_has_a_table_of_its_own(self, tmp_path):
+        file = tmp_path / "page.md"
+        page.write(file, self.REPORTS, "5.23.0", whole="causal")
+        wrapper = Report(
+            "text:qwen2_vl",
+            architecture="Qwen2VLForConditionalGeneration",
+            outcomes={"auto": serve.Outcome("identical", worker="torch")},
+        )
+        page.write(file, [wrapper], "5.23.0")
+        first, second = file.read_text().split("## The text part of image models")
+        assert "**2 types, 1 of them built" in first
+        assert "| falcon |" in first
+        assert "**1 types, 1 of them built: 1 identical" in second
+        assert "| text:qwen2_vl |" in second
+
     def test_a_part_of_another_version_is_refused(self, tmp_path):
         file = tmp_path / "page.md"
-        page.write(file, self.REPORTS, "5.23.0", is_whole=True)
+        page.write(file, self.REPORTS, "5.23.0", whole="causal")
         with pytest.raises(ValueError, match="run the whole zoo"):
-            page.write(file, self.REPORTS, "5.24.0", is_whole=False)
+            page.write(file, self.REPORTS, "5.24.0")

@@ -45,7 +45,12 @@ def main(words: Sequence[str] | None = None) -> int:
     if page.DEFAULT_WORKER in workers and options.page:
         import transformers
 
-        page.write(options.page, reports, transformers.__version__, is_whole=not options.only)
+        page.write(
+            options.page,
+            reports,
+            transformers.__version__,
+            whole="" if options.only else options.group,
+        )
     kinds = {outcome.kind for report in reports for outcome in report.outcomes.values()}
     return int(bool(kinds & {"wrong", "crash"}))
 

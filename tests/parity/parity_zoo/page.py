@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from parity_zoo.build import group_of
+
 if TYPE_CHECKING:
     from parity_zoo.zoo import Report
 
@@ -24,12 +26,20 @@ own configuration class with random weights, served by a real engine, and compar
 one prompt at a time). The ways: mixed lengths in one batch, a second batch in the same engine, prompts in chunks of a
 few tokens, shared prefixes, preemption, two completions per prompt, stop tokens in the middle; windows are shorter than
 the prompts. [Which models are served](../how-to/choose-a-worker.md) says what the words mean.
+"""
+SECTION = """
+## {title}
 
 {counts}
 
 | type in `config.json` | class | `auto`: outcome | served by | worker `torch` | why |
 |---|---|---|---|---|---|
 """
+TITLES = {
+    "causal": "Causal language models",
+    "text": "The text part of image models",
+    "seq2seq": "Encoder-decoder models",
+}
 VERSION = re.compile(r"type of transformers (\S+),")
 
 
@@ -59,16 +69,21 @@ def row(report: Report) -> Row:
     return Row(report.name, report.architecture, auto.kind, served_by, torch.kind, _plain(why))
 
 
-def write(page: Path, reports: Iterable[Report], version: str, *, is_whole: bool) -> None:
-    """Write the page, or replace the rows of these reports on it.
+def write(page: Path, reports: Iterable[Report], version: str, *, whole: str = "") -> None:
+    """Write the page. Rows of other types stay, except those of the group `whole`, which was run whole.
 
     Raises ValueError when a part is to be written into a page of another version of transformers.
     """
-    rows = {} if is_whole else {each.name: each for each in _read(page, version)}
+    known = _read(page, version, must_fit=not whole)
+    rows = {each.name: each for each in known if group_of(each.name) != whole}
     rows |= {report.name: row(report) for report in reports}
-    ordered = [rows[name] for name in sorted(rows)]
-    head = HEAD.format(version=version, counts=counts(ordered))
-    page.write_text(head + "".join(f"{each.text()}\n" for each in ordered), "utf-8")
+    text = HEAD.format(version=version)
+    for group, title in TITLES.items():
+        ordered = [rows[name] for name in sorted(rows) if group_of(name) == group]
+        if ordered:
+            text += SECTION.format(title=title, counts=counts(ordered))
+            text += "".join(f"{each.text()}\n" for each in ordered)
+    page.write_text(text, "utf-8")
 
 
 def counts(rows: Sequence[Row]) -> str:
@@ -87,16 +102,18 @@ def counts(rows: Sequence[Row]) -> str:
     )
 
 
-def _read(page: Path, version: str) -> list[Row]:
-    text = page.read_text("utf-8")
+def _read(page: Path, version: str, *, must_fit: bool) -> list[Row]:
+    text = page.read_text("utf-8") if page.exists() else ""
     found = VERSION.search(text)
     if found is None or found[1] != version:
-        raise ValueError(
-            f"{page} is not of transformers {version}; run the whole zoo, without --only"
-        )
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
+        if must_fit:
+            raise ValueError(
+                f"{page} is not of transformers {version}; run the whole zoo, without --only"
+            )
+        return []
+    lines = [line for line in text.splitlines() if line.startswith("| ") and "`" not in line]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
-    return [Row(*each) for each in cells[1:]]
+    return [Row(*each) for each in cells]
 
 
 def _plain(text: str) -> str:
