@@ -58,3 +58,15 @@ def test_it_ends_with_its_block():
     with MetaRun():
         torch.arange(2, device=META).tolist()
     assert torch.arange(2, device=META).tolist() == [0, 1]
+
+
+def test_a_tensor_that_goes_where_another_is_has_its_shape_there():
+    """Without gradients too, where it arrives as another operation."""
+    for mode in (torch.no_grad, torch.inference_mode):
+        with mode():
+            made = torch.empty(2, 3, device=META)
+            there = made.to(torch.arange(2).device)
+            assert there.shape == (2, 3)
+            assert there.device.type == "cpu"
+            assert made.to(torch.device("cpu"), torch.float16).dtype == torch.float16
+            assert made.to(torch.float16).is_meta

@@ -19,7 +19,12 @@ MAX_KEPT = 1 << 16  # elements: positions and masks of a short prompt, not table
 _READS = {torch.ops.aten._local_scalar_dense.default, torch.ops.aten.item.default}  # noqa: SLF001
 _FINDS = {torch.ops.aten.nonzero.default}
 _LEAVES_UNSET = {torch.ops.aten.empty.memory_format, torch.ops.aten.empty_strided.default}
-_COPIES = {torch.ops.aten._to_copy.default}  # noqa: SLF001
+# Without gradients, a tensor's own `to` arrives as one operation.
+_COPIES = {
+    torch.ops.aten._to_copy.default,  # noqa: SLF001
+    torch.ops.aten.to.device,
+    torch.ops.aten.to.dtype_layout,
+}
 
 
 class MetaRun(TorchDispatchMode):
@@ -59,9 +64,12 @@ def _without_values(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             return _zero(first.dtype)
         if func in _FINDS:
             return torch.zeros(0, first.dim(), dtype=torch.long)
-        target = kwargs.get("device")
-        if func in _COPIES and target is not None and torch.device(target) != META:
-            return torch.zeros(first.shape, dtype=kwargs.get("dtype") or first.dtype, device=target)
+        if func in _COPIES:
+            said = (*args[1:], *kwargs.values())
+            target = next((value for value in said if isinstance(value, torch.device)), META)
+            dtype = next((value for value in said if isinstance(value, torch.dtype)), first.dtype)
+            if target != META:
+                return torch.zeros(first.shape, dtype=dtype, device=target)
     args, kwargs = _pytree.tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
     return func(*args, **kwargs)
 

@@ -95,7 +95,7 @@ def skeleton(
         raise
     except ImportError as error:
         raise ModelError(
-            f"{architecture} needs a package that is not installed: {_first_line(error)}"
+            f"{architecture} needs a package that is not installed: {' '.join(str(error).split())[:200]}"
         ) from error
     except Exception as error:
         raise _bad_config(path, error) from error
