@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.dummy import RandomSlice
 from tenonry_torch_base.folder import architecture_of, check_folder
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
 
 class Outline:
-    """A model before its weights: `config`, `whole` (without storage) and `architecture`."""
+    """A model before its weights: `config`, `whole` (without storage), `architecture`, and the bytes of its files."""
 
-    __slots__ = ("architecture", "config", "whole")
+    __slots__ = ("architecture", "config", "stored_bytes", "whole")
 
     def __init__(
         self,
@@ -36,6 +37,7 @@ class Outline:
         self.config = config
         self.whole = whole
         self.architecture = architecture
+        self.stored_bytes = 0
 
 
 def outline(path: str, *, needs_weights: bool) -> Outline:
@@ -51,11 +53,12 @@ def outline(path: str, *, needs_weights: bool) -> Outline:
         )
     for reason in refusals(whole):
         raise ModelError(f"{architecture} cannot run on worker 'transformers': {reason}")
-    return Outline(
-        config,
-        whole,
-        architecture,
-    )
+    found = Outline(config, whole, architecture)
+    if needs_weights:
+        checkpoint = Checkpoint(path, whole)
+        checkpoint.check(whole)
+        found.stored_bytes = checkpoint.num_bytes
+    return found
 
 
 def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedModel | None:
@@ -63,11 +66,7 @@ def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedM
     from transformers import AutoModelForSeq2SeqLM
     from transformers.models.auto.modeling_auto import MODEL_FOR_CAUSAL_LM_MAPPING_NAMES
 
-    if not getattr(
-        config,
-        "is_encoder_decoder",
-        False,
-    ):
+    if not getattr(config, "is_encoder_decoder", False):
         return None
     if architecture in MODEL_FOR_CAUSAL_LM_MAPPING_NAMES.values():
         return None
@@ -78,6 +77,10 @@ def _encoder_decoder(config: PretrainedConfig, architecture: str) -> PreTrainedM
         raise ModelError(
             f"{architecture} has an encoder that does not read text: transformers lists it under no model that turns "
             "text into text"
+        ) from error
+    except Exception as error:  # of the family's own code, which a config may mislead
+        raise ModelError(
+            f"the config.json of {architecture} does not describe a model: {type(error).__name__}: {error}"
         ) from error
 
 

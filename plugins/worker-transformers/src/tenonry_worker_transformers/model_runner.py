@@ -54,7 +54,7 @@ class ModelRunner:
             batching=model.checked.batching,
             max_model_len=kv_cache.max_model_len,
         )
-        self._has_prompt_logits = not model.calls.is_encoder_decoder
+        self._has_prompt_logits = model.checked.prompt_logits
         context = ProcessorContext(
             max_num_seqs,
             model.vocab_size,

@@ -31,14 +31,24 @@ MEASURED = (8, 24)  # prompt lengths between which the bytes of a token are meas
 
 
 class Checked:
-    """What was found: `chunks`, `batching`, `has_rules` (the generation config has any), and bytes of K/V and state."""
+    """What was found: `chunks`, `batching`, `has_rules` (the generation config has any), `prompt_logits` (those of a
+    prompt's positions can be had), and bytes of K/V and state.
+    """
 
-    __slots__ = ("batching", "bytes_per_token", "chunks", "has_rules", "state_bytes")
+    __slots__ = (
+        "batching",
+        "bytes_per_token",
+        "chunks",
+        "has_rules",
+        "prompt_logits",
+        "state_bytes",
+    )
 
     def __init__(self) -> None:
         self.chunks = False
         self.batching = Batching.NONE
         self.has_rules = False
+        self.prompt_logits = False
         self.bytes_per_token = 0
         self.state_bytes = 0
 
@@ -94,6 +104,7 @@ def check(calls: GenerateCalls, max_model_len: int) -> Checked:
     runs = [_Run(calls, prompt) for prompt in prompts(calls, lengths)]
     _check_side_by_side(runs)
     found.chunks = _works(_chunked, runs[0])
+    found.prompt_logits = not calls.is_encoder_decoder and _works(_whole_prompt, runs[0])
     if (
         getattr(
             calls.module.config,
@@ -226,6 +237,14 @@ def _chunked(run: _Run) -> bool:
     logits = run.calls.feed(piece, run.prompt[:, -cut:])[0, -1]
     after = run.calls.feed(piece, run.token(0))[0, -1]
     return agree([logits, after], run.logits[:2])
+
+
+def _whole_prompt(run: _Run) -> bool:
+    """Logits of every position of a prompt, as the model gives them without `generate`."""
+    prepared = run.calls.prepare(run.prompt, NUM_STEPS)
+    _, logits, _ = run.calls.start(prepared, run.prompt.shape[1], all_logits=True)
+    wanted = run.calls.module(run.prompt).logits
+    return logits.shape[:2] == run.prompt.shape and agree([*logits[0]], [*wanted[0]])
 
 
 def _batched(

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from tenonry_torch_base.device import choose_device
+from tenonry.info import WorkerFacts
+from tenonry_torch_base.device import choose_device, choose_dtype
 from tenonry_torch_base.memory import keep_freed_memory
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.weights import progress_only_on_a_terminal
@@ -18,6 +19,30 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry_worker_transformers.options import TransformersOptions
+
+
+def facts(context: WorkerContext) -> WorkerFacts:
+    """What the model needs, without its weights; only a run says how many bytes its cache takes. Raises ModelError."""
+    config = context.config
+    found = outline(context.model.path, needs_weights=config.load_format != "dummy")
+    device = choose_device(config.device, context.local_rank)
+    dtype = choose_dtype(config.dtype, found.config, device)
+    num_parameters = sum(weight.numel() for weight in found.whole.parameters())
+    return WorkerFacts(
+        architecture=found.architecture,
+        worker="transformers",
+        model_type=str(found.config.model_type),
+        num_parameters=num_parameters,
+        weight_bytes=num_parameters * dtype.itemsize,
+        stored_bytes=found.stored_bytes,
+        features={
+            "dtype": str(dtype).removeprefix("torch."),
+            "tensor_parallel": [1],
+            "pipeline_parallel": 1,
+            "prefix_caching": False,
+            "lora": False,
+        },
+    )
 
 
 def load(

@@ -17,6 +17,7 @@ from tenonry_worker_transformers.options import TransformersOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
@@ -60,6 +61,11 @@ class TransformersWorker(Worker):
     @property
     def steps_in_flight(self) -> int:
         return 2 if self._model is not None and self._model.device.type == "cuda" else 1
+
+    def examine(self) -> WorkerFacts:
+        from tenonry_worker_transformers.startup import facts
+
+        return facts(self.context)
 
     def load(self) -> None:
         from tenonry_worker_transformers.startup import load
