@@ -12,7 +12,7 @@ GEMMA4 = {
     "per_layer_config": {1: {"head_dim": 32}, 3: {"head_dim": 32}},
 }
 QWEN4 = {
-    "indexer_n_heads": 2, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
+    "indexer_n_heads": 16, "indexer_kv_heads": 1, "indexer_head_dim": 16, "indexer_budget": 8,
     "indexer_compress_ratio": 2, "ple_layer_ids": [1, 3], "ngram_vocab_size_base": 64, "split_ngram_parts": 2,
     "make_ngram_vocab_size_divisible_by": 8, "heads_per_ngram": 2, "ple_embed_dim": 32,
     "layer_types": ["linear_attention", "indexed_attention", "linear_attention", "indexed_attention"],

@@ -29,7 +29,7 @@ SIZES: list[tuple[str, int]] = [
     (r"num_key_value_heads|num_kv_heads|swa_num_key_value_heads|num_query_groups|multi_query_group_num", 2),
     (r"(swa_)?num_attention_heads|n_heads?|num_heads|attention_heads|(en|de)coder_attention_heads", 4),
     (r"num_(en|de)coder_attention_heads|encoder_attention_heads|linear_num_value_heads|linear_num_heads", 4),
-    (r"index_n_heads", 4),
+    (r"index_n_heads", 16),  # with few, many keys score exactly 0, and ties among them are decided by shape
     (r"linear_num_key_heads", 2),
     (r"(mamba_)?n_groups|mamba_ngroups", 2),
     (r"mamba_n(um)?_heads|n_mamba_heads", 8),
