@@ -36,12 +36,13 @@ def groups_of(model):
     return kv_groups(specs, model.dtype, model.backend, model.states)
 
 
-def serve(model, **way):
-    runner = worker_tools.runner(model, groups=GroupLayout(len(groups_of(model))))
+def serve(model, prompts=None, **way):
+    # The driver's blocks are those of group 0, and none of its rows has a snapshot.
+    runner = worker_tools.runner(model, groups=GroupLayout(2))
     driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
     requests = [
         Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
-        for number, prompt in enumerate(worker_tools.prompts())
+        for number, prompt in enumerate(prompts or worker_tools.prompts())
     ]
     return [request.output for request in driver.run(requests)]
 
@@ -50,6 +51,17 @@ def serve(model, **way):
 @pytest.mark.parametrize("family", ALL_WAYS)
 def test_tokens_equal_generate(family, way):
     assert serve(model_of(family), **WAYS[way]) == worker_tools.generated(family)
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "mamba", "lfm2"])
+def test_pieces_of_one_length_are_computed_together(family):
+    """Prompts of two lengths in one step, and one by one as the budget allows."""
+    model = model_of(family)
+    prompts = worker_tools.prompts(lengths=(20, 20, 20, 20, 7, 7))
+    alone = [serve(model, [prompt])[0] for prompt in prompts]
+    assert serve(model, prompts) == alone
+    assert serve(model, prompts, budget=20) == alone
+    assert len({tuple(output) for output in alone}) == len(prompts)
 
 
 @pytest.mark.parametrize("family", ONE_WAY)

@@ -88,3 +88,26 @@ def test_snapshots_stand_beside_the_rows_and_the_one_of_no_request():
     runner = worker_tools.runner(model_of("mamba2"), max_num_seqs=4, groups=GroupLayout(1, 3))
     pools = [pool for mixer in runner.model.states.mixers for pool in mixer.pools.values()]
     assert {len(pool) for pool in pools} == {4 + 1 + 3}
+
+
+@pytest.mark.parametrize("family", ["qwen3_next", "mamba"])
+def test_rows_that_go_on_with_pieces_of_one_length_are_computed_together(family):
+    model = model_of(family)
+    groups = 2 if model.layers else 1
+    prompts = worker_tools.prompts(lengths=(16, 16))
+    blocks = [list(range(5, 15)), list(range(20, 30))] if model.layers else [None, None]
+
+    def served(rows):
+        runner = worker_tools.runner(model, groups=GroupLayout(groups))
+        new = [entering(row, prompts[i], blocks[i]) for row, i in rows.items()]
+        runner.execute(step(1, dict.fromkeys(rows, 9), [False] * len(rows), new=new))
+        counts = [7, 1, 1, 1, 1, 1]
+        made = [
+            runner.execute(step(2 + i, dict.fromkeys(rows, count), [True] * len(rows)))
+            for i, count in enumerate(counts)
+        ]
+        return np.array([result.token_ids for result in made]).T.tolist()
+
+    apart = [served({0: 0})[0], served({3: 1})[0]]
+    assert served({0: 0, 3: 1}) == apart
+    assert apart[0] != apart[1]

@@ -48,6 +48,16 @@ def one_token_each(
     return value[0].index_select(0, tokens)[:, None]
 
 
+def stacked(
+    value: torch.Tensor,
+    begins: list[int],
+    length: int,
+) -> torch.Tensor:
+    """[1, T, …] → [B, length, …]: pieces of one length as a batch of B."""
+    pieces = [value[:, begin : begin + length] for begin in begins]
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces)
+
+
 class Assembled:
     """What a layer returned for parts of a batch of T tokens, [1, L, …] each, becomes what it returns for all,
     [1, T, …].

@@ -14,6 +14,7 @@ from tenonry_worker_torch.state.arguments import (
     Assembled,
     changed,
     one_token_each,
+    stacked,
     tensors_in,
 )
 from tenonry_worker_torch.state.continuation import Continuation, Trial
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
     from tenonry_worker_torch.state.layer_cache import StateKey
-    from tenonry_worker_torch.state.plan import Decode, Piece, StatePlan, StateStep
+    from tenonry_worker_torch.state.plan import Decode, Pieces, StatePlan, StateStep
 
 
 class PackedMixer:
@@ -158,8 +159,8 @@ class PackedMixer:
         if plan.decode is not None:
             made = self._decode(plan.decode, arguments, named)
             out.add(plan.decode.tokens, changed(made, lambda each: each.transpose(0, 1)))
-        for piece in plan.pieces:
-            self._piece(piece, arguments, named, out)
+        for pieces in plan.pieces:
+            self._pieces(pieces, arguments, named, out)
         return out.whole()
 
     def _decode(
@@ -176,30 +177,43 @@ class PackedMixer:
         arguments, named = changed((arguments, named), taken)
         return self._continued(decode.rows, arguments, named)
 
-    def _piece(
+    def _pieces(
         self,
-        piece: Piece,
+        pieces: Pieces,
         arguments: tuple[Any, ...],
         named: dict[str, Any],
         out: Assembled,
     ) -> None:
-        """Tokens of one row, [1, length, …]."""
-        size = piece.end - piece.begin
-        if piece.has_state and self.continuation is Continuation.ONE_AT_A_TIME:
+        """Tokens of B rows, [B, length, …]."""
+        size = pieces.length
+        if pieces.has_state and self.continuation is Continuation.ONE_AT_A_TIME:
             size = 1
-        for begin in range(piece.begin, piece.end, size):
-            tokens = slice(begin, begin + size)
-            part_arguments, part_named = changed(
-                (arguments, named), lambda each, at=tokens: each[:, at]
+        rows = _rows_of(pieces, next(iter(self.pools.values())).device)
+        for first in range(0, pieces.length, size):
+            begins = [begin + first for begin in pieces.begins]
+            part, part_named = changed(
+                (arguments, named), lambda each, at=begins: stacked(each, at, size)
             )
-            if piece.has_state:
-                made = self._continued(slice(piece.row, piece.row + 1), part_arguments, part_named)
+            if pieces.has_state:
+                made = self._continued(rows, part, part_named)
             else:
-                cache = self.state.empty()
-                made = self.argument.call(self.forward, part_arguments, part_named, cache)
-                for key, state in self.state.taken_from(cache):
-                    self.pools[key][piece.row] = state[0]
-            out.add(tokens, made)
+                made = self._begun(rows, part, part_named)
+            for place, begin in enumerate(begins):
+                one = changed(made, lambda each, at=place: each[at : at + 1])
+                out.add(slice(begin, begin + size), one)
+
+    def _begun(
+        self,
+        rows: slice | torch.Tensor,
+        arguments: tuple[Any, ...],
+        named: dict[str, Any],
+    ) -> Any:
+        """The module without a state before; the one that it leaves becomes that of `rows`."""
+        cache = self.state.empty()
+        made = self.argument.call(self.forward, arguments, named, cache)
+        for key, state in self.state.taken_from(cache):
+            self.pools[key][rows] = state
+        return made
 
     def _continued(
         self,
@@ -220,3 +234,11 @@ class PackedMixer:
             elif state is not held[key]:
                 self.pools[key][rows] = state
         return made
+
+
+def _rows_of(pieces: Pieces, device: torch.device) -> slice | torch.Tensor:
+    """Where the states of these rows are; those of one row are used in place."""
+    if len(pieces.rows) > 1:
+        return torch.tensor(pieces.rows, device=device)
+    row = pieces.rows[0]
+    return slice(row, row + 1)

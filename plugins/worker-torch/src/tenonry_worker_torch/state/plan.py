@@ -1,5 +1,5 @@
-"""Which tokens of a step belong to which row's state: decoding rows together, pieces of prompts one by one. Worker
-process.
+"""Which tokens of a step belong to which row's state: decoding rows together, and pieces of prompts of one length.
+Worker process.
 """
 
 from __future__ import annotations
@@ -27,13 +27,16 @@ class Decode(NamedTuple):
     rows: Places
 
 
-class Piece(NamedTuple):
-    """Tokens `begin` up to `end` of the flattened batch: neighbours in one row, which has state unless it is new."""
+class Pieces(NamedTuple):
+    """Pieces of prompts of one length, computed together: `begins` are their first tokens in the flattened batch.
 
-    row: int
-    begin: int
-    end: int
+    Either all of their rows have state, or all are new.
+    """
+
+    length: int
     has_state: bool
+    rows: list[int]
+    begins: list[int]
 
 
 class StatePlan(NamedTuple):
@@ -41,7 +44,7 @@ class StatePlan(NamedTuple):
 
     num_tokens: int
     decode: Decode | None
-    pieces: list[Piece]
+    pieces: list[Pieces]
 
 
 class StateStep:
@@ -67,11 +70,13 @@ def plan_of(
     is_decode = (batch.num_tokens == 1) & (batch.start > 0)
     chosen = np.flatnonzero(is_decode)
     decode = _decode(begins[chosen], rows[chosen], batch) if len(chosen) else None
-    pieces = [
-        Piece(int(rows[i]), int(begins[i]), int(ends[i]), bool(batch.start[i] > 0))
-        for i in np.flatnonzero(~is_decode & (batch.num_tokens > 0))
-    ]
-    return StatePlan(int(ends[-1]) if len(ends) else 0, decode, pieces)
+    pieces: dict[tuple[int, bool], Pieces] = {}
+    for i in np.flatnonzero(~is_decode & (batch.num_tokens > 0)):
+        kind = (int(batch.num_tokens[i]), bool(batch.start[i] > 0))
+        found = pieces.setdefault(kind, Pieces(*kind, [], []))
+        found.rows.append(int(rows[i]))
+        found.begins.append(int(begins[i]))
+    return StatePlan(int(ends[-1]) if len(ends) else 0, decode, list(pieces.values()))
 
 
 def _decode(
