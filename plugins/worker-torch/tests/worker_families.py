@@ -68,6 +68,12 @@ MLA = SMALL | {
     "v_head_dim": 12, "n_routed_experts": 4, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
     "moe_intermediate_size": 32, "first_k_dense_replace": 1, "n_shared_experts": 1,
 }  # fmt: skip
+DSA = MLA | {
+    "index_topk": 6,
+    "index_n_heads": 16,
+    "index_head_dim": 12,
+    "mlp_layer_types": ["dense", "sparse", "dense"],
+}
 
 FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "llama": ("llama", SMALL),
@@ -136,6 +142,9 @@ FAMILIES: dict[str, tuple[str, dict[str, object]]] = {
     "gemma3n": ("gemma3n_text", GEMMA3N),
     "gemma4": ("gemma4_text", GEMMA4),
     "deepseek_v3": ("deepseek_v3", MLA),
+    # A choice of keys per query, by keys of its own.
+    "deepseek_v32": ("deepseek_v32", DSA),
+    "glm_moe_dsa": ("glm_moe_dsa", DSA | {"indexer_types": ["full", "shared", "full"]}),
 }  # fmt: skip
 
 
@@ -145,7 +154,7 @@ SEEDS = {
     "phi3": 3, "mixtral": 1, "qwen3_moe": 0, "qwen2_moe": 0, "gpt_neox": 3, "gpt2": 3, "opt": 1, "olmo2": 3,
     "granite": 0, "stablelm": 3, "starcoder2": 1, "cohere": 2, "diffllama": 4, "phimoe": 2, "whisper": 0, "beam": 5,
     "hrm_text": 2, "gpt_oss": 0, "granite_swa": 3, "mimo_v2_flash": 4, "llama4": 4, "gemma3n": 0, "gemma4": 3,
-    "deepseek_v3": 0,
+    "deepseek_v3": 0, "deepseek_v32": 0, "glm_moe_dsa": 0,
 }  # fmt: skip
 
 

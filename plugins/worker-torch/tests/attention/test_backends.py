@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry_torch_base.buffers import HostBuffers
-from tenonry_worker_torch.attention import sdpa
+from tenonry_worker_torch.attention import pieces
 from tenonry_worker_torch.attention.base import (
     AttentionBackend,
     AttentionBatch,
@@ -31,6 +31,14 @@ SHAPES = {
     "unequal sizes": {"num_heads": 4, "num_kv_heads": 2, "value_size": 4},
     "chunks": {"num_heads": 4, "num_kv_heads": 2, "chunk": 13},
     "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
+    "indexed": {"num_heads": 4, "num_kv_heads": 2, "indexed": True},
+    "indexed with sinks": {
+        "num_heads": 4,
+        "num_kv_heads": 4,
+        "value_size": 4,
+        "sinks": True,
+        "indexed": True,
+    },
     "sinks in a window": {
         "num_heads": 4,
         "num_kv_heads": 1,
@@ -78,6 +86,12 @@ class BackendDriver:
         sinks = 2 * self.random.standard_normal(spec.num_heads).astype(np.float32)
         return torch.from_numpy(sinks).to(self.dtype) if spec.sinks else None
 
+    def _chosen(self, positions):
+        """Some positions up to each query's own, others beyond it (they stay hidden), and places for none."""
+        chosen = self.random.integers(-1, np.array(positions)[:, None] + 5, (len(positions), 9))
+        chosen[:, 4] = self.random.integers(0, np.array(positions) + 1)
+        return torch.from_numpy(chosen)
+
     def enter(self, row, length=0):
         self.generation[row] += 1
         self.blocks[row] = []
@@ -109,7 +123,7 @@ class BackendDriver:
             last = number == len(self.layers) - 1
             self.step.plan = plan
             asked = [(i, t) for i, row in enumerate(counts) for t in range(counts[row])]
-            if last and pruned is not None:
+            if last and pruned is not None and not layer.spec.indexed:
                 keep = np.array([row in pruned for row in counts], np.bool_)
                 small = self._batch(
                     rows[keep],
@@ -144,6 +158,9 @@ class BackendDriver:
             both = None
             key = random(total, spec.num_kv_heads, spec.key_size)
             value = random(total, spec.num_kv_heads, spec.value_size)
+        positions = [int(start[i]) + offset for i, offset in asked]
+        if spec.indexed:
+            layer.chosen = self._chosen(positions)
         got = layer(query, key, value, both)
         first = np.cumsum(num) - num
         for i, row in enumerate(rows):
@@ -154,30 +171,39 @@ class BackendDriver:
                 torch.cat([values, value[span].float()]) if len(values) else value[span].float(),
             )
         assert got.shape == (len(asked), spec.num_heads, spec.value_size)
-        for place, (i, offset) in enumerate(asked):
+        for place, (i, _) in enumerate(asked):
             keys, values = self.known[rows[i]][number]
-            position = int(start[i]) + offset
-            wanted = by_hand(layer, query[place].float(), keys, values, position)
+            seen = keys_seen(layer, place, positions[place])
+            wanted = by_hand(layer, query[place].float(), keys[seen], values[seen])
             tolerance = 1e-4 if self.dtype == torch.float32 else 0.05
             torch.testing.assert_close(got[place].float(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def by_hand(layer, query, keys, values, position):
-    """One query at `position`: [H, D] with [L, K, D] → [H, V]."""
+def keys_seen(layer, query, position):
+    """The positions that the query at `position` sees, the `query`-th of the step."""
     spec = layer.spec
     first = max(0, position + 1 - spec.window) if spec.window else 0
     if spec.chunk:
         first = position - position % spec.chunk
+    seen = list(range(first, position + 1))
+    if spec.indexed:
+        seen = [key for key in seen if key in layer.chosen[query].tolist()]
+    return seen
+
+
+def by_hand(layer, query, keys, values):
+    """One query with what it sees: [H, D] with [L, K, D] → [H, V]."""
+    spec = layer.spec
     out = []
     for head in range(spec.num_heads):
         shared = head // spec.group_size
-        scores = keys[first : position + 1, shared] @ query[head] * spec.scaling
+        scores = keys[:, shared] @ query[head] * spec.scaling
         if spec.softcap:
             scores = spec.softcap * torch.tanh(scores / spec.softcap)
         if spec.sinks:
             scores = torch.cat([scores, layer.sinks[head : head + 1].float()])
-        weights = torch.softmax(scores, -1)[: position + 1 - first]
-        out.append(weights @ values[first : position + 1, shared])
+        weights = torch.softmax(scores, -1)[: len(keys)]
+        out.append(weights @ values[:, shared])
     return torch.stack(out)
 
 
@@ -238,10 +264,10 @@ def test_steady_decoding_across_capacities(backend):
         driver.run({4: 1, 1: 1})
 
 
-@pytest.mark.parametrize("shape", ["sinks in a window", "chunks", "all at once", "sinks"])
+@pytest.mark.parametrize("shape", ["sinks in a window", "chunks", "all at once", "indexed"])
 def test_long_prompts_are_done_in_pieces(shape, monkeypatch):
     """Small enough pieces that each sees only a part of the keys."""
-    monkeypatch.setattr(sdpa, "MAX_MASK_ELEMENTS", 2000)
+    monkeypatch.setattr(pieces, "MAX_MASK_ELEMENTS", 2000)
     driver = BackendDriver("sdpa", SHAPES[shape], 4)
     for row in range(3):
         driver.enter(row)
@@ -281,9 +307,10 @@ def test_what_a_backend_does_not_say_it_knows_is_refused(backend):
     assert reason(backend) is None
     assert reason(backend, window=5, softcap=2.0) is None
     assert "layers.3 needs attention sinks" in reason(backend, sinks=True)
+    assert "layers.3 needs a choice of keys" in reason(backend, indexed=True)
     assert "layers.3 needs attention within chunks" in reason(backend, chunk=8)
     for known in worker_tools.BACKENDS.values():
-        assert reason(known, sinks=True, chunk=8) is None
+        assert reason(known, sinks=True, chunk=8, indexed=True) is None
 
 
 def test_slabs_that_do_not_fit_are_done_without():

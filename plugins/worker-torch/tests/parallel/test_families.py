@@ -16,10 +16,10 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import RowFailure
 
 NO_PLAN = {"gpt2", "opt", "stablelm", "diffllama", "whisper"}
-# Of a rank; of two, where a model has four. MiMo has other ones in layers with a window; MLA is not cut.
-KV_HEADS = {"gpt_neox": {2}, "mimo_v2_flash": {1, 2}, "deepseek_v3": {4}}
+# Of a rank of two. MiMo has other ones in layers with a window; the keys of an indexer are whole.
+KV_HEADS = {"gpt_neox": {2}, "mimo_v2_flash": {1, 2}, "deepseek_v3": {4}, "deepseek_v32": {1, 2}}
 NO_CUTS = {"gpt_oss"}  # the stack can be shared out, and layers cannot be cut
-NO_STAGES = {"phimoe", "llama4", "gemma4"}  # layers can be cut, and the stack cannot
+NO_STAGES = {"phimoe", "llama4", "gemma4", "glm_moe_dsa"}  # layers can be cut, and the stack cannot
 # Checkpoint tensors that are rearranged; activations that are picked from a whole layer.
 REFUSED = {"hrm_text", "gemma3n"}
 PLANNED = [
@@ -30,6 +30,7 @@ PLANNED = [
 LAYOUTS = {"TP 2": (2, 1), "PP 2": (1, 2), "TP 2 x PP 2": (2, 2)}
 # No lean layers are known for them, or not when they are cut.
 OWN_CODE = {
+    "deepseek_v32",
     "beam",
     "granite_swa",
     "deepseek_v3",

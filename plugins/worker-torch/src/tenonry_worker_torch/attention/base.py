@@ -26,7 +26,9 @@ class LayerSpec:
 
     What a backend has to know to attend rightly, and says in `AttentionBackend.features`: `chunk` is the number of
     positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`, each head has a
-    logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`.
+    logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`. A layer that is
+    `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys by which a
+    model chooses are a layer of their own, with values of no size.
     """
 
     name: str
@@ -40,6 +42,7 @@ class LayerSpec:
     softcap: float = 0.0
     chunk: int = 0
     sinks: bool = False
+    indexed: bool = False
 
     def first_seen(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first position that the last token of rows of `lengths` tokens sees."""
@@ -94,6 +97,13 @@ class CachedLayer(Protocol):
         """A logit per query head [num_heads], where the spec says that there are sinks."""
         ...
 
+    @property
+    def chosen(self) -> torch.Tensor | None:
+        """The positions within its row that each query of the step sees, i64[T, K], where the spec says `indexed`; −1
+        for none.
+        """
+        ...
+
 
 @dataclass(slots=True, kw_only=True)
 class AttentionBatch:
@@ -120,7 +130,11 @@ class AttentionBatch:
 
 
 # Fields of a LayerSpec that change the result and that backends of the first days do not know.
-FEATURES = {"chunk": "attention within chunks", "sinks": "attention sinks"}
+FEATURES = {
+    "chunk": "attention within chunks",
+    "sinks": "attention sinks",
+    "indexed": "a choice of keys per query",
+}
 
 
 def refusal_of(

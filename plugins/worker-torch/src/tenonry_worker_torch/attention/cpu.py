@@ -69,7 +69,10 @@ class CpuBackend(SdpaBackend):
         self.slabs = self._planner = None
         first = self.layers[0]
         shapes = {(layer.num_kv_heads, layer.key_size, layer.value_size) for layer in self.layers}
-        if shapes == {(first.num_kv_heads, first.key_size, first.key_size)}:
+        is_indexed = any(
+            layer.indexed for layer in self.layers
+        )  # a choice of keys is a mask over blocks
+        if not is_indexed and shapes == {(first.num_kv_heads, first.key_size, first.key_size)}:
             token_bytes = sum(layer.bytes_per_token(self.dtype) for layer in self.layers)
             pool_bytes = num_blocks * block_size * token_bytes
             self.slabs = Slabs(

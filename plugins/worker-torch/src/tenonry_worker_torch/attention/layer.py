@@ -49,7 +49,7 @@ class AttentionLayer:
     ranks.
     """
 
-    __slots__ = ("kv_cache", "rank_heads", "sinks", "spec", "step")
+    __slots__ = ("chosen", "kv_cache", "rank_heads", "sinks", "spec", "step")
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class AttentionLayer:
     ) -> None:
         self.spec = spec
         self.sinks = sinks
+        self.chosen: torch.Tensor | None = None
         self.step = step
         self.rank_heads = rank_heads
         self.kv_cache: list[LayerCache] = []
@@ -132,6 +133,16 @@ class Probe:
     ) -> torch.Tensor:
         from tenonry_worker_torch.attention.math import causal_attention
 
+        self.add(module, spec, sinks)
+        return causal_attention(query, key, value, spec, sinks)
+
+    def add(
+        self,
+        module: torch.nn.Module,
+        spec: LayerSpec,
+        sinks: torch.Tensor | None = None,
+    ) -> None:
+        """A layer with a cache, as its module shows it."""
         call = self._calls.get(id(module), 0)
         self._calls[id(module)] = call + 1
         name = self._names.get(id(module), spec.name)
@@ -139,7 +150,6 @@ class Probe:
         self.specs.append(spec)
         self.modules.append(module)
         self.sinks.append(sinks)
-        return causal_attention(query, key, value, spec, sinks)
 
 
 def register_interface() -> None:
@@ -175,12 +185,15 @@ def paged_attention(
     if isinstance(layer, LayerCalls):
         layer = layer.take()
     if isinstance(layer, AttentionLayer):
+        if layer.spec.indexed:
+            layer.chosen = other["indices"][0]
         if layer.rank_heads is None:
             out = layer(q, k, v)
         else:
             out = layer.rank_heads.attend(layer, q, k, v)
         return out[None], None
     sinks: torch.Tensor | None = other.pop("s_aux", None)
+    chosen: torch.Tensor | None = other.pop("indices", None)
     reach = _known_reach(module, attention_mask, other)
     spec = LayerSpec(
         name=type(module).__name__,
@@ -193,6 +206,7 @@ def paged_attention(
         window=reach.window,
         chunk=reach.chunk,
         sinks=sinks is not None,
+        indexed=chosen is not None,
         softcap=float(softcap or 0.0),
     )
     return layer(module, q, k, v, spec, sinks)[None], None

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
 REACH_ATTRIBUTE = "tenonry_reach"
+WANTS_MASK = "tenonry_wants_mask"  # of a config whose model slices the mask that it asks for
 MAX_POSITIONS = 1 << 22  # up to which masks are looked at
 _running = threading.local()
 
@@ -56,12 +57,14 @@ def reading_masks(max_model_len: int) -> Iterator[None]:
 
 
 def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> torch.Tensor | None:
-    """What transformers calls for a mask. None while serving, and for plain causal attention; otherwise, in a model's
-    first run, the mask that `eager` attention would get, with what was read off it as an attribute.
+    """What transformers calls for a mask. None while serving, and for plain causal attention; an empty one, or the mask
+    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get, with
+    what was read off it as an attribute.
     """
     positions = getattr(_running, "positions", 0)
+    wants_mask = getattr(options.get("config"), WANTS_MASK, False)
     if not positions:
-        return None
+        return torch.empty(1, 1, 0, 0) if wants_mask else None
     device = torch.device(options.get("device", "cpu"))
     reach = read_reach(
         mask_function,
@@ -69,7 +72,7 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
         torch.device("cpu") if device.type == "meta" else device,
         use_vmap=bool(options.get("use_vmap")),
     )
-    if reach == CAUSAL:
+    if reach == CAUSAL and not wants_mask:
         return None
     from transformers.masking_utils import eager_mask
 

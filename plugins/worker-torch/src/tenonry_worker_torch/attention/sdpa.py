@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
-import numpy as np
 import torch
 from torch.nn import functional
 
@@ -21,12 +20,11 @@ from tenonry_worker_torch.attention.base import (
     LayerCache,
     LayerSpec,
 )
+from tenonry_worker_torch.attention.choice import selection
 from tenonry_worker_torch.attention.math import (
-    causal_mask,
-    masked_attention,
-    per_head,
     scored_attention,
 )
+from tenonry_worker_torch.attention.pieces import attend_in_pieces, first_seen
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, entered_blocks
 from tenonry_worker_torch.attention.segments import Segment
 from tenonry_worker_torch.attention.storage import zeros
@@ -34,16 +32,12 @@ from tenonry_worker_torch.attention.storage import zeros
 if TYPE_CHECKING:
     from tenonry_worker_torch.attention.sdpa_plan import DecodeGroup
 
-MAX_MASK_ELEMENTS = (
-    1 << 24
-)  # of one piece of prefill queries; where scores are made, of those of all heads
-
 
 class SdpaBackend(AttentionBackend):
     """See the module. Supports every head size, data type, window and soft cap, chunks and sinks."""
 
     name: ClassVar[str] = "sdpa"
-    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks"})
+    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks", "indexed"})
 
     def allocate(self, num_blocks: int, block_size: int) -> dict[str, LayerCache]:
         self.num_blocks = num_blocks
@@ -179,9 +173,13 @@ class SdpaBackend(AttentionBackend):
     ) -> torch.Tensor:
         """`query` [R, H, D] in decode order → [R, H, D]."""
         parts = []
+        chosen = layer.chosen if layer.spec.indexed else None
+        if chosen is not None and plan.decode_tokens is not None:
+            chosen = chosen[plan.decode_tokens]
         for group in plan.decode_groups(layer.spec, self.dtype):
             queries = query[group.begin : group.end]
-            parts.append(self._decode_group(layer, queries, group))
+            shown = None if chosen is None else chosen[group.begin : group.end]
+            parts.append(self._decode_group(layer, queries, group, shown))
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _decode_group(
@@ -189,12 +187,16 @@ class SdpaBackend(AttentionBackend):
         layer: CachedLayer,
         query: torch.Tensor,
         group: DecodeGroup,
+        chosen: torch.Tensor | None,
     ) -> torch.Tensor:
         spec = layer.spec
+        mask = group.mask
+        if chosen is not None:
+            mask = mask + selection(chosen, mask.shape[-1], mask.dtype)[:, None, None]
         rows = group.end - group.begin
         key, value = self.gather(layer.kv_cache[0], group.index, rows, spec)
         grouped = query.reshape(rows, spec.num_kv_heads, spec.group_size, spec.key_size)
-        attended = self.decode_attention(grouped, key, value, group.mask, layer)
+        attended = self.decode_attention(grouped, key, value, mask, layer)
         return attended.reshape(rows, spec.num_heads, spec.value_size)
 
     def decode_attention(
@@ -246,6 +248,27 @@ class SdpaBackend(AttentionBackend):
             value.view(rows, heads, -1, spec.value_size),
         )
 
+    # ------------------------------------------------------------------ keys alone, by which models choose
+
+    def write_keys(
+        self,
+        layer: CachedLayer,
+        key: torch.Tensor,
+        plan: SdpaPlan,
+    ) -> None:
+        """`key` [T, num_kv_heads, size] of the whole step into their slots."""
+        self._write_lines(layer.kv_cache[0].key, key, plan)
+
+    def gather_keys(
+        self,
+        layer: CachedLayer,
+        index: torch.Tensor,
+        rows: int,
+    ) -> torch.Tensor:
+        """Keys [R, L, size] of a layer with one KV head, of the blocks that `block_index` names."""
+        lines = layer.kv_cache[0].key.view(self.num_blocks, -1)
+        return lines.index_select(0, index).view(rows, -1, layer.spec.key_size)
+
     # ------------------------------------------------------------------ prefill: several queries per row
 
     def prefill(
@@ -287,8 +310,8 @@ class SdpaBackend(AttentionBackend):
         v = _head_major(value, segment)
         reach = spec.window or spec.chunk
         is_cut = reach and segment.length > reach
-        if spec.softcap or spec.sinks or is_cut:
-            out = self._in_pieces(layer, q, k, v, segment.start, 0)
+        if spec.softcap or spec.sinks or spec.indexed or is_cut:
+            out = attend_in_pieces(layer, q, k, v, segment, 0)
         else:
             out = functional.scaled_dot_product_attention(
                 q,
@@ -310,7 +333,7 @@ class SdpaBackend(AttentionBackend):
         """One chunk of a prompt whose earlier tokens are in the cache."""
         spec = layer.spec
         end = segment.start + segment.length
-        first_block = _first_seen(spec, segment.start) // self.block_size
+        first_block = first_seen(spec, segment.start) // self.block_size
         end_block = -(-end // self.block_size)
         index = plan.context_index(segment, spec, first_block, end_block)
         first_key = first_block * self.block_size
@@ -318,61 +341,8 @@ class SdpaBackend(AttentionBackend):
         key = key[:, :, : end - first_key]
         value = value[:, :, : end - first_key]
         q = query.transpose(0, 1)[None]
-        out = self._in_pieces(layer, q, key, value, segment.start, first_key)
+        out = attend_in_pieces(layer, q, key, value, segment, first_key)
         return out[0].transpose(0, 1)
-
-    def _in_pieces(
-        self,
-        layer: CachedLayer,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        start: int,
-        first_key: int,
-    ) -> torch.Tensor:
-        """`query` [B, H, S, D] from position `start` on, with the keys [B, K, L, D] of positions from `first_key` up to
-        its last one: in pieces of queries that bound the mask, or, where scores are made, those.
-        """
-        spec = layer.spec
-        batch, heads, length, _ = query.shape
-        sinks = per_head(layer.sinks)
-        width = key.shape[2]
-        if spec.softcap or spec.sinks:
-            width *= batch * heads
-        piece = max(1, MAX_MASK_ELEMENTS // width)
-        parts = []
-        for begin in range(0, length, piece):
-            count = min(piece, length - begin)
-            position = start + begin
-            seen = slice(
-                max(_first_seen(spec, position) - first_key, 0),
-                position + count - first_key,
-            )
-            mask = causal_mask(
-                count,
-                position,
-                seen.stop - seen.start,
-                spec.window,
-                query.dtype,
-                query.device,
-                first_key + seen.start,
-                spec.chunk,
-            )
-            parts.append(
-                masked_attention(
-                    query[:, :, begin : begin + count],
-                    key[:, :, seen],
-                    value[:, :, seen],
-                    mask,
-                    spec,
-                    sinks,
-                )
-            )
-        return parts[0] if len(parts) == 1 else torch.cat(parts, 2)
-
-
-def _first_seen(spec: LayerSpec, position: int) -> int:
-    return int(spec.first_seen(np.array([position + 1], np.int64))[0])
 
 
 def _head_major(tensor: torch.Tensor, segment: Segment) -> torch.Tensor:

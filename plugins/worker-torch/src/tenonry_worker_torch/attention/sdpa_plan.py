@@ -108,6 +108,21 @@ class SdpaPlan:
             self._context[wanted] = self.batch.put(label, block_index(blocks, spec))
         return self._context[wanted]
 
+    def first_context_index(
+        self,
+        segment: Segment,
+        spec: LayerSpec,
+        end: int,
+    ) -> torch.Tensor:
+        """The block index of the first `end` blocks of every sequence of a segment."""
+        batch = self.batch
+        first_token = np.cumsum(batch.num_tokens) - batch.num_tokens
+        place = int(np.flatnonzero(first_token == segment.token)[0])
+        rows = batch.row[place : place + segment.count]
+        blocks = batch.block_table[rows, :end]
+        label = f"first_context_{segment.token}_{spec.num_kv_heads}_{spec.value_size}"
+        return batch.put(label, block_index(blocks, spec))
+
     def decode_groups(
         self,
         spec: LayerSpec,

@@ -13,6 +13,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.text_part import set_attention
+from tenonry_worker_torch.attention.indexer import bind_indexers
 from tenonry_worker_torch.attention.layer import (
     INTERFACE_NAME,
     LAYER_ATTRIBUTE,
@@ -84,6 +85,7 @@ def probe(
     if not has_only_state(model.config.get_text_config()):
         set_attention(model, INTERFACE_NAME)
     states = bind_states(model)
+    has_indexers = bind_indexers(model)
     recorder = Probe({id(module): name for name, module in model.named_modules()})
     modules = list(model.modules())
     for module in modules:
@@ -101,6 +103,10 @@ def probe(
         link.send(made)
     if not recorder.specs and states is None:
         raise ModelError(f"{type(model).__name__} has no attention layer, so it has no KV cache")
+    if not has_indexers and any(spec.indexed for spec in recorder.specs):
+        raise ModelError(
+            f"{type(model).__name__} chooses keys by a module that worker 'torch' does not find"
+        )
     found = _in_order(recorder, states)
     if states is not None:
         states.check(found.modules)

@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
     from transformers import PreTrainedModel
 
-LAYER_TYPES = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+LAYER_TYPES = frozenset(
+    {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention"}
+)
 MIXER_NAMES = re.compile(
     r"mamba|(?-i:SSM|Ssm)|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
     r"retention|xlstm",
