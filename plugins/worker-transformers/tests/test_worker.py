@@ -143,3 +143,16 @@ def test_unchecked_models_are_computed_row_by_row():
         checked = tools.worker_of(llm).model.checked
         assert (checked.chunks, checked.batching.name) == (False, "NONE")
         assert tools.tokens(tools.served(llm, tools.prompts())) == tools.generated("gemma3")
+
+
+@pytest.mark.parametrize("name", ["index_topk", "expert_capacity"])
+def test_what_short_prompts_cannot_show_is_computed_row_by_row(tmp_path, name):
+    source = families.path("gemma3")
+    for file in ("config.json", "model.safetensors"):
+        (tmp_path / file).write_bytes((source / file).read_bytes())
+    config = json.loads((tmp_path / "config.json").read_text())
+    config_only(tmp_path, **(config | {name: 4}))
+    loaded = worker(tmp_path)
+    loaded.load()
+    checked = loaded.model.checked
+    assert (checked.chunks, checked.batching.name) == (False, "NONE")
