@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.config import EngineConfig
-from tenonry.errors import DrainingError, EngineDeadError, RequestError
+from tenonry.errors import DrainingError, EngineDeadError, RequestError, Unsupported
 from tenonry.info import EngineInfo, ModelInfo, PluginRecord
 from tenonry.interfaces.io_processor import IOProcessor, IOProcessorContext, ProcessedPrompt
 from tenonry.outputs import CompletionOutput, Logprob, RequestOutput
@@ -99,6 +99,14 @@ class FakeEngine:
         self.dead = False
         self.is_draining = False
         self.was_shut_down = False
+        self.rpc: list[Any] | Exception = Unsupported("no calls")
+        self.rpc_calls: list[str] = []
+
+    async def collective_rpc(self, method: str) -> list[Any]:
+        self.rpc_calls.append(method)
+        if isinstance(self.rpc, Exception):
+            raise self.rpc
+        return self.rpc
 
     @classmethod
     def from_config(cls, config: EngineConfig) -> FakeEngine:

@@ -36,6 +36,53 @@ def test_model_cards_do_not_show_where_the_model_is(make_api):
     assert api.get("/v1/models").json()["data"][0]["root"] == "mine"
 
 
+RANK = {
+    "architecture": "LlamaForCausalLM",
+    "worker": "torch",
+    "num_parameters": 1000,
+    "groups": [
+        {"layers": ["a", "b"], "bytes_per_token": 64},
+        {"layers": ["c"], "kind": "recurrent", "state_bytes": 12},
+    ],
+    "features": {"dtype": "float32", "lora": False},
+}
+
+
+def test_a_card_says_what_the_workers_know(api):
+    """Two ranks, each with its own part of the cache."""
+    api.engine.rpc = [RANK, RANK]
+    card = api.get("/v1/models/fake").json()
+    assert (card["architecture"], card["worker"]) == ("LlamaForCausalLM", "torch")
+    assert card["num_parameters"] == 1000
+    assert card["kv_bytes_per_token"] == 128
+    assert card["state_bytes_per_sequence"] == 24
+    assert card["features"] == {"dtype": "float32", "lora": False}
+    assert api.get("/v1/models").json()["data"][0] == card
+    assert api.engine.rpc_calls == ["model_facts"], "the workers are asked once"
+
+
+def test_workers_that_say_nothing_are_not_asked_again(api):
+    for _ in range(2):
+        card = api.get("/v1/models/fake").json()
+        assert card.keys() == {
+            "id",
+            "object",
+            "created",
+            "owned_by",
+            "root",
+            "parent",
+            "max_model_len",
+        }
+    assert len(api.engine.rpc_calls) == 1
+
+
+def test_an_answer_that_comes_late_is_asked_for_again(api):
+    api.engine.rpc = TimeoutError()
+    assert "worker" not in api.get("/v1/models/fake").json()
+    api.engine.rpc = [RANK]
+    assert api.get("/v1/models/fake").json()["worker"] == "torch"
+
+
 def test_tokenize_text_and_back(api):
     answer = api.post("/tokenize", {"prompt": "hé", "return_token_strs": True}).json()
     assert answer == {

@@ -53,6 +53,16 @@ def test_a_copy_to_the_cpu_is_zeros():
     assert copied.tolist() == [0.0, 0.0, 0.0]
 
 
+def test_a_copy_like_a_tensor_with_values():
+    with torch.inference_mode():
+        copied = torch.empty(3, device=META).to(torch.arange(3))
+    assert copied.tolist() == [0, 0, 0]
+
+
+def test_a_view_does_not_depend_on_the_layout():
+    assert torch.empty(2, 3, 4, device=META).transpose(0, 1).view(3, 8).shape == (3, 8)
+
+
 def test_it_ends_with_its_block():
     """The outer one is the fixture's."""
     with MetaRun():

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from tenonry.config import EngineConfig
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.health import HealthCheck
+from tenonry_openai_server.served_facts import ServedFacts
 from tenonry_openai_server.settings import ServerConfig
 
 if TYPE_CHECKING:
@@ -44,6 +45,7 @@ class ServerState:
         self.idle.set()
         self.created = int(time.time())
         self.health = HealthCheck()
+        self.facts = ServedFacts()
         self._engine: AsyncLLM | None = None
 
     def attach(self, engine: AsyncLLM) -> None:

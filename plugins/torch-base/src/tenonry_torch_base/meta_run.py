@@ -25,6 +25,7 @@ _COPIES = {
     torch.ops.aten.to.device,
     torch.ops.aten.to.dtype_layout,
 }
+_VIEWS = {torch.ops.aten.view.default}
 
 
 class MetaRun(TorchDispatchMode):
@@ -70,6 +71,8 @@ def _without_values(func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
             dtype = next((value for value in said if isinstance(value, torch.dtype)), first.dtype)
             if target != META:
                 return torch.zeros(first.shape, dtype=dtype, device=target)
+        if func in _VIEWS:  # how an operation lays its result out differs between devices
+            return first.contiguous().view(*args[1:])
     args, kwargs = _pytree.tree_map_only(torch.Tensor, _to_meta, (args, kwargs))
     return func(*args, **kwargs)
 

@@ -14,7 +14,7 @@ from tenonry_torch_base.memory import keep_freed_memory
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import LoadedModel, build
-from tenonry_worker_torch.loading.examine import examine
+from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
@@ -46,23 +46,30 @@ def backend_class(
     return found
 
 
-def facts(context: WorkerContext) -> tuple[Look, WorkerFacts]:
-    """The model as `look` sees it, and what it needs. Raises ModelError as `load` would, before a weight is read."""
+def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
+    """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would."""
     config = context.config
     found = look(context.model.path, load_format=config.load_format)
     device = choose_device(config.device, context.local_rank, config.world_size)
-    return found, examine(found, config, device, backend_class(config, device, {}))
+    return found, known_facts(found, config, device)
+
+
+def facts(context: WorkerContext, found: Look) -> WorkerFacts:
+    """All that can be said of the model without its weights. Raises ModelError or ConfigError as `load` would."""
+    config = context.config
+    device = choose_device(config.device, context.local_rank, config.world_size)
+    return examine(found, config, device, backend_class(config, device, {}))
 
 
 def load(
     context: WorkerContext,
     options: TorchOptions,
     rendezvous: Rendezvous | None,
-    found: Look | None = None,
+    found: Look,
 ) -> tuple[LoadedModel, dict[str, str]]:
     """The model, made fast and checked, and what the extension points resolved to.
 
-    `rendezvous`: of several ranks. `found`: what `look` said of the model, if it was asked before.
+    `rendezvous`: of several ranks. `found`: what `look` said of the model.
     """
     config = context.config
     resolved: dict[str, str] = {}

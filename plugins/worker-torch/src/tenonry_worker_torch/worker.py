@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import msgspec
+
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
 from tenonry_worker_torch.options import TorchOptions
@@ -31,7 +33,7 @@ class TorchWorker(Worker):
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "kv_connector"})
-    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch", "model_facts"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -39,6 +41,7 @@ class TorchWorker(Worker):
             context.options if isinstance(context.options, TorchOptions) else TorchOptions()
         )
         self._found: Look | None = None
+        self._known: WorkerFacts | None = None
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
@@ -74,7 +77,24 @@ class TorchWorker(Worker):
     def examine(self) -> WorkerFacts:
         from tenonry_worker_torch.startup import facts
 
-        self._found, found = facts(self.context)
+        return facts(self.context, self._look())
+
+    def _look(self) -> Look:
+        """The model before its weights, looked at once; `load` takes it along."""
+        if self._found is None:
+            from tenonry_worker_torch.startup import looked
+
+            self._found, self._known = looked(self.context)
+        return self._found
+
+    def model_facts(self) -> dict[str, Any]:
+        """Of the loaded model, as plain values of `WorkerFacts`; the groups are this rank's."""
+        from tenonry_worker_torch.loading.examine import with_groups
+
+        if self._known is None:
+            raise RuntimeError("worker 'torch' has no model: load() comes first")
+        facts = with_groups(self._known, self.kv_cache_groups(), self.context.config)
+        found: dict[str, Any] = msgspec.to_builtins(facts)
         return found
 
     def load(self) -> None:
@@ -83,7 +103,7 @@ class TorchWorker(Worker):
 
         if self.context.config.world_size > 1:
             self._rendezvous = Rendezvous(self.context, self._opened)
-        found = self._found
+        found = self._look()
         self._found = None
         self._model, self._resolved = load(self.context, self.options, self._rendezvous, found)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 
+import msgspec
 import pytest
 import torch
 import worker_families
@@ -11,6 +12,7 @@ import worker_tools
 import worker_wrappers
 
 from tenonry.errors import ConfigError, ModelError
+from tenonry.info import WorkerFacts
 from tenonry_worker_torch.loading.examine import max_stages, tensor_parallel_sizes
 from tenonry_worker_torch.worker import TorchWorker
 
@@ -46,6 +48,9 @@ def test_facts_of_a_family_are_those_of_its_loaded_model(family, tmp_path):
     assert facts.architecture == type(worker.model.module).__name__
     assert facts.model_type == worker.model.module.config.model_type
     assert facts.features["dtype"] == "float32"
+    served = msgspec.convert(worker.model_facts(), WorkerFacts)
+    assert served == msgspec.structs.replace(facts, features=served.features)
+    assert served.features.items() <= facts.features.items()
     worker.shutdown()
 
 

@@ -130,7 +130,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
 
 
 class ModelCard(msgspec.Struct, kw_only=True):
-    """One served name."""
+    """One served name. What follows `max_model_len` is left out where the worker does not say it."""
 
     id: str
     object: Literal["model"] = "model"
@@ -139,6 +139,12 @@ class ModelCard(msgspec.Struct, kw_only=True):
     root: str
     parent: None = None
     max_model_len: int
+    architecture: str | UnsetType = UNSET
+    worker: str | UnsetType = UNSET
+    num_parameters: int | UnsetType = UNSET
+    kv_bytes_per_token: int | UnsetType = UNSET
+    state_bytes_per_sequence: int | UnsetType = UNSET
+    features: dict[str, Any] | UnsetType = UNSET
 
 
 class ModelList(msgspec.Struct, kw_only=True):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -89,14 +90,21 @@ async def metrics(request: Request) -> Response:
     raise APIError(404, message, code="no_metrics")
 
 
-def _card(request: Request, name: str) -> ModelCard:
+async def _cards(request: Request, names: Sequence[str]) -> list[ModelCard]:
     state = server_state(request)
-    return ModelCard(
-        id=name,
-        created=state.created,
-        root=name,
-        max_model_len=state.engine.info.max_model_len,
-    )
+    engine = state.engine
+    facts = await state.facts.of(engine)
+    known: dict[str, Any] = {} if facts is None else msgspec.structs.asdict(facts)
+    return [
+        ModelCard(
+            id=name,
+            created=state.created,
+            root=name,
+            max_model_len=engine.info.max_model_len,
+            **known,
+        )
+        for name in names
+    ]
 
 
 @router.head("/v1/models", include_in_schema=False)
@@ -104,11 +112,12 @@ def _card(request: Request, name: str) -> ModelCard:
 async def models(request: Request) -> Response:
     """The served names of the model."""
     names = server_state(request).model_names
-    return answer(ModelList(data=[_card(request, name) for name in names]))
+    return answer(ModelList(data=await _cards(request, names)))
 
 
 @router.head("/v1/models/{name:path}", include_in_schema=False)
 @router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
 async def model(request: Request, name: str) -> Response:
     """One served name."""
-    return answer(_card(request, server_state(request).check_model(name)))
+    (card,) = await _cards(request, [server_state(request).check_model(name)])
+    return answer(card)

@@ -9,6 +9,8 @@ import copy
 import logging
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
 from tenonry.errors import ConfigError, ModelError
 from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_dtype
@@ -23,6 +25,8 @@ from tenonry_worker_torch.parallel.plan import pipeline_plan
 from tenonry_worker_torch.parallel.tensor import check_heads, tensor_plan
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     import torch
     from transformers import PreTrainedModel
 
@@ -44,28 +48,49 @@ def examine(
     backend: type[AttentionBackend],
 ) -> WorkerFacts:
     """The facts of a model that was looked at and not refused. Raises ModelError or ConfigError as loading would."""
+    known = known_facts(found, config, device)
     dtype = choose_dtype(config.dtype, found.whole.config, device)
     whole = found.whole
     text = whole.config.get_text_config()
     max_model_len = config.max_model_len or getattr(text, "max_position_embeddings", None)
     groups = _groups(whole, dtype, device, backend, max_model_len or MAX_POSITIONS)
-    num_parameters = sum(weight.numel() for weight in whole.parameters())
+    ranks = {
+        "tensor_parallel": tensor_parallel_sizes(whole),
+        "pipeline_parallel": max_stages(whole),
+    }
+    return with_groups(
+        msgspec.structs.replace(known, features=known.features | ranks), groups, config
+    )
+
+
+def known_facts(found: Look, config: EngineConfig, device: torch.device) -> WorkerFacts:
+    """What is known without running the model: all but its KV groups and the ranks that it can be cut for."""
+    dtype = choose_dtype(config.dtype, found.whole.config, device)
+    num_parameters = sum(weight.numel() for weight in found.whole.parameters())
     return WorkerFacts(
         architecture=found.architecture,
         worker="torch",
-        model_type=str(whole.config.model_type),
-        groups=tuple(groups),
+        model_type=str(found.whole.config.model_type),
         num_parameters=num_parameters,
         weight_bytes=num_parameters * dtype.itemsize,
         stored_bytes=0 if found.checkpoint is None else found.checkpoint.num_bytes,
-        features={
-            "dtype": str(dtype).removeprefix("torch."),
-            "tensor_parallel": tensor_parallel_sizes(whole),
-            "pipeline_parallel": max_stages(whole),
-            "prefix_caching": True,
-            "lora": False,
-        },
+        features={"dtype": str(dtype).removeprefix("torch."), "quantization": [], "lora": False},
     )
+
+
+def with_groups(
+    known: WorkerFacts,
+    groups: Sequence[KVCacheGroup],
+    config: EngineConfig,
+) -> WorkerFacts:
+    """The facts with the KV groups, and whether prefixes are shared: those of state are with snapshots only."""
+    shares = {"full": True, "sliding": True, "recurrent": bool(config.state_cache_memory_bytes)}
+    features = dict(known.features)
+    if groups:
+        features["prefix_caching"] = config.enable_prefix_caching and all(
+            shares.get(group.kind, False) for group in groups
+        )
+    return msgspec.structs.replace(known, groups=tuple(groups), features=features)
 
 
 def _groups(

@@ -1,0 +1,83 @@
+"""Facts of the served model for its card, asked of the workers once. Front end, event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from tenonry.errors import TenonryError
+from tenonry.info import WorkerFacts
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+logger = logging.getLogger("tenonry.server")
+
+METHOD = "model_facts"
+DEADLINE_S = 5.0
+
+
+class CardFacts(msgspec.Struct, frozen=True):
+    """What a card says of the model beside its name; nothing of it tells where the model is.
+
+    `kv_bytes_per_token` and `state_bytes_per_sequence` are sums over the ranks of one engine.
+    """
+
+    architecture: str
+    worker: str
+    num_parameters: int
+    kv_bytes_per_token: int
+    state_bytes_per_sequence: int
+    features: dict[str, Any]
+
+
+class ServedFacts:
+    """The answer of the workers, kept once it is there. Workers without `model_facts` have none."""
+
+    def __init__(self) -> None:
+        self._asked = asyncio.Lock()
+        self._is_known = False
+        self._facts: CardFacts | None = None
+
+    async def of(self, engine: AsyncLLM) -> CardFacts | None:
+        """The facts; None where the workers say nothing. A late or failed answer is asked for again next time."""
+        async with self._asked:
+            if not self._is_known:
+                await self._ask(engine)
+            return self._facts
+
+    async def _ask(self, engine: AsyncLLM) -> None:
+        try:
+            async with asyncio.timeout(DEADLINE_S):
+                answers = await engine.collective_rpc(METHOD)
+        except TimeoutError:
+            logger.warning("the workers did not say within %g s what they serve", DEADLINE_S)
+            return
+        except TenonryError as error:  # the worker has no such method, or the engine has just died
+            logger.debug("the workers do not say what they serve: %s", error)
+            self._is_known = not engine.errored
+            return
+        per_engine = max(1, len(answers) // max(1, len(engine.info.engine_indexes)))
+        self._facts = card_facts(
+            [msgspec.convert(each, WorkerFacts) for each in answers[:per_engine]]
+        )
+        self._is_known = True
+
+
+def card_facts(ranks: list[WorkerFacts]) -> CardFacts | None:
+    """The facts of one engine from those of its ranks, the first of which speaks for the whole model."""
+    if not ranks:
+        return None
+    groups = [group for rank in ranks for group in rank.groups]
+    first = ranks[0]
+    return CardFacts(
+        architecture=first.architecture,
+        worker=first.worker,
+        num_parameters=first.num_parameters,
+        kv_bytes_per_token=sum(group.bytes_per_token for group in groups),
+        state_bytes_per_sequence=sum(group.state_bytes for group in groups),
+        features=first.features,
+    )
