@@ -103,7 +103,9 @@ def counts(rows: Sequence[Row]) -> str:
 
 
 def _read(page: Path, version: str, *, must_fit: bool) -> list[Row]:
-    text = page.read_text("utf-8") if page.exists() else ""
+    if not page.exists():
+        return []
+    text = page.read_text("utf-8")
     found = VERSION.search(text)
     if found is None or found[1] != version:
         if must_fit:
