@@ -181,3 +181,6 @@ def test_vocab_size(tmp_path):
         struct.pack("<Q", len(header)) + header + bytes(1232)
     )
     assert facts.vocab_size({}, tmp_path) == 77
+    assert facts.vocab_size({"model_type": "gemma3"}, tmp_path) == 77
+    (tmp_path / "model.safetensors").unlink()
+    assert facts.vocab_size({"model_type": "gemma3"}, tmp_path) == 262_208

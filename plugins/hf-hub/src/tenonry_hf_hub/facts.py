@@ -34,6 +34,8 @@ LENGTH_KEYS = (
 )
 # Models whose published config.json leaves the length to the default of their class.
 KNOWN_LENGTHS = {"gemma3": 131_072, "gemma3_text": 131_072}
+# The same for the rows of the embedding.
+KNOWN_VOCABULARIES = {"gemma3": 262_208}
 FALLBACK_LENGTH = 2048
 EMBEDDINGS = (
     "embed_tokens.weight",
@@ -100,13 +102,18 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
 
 
 def vocab_size(config: dict[str, Any], folder: Path) -> int:
-    """Rows of the embedding: from config.json, else from the header of the weights. Raises ModelError."""
+    """Rows of the embedding: from config.json, else from the header of the weights, else known. Raises ModelError."""
     text = text_config(config)
     for key in ("vocab_size", "padded_vocab_size", "n_vocab"):
         found = _first(key, text, config)
         if _is_count(found):
             return int(found)
-    return _embedding_rows(folder)
+    try:
+        return _embedding_rows(folder)
+    except ModelError:
+        if known := KNOWN_VOCABULARIES.get(str(config.get("model_type"))):
+            return known
+        raise
 
 
 def _embedding_rows(folder: Path) -> int:

@@ -1,0 +1,58 @@
+"""What `models check` says of well-known models, from the published config.json alone.
+
+`python plugins/models/tests/test_golden.py` writes the expected outputs again; read the difference first.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+MODELS = sorted(path.stem for path in (HERE / "configs").glob("*.json"))
+FLAGS = ("--worker", "torch", "--device", "cpu", "--memory", "2000G")
+
+
+def output(name: str, folder: Path) -> str:
+    """What the command prints of this model."""
+    from tenonry.cli import main
+
+    shutil.copy(HERE / "configs" / f"{name}.json", folder / "config.json")
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        status = main(["models", "check", str(folder), *FLAGS])
+    text = printed.getvalue().replace(str(folder), "FOLDER")
+    # The other workers that are installed differ from one environment to another.
+    lines = [line for line in text.splitlines() if not line.startswith("instead")]
+    assert status == int("servable    yes" not in lines)
+    return "\n".join(lines) + "\n"
+
+
+def golden(name: str) -> Path:
+    """The file with what is expected."""
+    return HERE / "golden" / f"{name}.txt"
+
+
+def test_there_are_ten():
+    assert len(MODELS) == 10
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_facts_of_a_well_known_model(name, tmp_path):
+    assert output(name, tmp_path) == golden(name).read_text("utf-8")
+
+
+def write() -> None:
+    """Write the expected outputs."""
+    for name in MODELS:
+        with tempfile.TemporaryDirectory() as folder:
+            golden(name).write_text(output(name, Path(folder)), "utf-8")
+
+
+if __name__ == "__main__":
+    write()
