@@ -101,7 +101,11 @@ def test_masks_are_made_in_a_first_run_only_and_only_where_they_say_something():
         mask = ask(window)
         assert ask(masking_utils.causal_mask_function) is None
         assert reach_of(ask(everything)) is None
-    assert reach_of(mask) == Reach(window=2)
+        assert reach_of(mask) == Reach(window=2)
+        assert reach_of(mask[:, :, 0:, :]) == Reach(window=2), "all of it"
+        assert reach_of(mask[:, :, 1:, :]) is None
+        assert reach_of(mask + 1) is None, "a mask that the model changed"
+    assert reach_of(mask) is None, "of another run"
     assert (mask[0, 0] == 0).int().tolist() == [
         [1, 0, 0, 0],
         [1, 1, 0, 0],
@@ -109,4 +113,3 @@ def test_masks_are_made_in_a_first_run_only_and_only_where_they_say_something():
         [0, 0, 1, 1],
     ]
     assert reach_of(None) == CAUSAL
-    assert reach_of(mask + 1) is None, "a mask that the model changed"

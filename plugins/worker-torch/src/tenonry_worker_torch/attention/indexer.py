@@ -128,7 +128,8 @@ class RowIndexer:
         if taker.keys is None:
             raise ModelError(f"{type(self.module).__name__} does not keep its keys in its cache")
         backend: Any = layer.step.backend
-        backend.write_keys(layer, taker.keys[0, :, None], layer.step.plan)
+        keys = taker.keys[0, :, None].to(backend.dtype)  # some indexers compute in float32
+        backend.write_keys(layer, keys, layer.step.plan)
 
     def _choose(self, layer: AttentionLayer, given: dict[str, Any]) -> torch.Tensor:
         plan: SdpaPlan = layer.step.plan

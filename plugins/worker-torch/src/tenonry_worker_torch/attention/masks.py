@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     MaskFunction = Callable[[Any, Any, torch.Tensor, torch.Tensor], torch.Tensor]
 
-REACH_ATTRIBUTE = "tenonry_reach"
 WANTS_MASK = "tenonry_wants_mask"  # of a config whose model slices the mask that it asks for
 MAX_POSITIONS = 1 << 22  # up to which masks are looked at
 _running = threading.local()
@@ -50,16 +49,18 @@ CAUSAL = Reach()
 def reading_masks(max_model_len: int) -> Iterator[None]:
     """Within, masks that are asked for are read, for sequences of at most `max_model_len` tokens."""
     _running.positions = min(max(max_model_len, 2), MAX_POSITIONS)
+    _running.made = []
     try:
         yield
     finally:
         _running.positions = 0
+        _running.made = []
 
 
 def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> torch.Tensor | None:
     """What transformers calls for a mask. None while serving, and for plain causal attention; an empty one, or the mask
-    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get, with
-    what was read off it as an attribute.
+    itself, for models that slice it. Otherwise, in a model's first run, the mask that `eager` attention would get; what
+    was read off it is kept for `reach_of`.
     """
     positions = getattr(_running, "positions", 0)
     wants_mask = getattr(options.get("config"), WANTS_MASK, False)
@@ -78,13 +79,28 @@ def make_mask(*arguments: Any, mask_function: MaskFunction, **options: Any) -> t
 
     options["allow_is_bidirectional_skip"] = False
     mask: torch.Tensor = eager_mask(*arguments, mask_function=mask_function, **options)
-    setattr(mask, REACH_ATTRIBUTE, reach)
+    _running.made.append((mask, reach))
     return mask
 
 
 def reach_of(mask: torch.Tensor | None) -> Reach | None:
-    """What was read off a mask; None for one of the model's own, or one whose rule is not known."""
-    return CAUSAL if mask is None else getattr(mask, REACH_ATTRIBUTE, None)
+    """What was read off a mask, or a view of the whole of it; None for one of the model's own, or one whose rule is not
+    known.
+    """
+    if mask is None:
+        return CAUSAL
+    for made, reach in getattr(_running, "made", ()):
+        if _is_whole(mask, made):
+            return reach
+    return None
+
+
+def _is_whole(view: torch.Tensor, mask: torch.Tensor) -> bool:
+    """Whether a tensor shows all of another one's storage, as it is."""
+    return (
+        view.untyped_storage()._cdata == mask.untyped_storage()._cdata  # noqa: SLF001 - the only identity that views share
+        and (view.shape, view.stride()) == (mask.shape, mask.stride())
+    )
 
 
 def read_reach(
