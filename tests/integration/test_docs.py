@@ -32,7 +32,12 @@ PAGES = [
 BLOCK = re.compile(r"^```(sh|python|yaml|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 DEV_RUN = "python3 dev.py run"
 # `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
-ELSEWHERE = {"python3 dev.py test", "python3 dev.py check", "python3 dev.py bench", "python3 dev.py bench parity"}
+ELSEWHERE = {
+    "python3 dev.py test",
+    "python3 dev.py check",
+    "python3 dev.py bench",
+    "python3 dev.py bench parity",
+}
 DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 # Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.

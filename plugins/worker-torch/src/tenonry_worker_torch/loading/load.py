@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.folder import architecture_of, check_folder
+from tenonry_torch_base.read_ahead import read_ahead
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -74,6 +75,12 @@ def load_model(
     """
     found = found or look(path, load_format=load_format)
     parallel = parallel or alone()
+    if found.checkpoint is not None:
+        tensor = parallel.tensor
+        link = parallel.link
+        with weights_of(found.architecture, path):
+            rank = link.stage * tensor.size + tensor.rank
+            read_ahead(found.checkpoint, rank, link.num_stages * tensor.size)
     with progress_only_on_a_terminal():
         chosen = choose_dtype(dtype, found.whole.config, device)
         if parallel.is_alone and found.checkpoint is not None:
