@@ -1,6 +1,6 @@
 """The process that reads pickled weights and writes safetensors. It is given a job on standard input.
 
-`torch.load(weights_only=True)` reads tensors and plain containers and refuses everything else; should that fail one
+`torch.load` with `weights_only` reads tensors and plain containers and refuses everything else; should that fail one
 day, the process has no network, cannot start a program, and holds no secret of its parent's environment.
 """
 
