@@ -99,6 +99,14 @@ def test_the_first_that_serves_the_model_is_chosen(folders):
     found.shutdown()
 
 
+def test_the_chosen_worker_answers_for_the_model(folders):
+    found = loaded(folders["llama"])
+    facts = found.call("model_facts")
+    assert facts["worker"] == "torch"
+    assert facts["num_parameters"] > 0
+    found.shutdown()
+
+
 @pytest.mark.parametrize("family", ["xlnet", "t5"])
 def test_what_torch_refuses_is_served_by_the_next_and_the_log_says_why(folders, caplog, family):
     with caplog.at_level(logging.INFO, "tenonry.worker"):

@@ -36,7 +36,7 @@ class AutoWorker(Worker):
 
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "kv_connector"})
-    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"execute_dummy_batch", "model_facts"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -209,6 +209,10 @@ class AutoWorker(Worker):
     def execute_dummy_batch(self) -> None:
         """Compute without a request, as the chosen worker does."""
         self.chosen.call("execute_dummy_batch")
+
+    def model_facts(self) -> Any:
+        """Facts of the loaded model, as the chosen worker gives them."""
+        return self.chosen.call("model_facts")
 
     def resolved_plugins(self) -> dict[str, str]:
         return {"worker": self._origin, **self.chosen.resolved_plugins()}
