@@ -6,6 +6,7 @@ import resource
 
 import msgspec
 import pytest
+import state_families
 import torch
 import worker_families
 import worker_tools
@@ -17,11 +18,11 @@ from tenonry_worker_torch.loading.examine import max_stages, tensor_parallel_siz
 from tenonry_worker_torch.worker import TorchWorker
 
 
-def config_only(folder, family, **changes):
+def config_only(folder, family, families=worker_families.FAMILIES, **changes):
     """The folder of a model whose weights were never written."""
     from transformers import CONFIG_MAPPING
 
-    name, values = worker_families.FAMILIES[family]
+    name, values = families[family]
     config = CONFIG_MAPPING[name](**(values | changes))
     config.architectures = [type(skeleton(config)).__name__]
     config.save_pretrained(folder)
@@ -104,6 +105,22 @@ def test_a_model_that_was_examined_loads_as_one_that_was_not(family, tmp_path):
 def test_sizes_are_those_that_can_be_cut(family, changes, sizes, tmp_path):
     facts = TorchWorker(config_only(tmp_path, family, **changes)).examine()
     assert facts.features["tensor_parallel"] == sizes
+
+
+@pytest.mark.parametrize(
+    ("settings", "shares"),
+    [
+        ({}, True),  # a share of the memory holds snapshots
+        ({"state_cache_memory_bytes": 1 << 20}, True),
+        ({"state_cache_memory_bytes": 0}, False),
+        ({"enable_prefix_caching": False}, False),
+    ],
+)
+@pytest.mark.parametrize("family", ["qwen3_next", "mamba2"])
+def test_prefixes_of_states_are_shared_unless_switched_off(family, settings, shares, tmp_path):
+    config_only(tmp_path, family, state_families.FAMILIES)
+    context = worker_tools.context(tmp_path, load_format="dummy", **settings)
+    assert TorchWorker(context).examine().features["prefix_caching"] is shares
 
 
 def test_the_most_stages_are_the_layers():

@@ -84,7 +84,7 @@ def with_groups(
     config: EngineConfig,
 ) -> WorkerFacts:
     """The facts with the KV groups, and whether prefixes are shared: those of state are with snapshots only."""
-    shares = {"full": True, "sliding": True, "recurrent": bool(config.state_cache_memory_bytes)}
+    shares = {"full": True, "sliding": True, "recurrent": config.state_cache_memory_bytes != 0}
     features = dict(known.features)
     if groups:
         features["prefix_caching"] = config.enable_prefix_caching and all(
