@@ -186,11 +186,14 @@ class TestStates:
         assert planned.num_state_slots == 0
         assert planned.num_blocks == 92
 
-    def test_a_budget_below_one_snapshot_is_refused(self):
-        with pytest.raises(
-            ConfigError, match=r"state_cache_memory_bytes=2047 is too small: .* needs 2048"
-        ):
-            self.plan(state_cache_memory_bytes=2047)
+    @pytest.mark.parametrize("budget", [2 * KIB - 1, 92 * KIB + 1])
+    def test_a_budget_below_one_snapshot_or_beyond_the_cache_is_refused(self, budget):
+        """Also for states alone, whose blocks cost nothing and cannot fail to fit."""
+        alone = group(kind="recurrent", bytes_per_token=0, state_bytes=2 * KIB, sizes=())
+        bounds = rf"state_cache_memory_bytes={budget} is not between 2048, .* and {92 * KIB}, .*; 0"
+        for groups in (None, [alone]):
+            with pytest.raises(ConfigError, match=bounds):
+                self.plan(groups=groups, state_cache_memory_bytes=budget)
 
     def test_states_that_do_not_fit_name_the_number_that_does(self):
         with pytest.raises(

@@ -135,12 +135,11 @@ def plan_kv_cache(
             f"no memory for the KV cache: {min(report.free_bytes for report in memory)} bytes are free, {need}; use a "
             "smaller model or a higher --gpu-memory-utilization"
         )
-    longest = fit_model_len(blocks * block_size, config.max_model_len, max_model_len)
     return KVCacheConfig(
         num_blocks=blocks,
         block_size=block_size,
         groups=tuple(groups[0]),
-        max_model_len=longest,
+        max_model_len=fit_model_len(blocks * block_size, config.max_model_len, max_model_len),
         num_state_slots=state_slots,
     )
 
@@ -172,15 +171,17 @@ def _pool_of_rank(per_row: int, report: MemoryReport, config: EngineConfig) -> i
 
 
 def _count_state_slots(size: int, pool: int, config: EngineConfig) -> int:
-    """`size`: bytes of one snapshot, 0 if no layer here has a state. ConfigError when the budget holds none."""
+    """`size`: bytes of one snapshot, 0 if no layer here has a state. ConfigError when the budget holds none, or exceeds
+    the pool.
+    """
     budget = config.state_cache_memory_bytes
     if not (size and config.enable_prefix_caching) or budget == 0:
         return 0
     if budget is None:
         return min(pool // SNAPSHOT_SHARE // size, SNAPSHOTS_PER_ROW * config.max_num_seqs)
-    if budget < size:
+    if not size <= budget <= pool:
         raise ConfigError(
-            f"state_cache_memory_bytes={budget} is too small: one snapshot needs {size}; 0 keeps none"
+            f"state_cache_memory_bytes={budget} is not between {size}, one snapshot, and {pool}, the KV cache; 0: none"
         )
     return budget // size
 
