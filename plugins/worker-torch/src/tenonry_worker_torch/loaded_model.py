@@ -100,10 +100,11 @@ def build(
     )
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
     check = SelfCheck(run, reference)
-    if fuse:
-        _make_fast(model, check, max_model_len)
-    if not skip_check:
-        check.require(model.forward, type(module).__name__)
+    with named_failure(module, parallel.tensor.size):
+        if fuse:
+            _make_fast(model, check, max_model_len)
+        if not skip_check:
+            check.require(model.forward, type(module).__name__)
     run.release()
     return model
 

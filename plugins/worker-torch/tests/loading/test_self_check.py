@@ -12,6 +12,7 @@ import worker_tools
 from tenonry.errors import ModelError
 from tenonry_worker_torch.attention import masks
 from tenonry_worker_torch.attention.layer import LayerCalls
+from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.loading import self_check
 from tenonry_worker_torch.loading.prompts import LONG, LONGEST, prompt_lengths, steps_of
 from tenonry_worker_torch.parallel import stage
@@ -129,6 +130,18 @@ def test_errors_of_the_models_own_code_name_the_model():
     model.model.layers[1].mlp.forward = lambda x: {}["nothing"]
     with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot run .* KeyError\('nothing'\)"):
         worker_tools.loaded(model)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_errors_in_a_packed_batch_alone_name_the_model(fuse, monkeypatch):
+    """Another worker may serve it: K/V of another type than the cache's is such an error."""
+
+    def fails(*_):
+        raise RuntimeError("expected to have the same dtype")
+
+    monkeypatch.setattr(SdpaBackend, "write", fails)
+    with pytest.raises(ModelError, match=r"LlamaForCausalLM cannot run .* the same dtype"):
+        worker_tools.loaded(worker_families.build("llama"), fuse=fuse)
 
 
 def test_infinite_and_undefined_logits_count_as_wrong():
