@@ -141,6 +141,40 @@ def test_what_was_examined_is_loaded(folders):
     found.shutdown()
 
 
+REFUSING = """
+import weakref
+from tenonry.errors import ModelError
+from tenonry_worker_torch.worker import TorchWorker
+
+class Weights:
+    pass
+
+class Refusing(TorchWorker):
+    held = []
+
+    def load(self):
+        weights = Weights()
+        weights.itself = weights
+        self.held.append(weakref.ref(weights))
+        raise ModelError("its self check failed")
+
+class Next(TorchWorker):
+    def load(self):
+        assert Refusing.held[0]() is None, "weights of the refused worker are still in memory"
+"""
+
+
+def test_what_a_refused_candidate_loaded_is_gone_before_the_next_loads(
+    folders, tmp_path, monkeypatch
+):
+    (tmp_path / "refusing_workers.py").write_text(REFUSING)
+    monkeypatch.syspath_prepend(tmp_path)
+    names = ("refusing_workers:Refusing", "refusing_workers:Next")
+    found = loaded(folders["llama"], options=AutoOptions(candidates=names))
+    assert name_of(found) == names[1]
+    found.shutdown()
+
+
 def test_one_reason_of_all_is_said_once(tmp_path):
     found = worker(tmp_path / "nowhere")
     with pytest.raises(ModelError, match="nowhere does not exist") as error:

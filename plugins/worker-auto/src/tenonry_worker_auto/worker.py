@@ -93,12 +93,13 @@ class AutoWorker(Worker):
                 worker.load()
             except ModelError as error:
                 refused[name] = str(error)
-                self._drop(name)
-                continue
             except ConfigError as error:
                 raise self._explained(error, name, refused) from error
-            self._choose(name, record, worker, refused)
-            return
+            else:
+                self._choose(name, record, worker, refused)
+                return
+            del worker  # the error is gone as well, whose traceback holds what was loaded
+            self._drop(name)
         raise self._all_refused(refused)
 
     def _candidates(self, refused: dict[str, str]) -> Iterator[tuple[str, PluginRecord]]:
