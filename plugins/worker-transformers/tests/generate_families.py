@@ -58,6 +58,11 @@ CAUSAL: dict[str, tuple[str, dict[str, Any]]] = {
                       "use_cache": True},
     ),
     "openai-gpt": ("openai-gpt", GPT),
+    "gpt_neo": (
+        "gpt_neo",
+        SMALL | {"num_layers": 2, "num_heads": 4, "attention_types": [[["global", "local"], 1]], "window_size": 8,
+                 "max_position_embeddings": 64},
+    ),
     "gemma3": (
         "gemma3_text",
         SMALL | {"head_dim": 8, "sliding_window": 6, "layer_types": ["sliding_attention", "full_attention"]},

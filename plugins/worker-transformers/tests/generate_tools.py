@@ -13,6 +13,7 @@ import torch
 from tenonry import LLM, SamplingParams
 
 MAX_TOKENS = 10
+MAX_MODEL_LEN = 64
 LENGTHS = (3, 14, 1, 9, 9, 21)
 GREEDY = {"temperature": 0.0, "max_tokens": MAX_TOKENS, "ignore_eos": True, "detokenize": False}
 
@@ -23,34 +24,43 @@ def prompts(lengths: tuple[int, ...] = LENGTHS, seed: int = 0) -> list[list[int]
 
 
 @functools.cache
-def generated(family: str, seed: int = 0) -> list[list[int]]:
+def generated(
+    family: str,
+    seed: int = 0,
+    *,
+    lengths: tuple[int, ...] = LENGTHS,
+    max_tokens: int = MAX_TOKENS,
+) -> list[list[int]]:
     """Greedy, one prompt at a time, with the model's own generation config."""
-    return [answer for answer, _ in _generate(family, seed)]
+    return [answer for answer, _ in _generate(family, seed, lengths, max_tokens)]
 
 
 @functools.cache
 def logprobs(family: str, seed: int = 0) -> list[torch.Tensor]:
     """log_softmax of the model's own logits at each of the tokens, [MAX_TOKENS, vocabulary]."""
-    return [values for _, values in _generate(family, seed)]
+    return [values for _, values in _generate(family, seed, LENGTHS, MAX_TOKENS)]
 
 
 @functools.cache
-def _generate(family: str, seed: int) -> list[tuple[list[int], torch.Tensor]]:
+def _generate(
+    family: str, seed: int, lengths: tuple[int, ...], max_tokens: int
+) -> list[tuple[list[int], torch.Tensor]]:
     model = families.stored(family)
     found = []
-    for prompt in prompts(seed=seed):
+    for prompt in prompts(lengths, seed):
         ids = torch.tensor([prompt])
+        count = min(max_tokens, MAX_MODEL_LEN - len(prompt))
         made = model.generate(
             ids,
             attention_mask=torch.ones_like(ids),
             do_sample=False,
             num_beams=1,
-            max_new_tokens=MAX_TOKENS,
+            max_new_tokens=count,
             eos_token_id=[],
             return_dict_in_generate=True,
             output_logits=True,
         )
-        answer = made.sequences[0, -MAX_TOKENS:].tolist()
+        answer = made.sequences[0, -count:].tolist()
         found.append((answer, torch.cat(made.logits).log_softmax(-1)))
     return found
 
@@ -62,12 +72,20 @@ def engine(family: str, **settings: Any) -> LLM:
         device="cpu",
         dtype="float32",
         log_stats=False,
-        **({"worker": "transformers", "max_model_len": 64, "max_num_seqs": 4} | settings),
+        **(
+            {"worker": "transformers", "max_model_len": MAX_MODEL_LEN, "max_num_seqs": 4} | settings
+        ),
     )
 
 
 def served(llm: LLM, wanted: list[list[int]], **sampling: Any) -> list[Any]:
     params = SamplingParams(**(GREEDY | sampling))
+    return llm.generate([{"prompt_token_ids": prompt} for prompt in wanted], params)
+
+
+def served_each(llm: LLM, wanted: list[list[int]], max_tokens: tuple[int, ...]) -> list[Any]:
+    """Each prompt with its own number of tokens."""
+    params = [SamplingParams(**(GREEDY | {"max_tokens": count})) for count in max_tokens]
     return llm.generate([{"prompt_token_ids": prompt} for prompt in wanted], params)
 
 
@@ -81,18 +99,18 @@ def worker_of(llm: LLM) -> Any:
     return llm.engine_core.executor._worker
 
 
-def counted_calls(llm: LLM) -> list[int]:
-    """How many rows each decoding call computes, from now on."""
+def decoding_calls(llm: LLM) -> list[tuple[int, int]]:
+    """How many rows each decoding call computes, and after how many positions, from now on."""
     calls = worker_of(llm).model.calls
-    sizes: list[int] = []
+    found: list[tuple[int, int]] = []
     feed = calls.feed
 
     def counted(piece: Any, token_ids: torch.Tensor, **options: Any) -> torch.Tensor:
-        sizes.append(len(token_ids))
+        found.append((len(token_ids), piece.length))
         return feed(piece, token_ids, **options)
 
     calls.feed = counted
-    return sizes
+    return found
 
 
 def kept_pieces(calls: Any) -> list[weakref.ref[Any]]:

@@ -9,6 +9,11 @@ import generate_tools as tools
 import pytest
 import torch
 
+from tenonry.config import PluginChoice
+from tenonry_worker_transformers.pieces import Batcher, Batching
+from tenonry_worker_transformers.self_check import agree
+from tenonry_worker_transformers.trees import NotBatchable
+
 # Prompts longer than a step's budget, and blocks for about two requests at a time.
 CROWDED = {
     "max_num_batched_tokens": 8,
@@ -62,11 +67,69 @@ def test_what_a_cache_allows_is_found_out_at_the_start(family, chunks, batching)
 def test_rows_that_decode_are_one_batch(family):
     """Rows of mixed length come and go; as many pieces as calls, and far fewer than tokens."""
     with tools.engine(family, max_num_seqs=6) as llm:
-        calls = tools.counted_calls(llm)
+        calls = tools.decoding_calls(llm)
         outputs = tools.served(llm, tools.prompts())
         assert tools.tokens(outputs) == tools.generated(family)
         assert len(calls) <= 2 * tools.MAX_TOKENS
-        assert max(calls) == 6
+        assert max(rows for rows, _ in calls) == 6
+
+
+@pytest.mark.parametrize("family", ["falcon", "t5", "jamba"])
+def test_a_request_comes_back_one_token_at_a_time_while_others_decode(family):
+    """Its outputs are computed again; a chunk of one of them is no decoding: nothing is sampled."""
+    slowly = PluginChoice(name="batching", options={"long_prefill_token_threshold": 1})
+    crowded = CROWDED | {"num_gpu_blocks_override": 7, "max_model_len": 24, "scheduler": slowly}
+    lengths = (1, 1, 1)
+    with tools.engine(family, **crowded) as llm:
+        outputs = tools.served_each(llm, tools.prompts(lengths), (10, 14, 10))
+        assert sum(output.metrics.num_preemptions for output in outputs) > 0
+        wanted = tools.generated(family, lengths=lengths, max_tokens=14)
+        assert tools.tokens(outputs) == [
+            tokens[:count] for tokens, count in zip(wanted, (10, 14, 10), strict=True)
+        ]
+
+
+@pytest.mark.parametrize(
+    ("family", "lengths", "counts"),
+    [
+        ("gpt_neo", (40, 26), (3, 38)),
+        ("gemma3", (40, 26), (3, 38)),
+        ("t5", (3, 3, 2), (8, 20, 62)),  # the third comes when the first ends
+    ],
+)
+def test_padding_takes_no_row_beyond_the_longest_sequence(family, lengths, counts):
+    """The row that the last one is padded for ends; the last one goes on to the last position."""
+    with tools.engine(family, max_num_seqs=2) as llm:
+        calls = tools.decoding_calls(llm)
+        outputs = tools.served_each(llm, tools.prompts(lengths), counts)
+        assert max(rows for rows, _ in calls) == 2
+        assert max(length for _, length in calls) < tools.MAX_MODEL_LEN
+        wanted = tools.generated(family, lengths=lengths, max_tokens=max(counts))
+        assert tools.tokens(outputs) == [
+            tokens[:count] for tokens, count in zip(wanted, counts, strict=True)
+        ]
+
+
+def test_rows_that_cannot_be_joined_after_all_are_computed_apart(monkeypatch):
+    """Several groups of rows in one step, and none of them can be one batch."""
+
+    def refused(self, pieces):
+        raise NotBatchable("no")
+
+    lengths = (3, 3, 9, 9)
+    with tools.engine("xlstm") as llm:
+        assert tools.worker_of(llm).model.checked.batching is Batching.EQUAL
+        monkeypatch.setattr(Batcher, "joined", refused)
+        outputs = tools.served(llm, tools.prompts(lengths))
+        assert tools.tokens(outputs) == tools.generated("xlstm", lengths=lengths)
+
+
+def test_of_two_positions_both_must_agree():
+    right = torch.arange(8.0)
+    wrong = right.flip(0)
+    assert agree([right, right], [right, right])
+    assert not agree([right, wrong], [right, right])
+    assert not agree([wrong, right], [right, right])
 
 
 def test_prompts_have_log_probabilities_too():

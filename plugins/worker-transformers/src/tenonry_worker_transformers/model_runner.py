@@ -138,7 +138,7 @@ class ModelRunner:
                     strict=True,
                 )
             )
-            if self.sequences.is_decoding(row, end)
+            if inputs.samples[place] and self.sequences.is_decoding(row, end)
         ]
         found: dict[int, torch.Tensor] = {}
         for place in sorted(set(range(len(rows))) - set(decoding)):

@@ -22,9 +22,20 @@ GONE = -1
 
 
 class Request:
-    """One request in its row: `num_prompt` tokens, `num_fed` of all its tokens computed; `piece` once there are any."""
+    """One request in its row: `num_prompt` tokens, `num_fed` of all its tokens computed; `piece` once there are any.
 
-    __slots__ = ("max_new_tokens", "num_fed", "num_prompt", "piece", "processors", "row")
+    `encoded` i64[1, P] is the prompt of an encoder-decoder model, whose pieces hold what the decoder has.
+    """
+
+    __slots__ = (
+        "encoded",
+        "max_new_tokens",
+        "num_fed",
+        "num_prompt",
+        "piece",
+        "processors",
+        "row",
+    )
 
     def __init__(
         self,
@@ -37,6 +48,7 @@ class Request:
         self.max_new_tokens = new.sampling.max_tokens or most
         self.num_fed = 0
         self.piece: Piece | None = None
+        self.encoded: torch.Tensor | None = None
         self.processors: LogitsProcessorList | None = None
 
 
@@ -152,7 +164,9 @@ class Sequences:
         request.processors = prepared.processors
         request.num_fed = request.num_prompt
         count = prepared.input_ids.shape[1]
-        if not self._calls.is_encoder_decoder:
+        if self._calls.is_encoder_decoder:
+            request.encoded = prompt
+        else:
             count = request.num_fed = min(end, request.num_prompt)
         ids, logits, kwargs = self._calls.start(
             prepared,
@@ -193,6 +207,8 @@ class Sequences:
 
     def _arranged(self, rows: Sequence[int]) -> list[Piece]:
         """Pieces that hold `rows` and no other, as few as may be."""
+        for row in rows:
+            self._without_padding_at_the_limit(row)
         wanted = set(rows)
         pieces = []
         for piece in {id(p): p for p in map(self._piece, rows)}.values():
@@ -208,13 +224,35 @@ class Sequences:
             return pieces
         return [piece for group in groups(self._batching, pieces) for piece in self._joined(group)]
 
+    def _without_padding_at_the_limit(self, row: int) -> None:
+        """Compute `row` again if the next position is beyond the model's last because of padding on its left."""
+        piece = self._piece(row)
+        if piece.length < self._max_model_len or not any(piece.padding):
+            return
+        request = self._requests[row]
+        ids = piece.ids_of(row)
+        piece.rows[piece.rows.index(row)] = GONE
+        start = ids if request.encoded is None else request.encoded
+        prepared = self._calls.prepare(start, request.max_new_tokens)
+        count = prepared.input_ids.shape[1]
+        fed, _, kwargs = self._calls.start(prepared, count)
+        request.piece = Piece(
+            [row],
+            fed,
+            kwargs,
+        )
+        rest = ids[:, count:]
+        for part in [rest] if self._chunks else rest.split(1, 1):
+            if part.shape[1]:
+                self._calls.feed(request.piece, part)
+
     def _joined(self, group: list[Piece]) -> list[Piece]:
         if len(group) == 1:
             return group
         try:
             return [self._settled(self._batcher.joined(group))]
         except NotBatchable as error:
-            self._batching = Batching(self._batching - 1)
+            self._batching = Batching(max(self._batching - 1, Batching.NONE))
             logger.warning("Rows are decoded apart from now on: %s", error)
             return group
 
