@@ -28,10 +28,17 @@ NUMBER_OFFSET = 0
 ARCHITECTURE_OFFSET = 4
 X32 = 0x40000000  # numbers above belong to another table of calls
 # Per machine: audit architecture, and the numbers of socket, socketpair, connect, bind, sendto, sendmsg, execve,
-# execveat, ptrace, process_vm_writev, unshare, setns, io_uring_setup, fork and vfork (where there are such).
+# execveat, ptrace, process_vm_writev, unshare, setns, io_uring_setup, clone, clone3, and fork and
+# vfork where there are such.
 CALLS: dict[str, tuple[int, tuple[int, ...]]] = {
-    "x86_64": (0xC000003E, (41, 53, 42, 49, 44, 46, 59, 322, 101, 311, 272, 308, 425, 57, 58)),
-    "aarch64": (0xC00000B7, (198, 199, 203, 200, 206, 211, 221, 281, 117, 271, 97, 268, 425)),
+    "x86_64": (
+        0xC000003E,
+        (41, 53, 42, 49, 44, 46, 59, 322, 101, 311, 272, 308, 425, 56, 435, 57, 58),
+    ),
+    "aarch64": (
+        0xC00000B7,
+        (198, 199, 203, 200, 206, 211, 221, 281, 117, 271, 97, 268, 425, 220, 435),
+    ),
 }
 
 
@@ -47,7 +54,7 @@ def leave_network() -> bool:
 
 
 def forbid_calls() -> bool:
-    """From here on sockets, new programs and the like fail with EPERM, for good; whether the system allowed it."""
+    """From here on sockets, new programs, processes and threads fail with EPERM; whether the system allowed it."""
     if not sys.platform.startswith("linux") or platform.machine() not in CALLS:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
@@ -75,7 +82,9 @@ def _filter(architecture: int, denied: tuple[int, ...]) -> bytes:
 
 
 def limit(max_file_bytes: int, max_memory_bytes: int) -> None:
-    """No core files, no new processes or threads; a written file and what is allocated from here on are bounded."""
+    """No core files, no new processes or threads (root may start some: see `forbid_calls`); a written file and what is
+    allocated from here on are bounded.
+    """
     import resource
 
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
