@@ -129,6 +129,45 @@ def test_a_model_whose_requests_disturb_each_other_does_not_start(monkeypatch):
         worker(folder).load()
 
 
+def with_generation_config(folder, **values):
+    """The model falcon, with a generation_config.json of these values."""
+    source = families.path("falcon")
+    for file in ("config.json", "model.safetensors"):
+        (folder / file).write_bytes((source / file).read_bytes())
+    (folder / "generation_config.json").write_text(json.dumps(values))
+    return folder
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"force_words_ids": [[5]]},
+        {"assistant_early_exit": 1},
+        {"is_assistant": True},
+        {"num_beams": 4, "num_beam_groups": 2, "diversity_penalty": 0.5},
+        {"max_time": 1e-6, "stop_strings": ["a"], "cache_implementation": "static"},
+    ],
+)
+def test_ways_to_search_in_a_generation_config_are_not_taken(tmp_path, values):
+    loaded = worker(with_generation_config(tmp_path, **values))
+    loaded.load()
+    assert loaded.model.checked.batching.name == "MIXED"
+
+
+@pytest.mark.parametrize("skip_model_check", [False, True])
+def test_what_the_models_own_code_raises_is_a_refusal_by_name(monkeypatch, skip_model_check):
+    from transformers import FalconForCausalLM
+
+    def failing(self, *arguments, **options):
+        raise IndexError("no such layer")
+
+    monkeypatch.setattr(FalconForCausalLM, "_update_model_kwargs_for_generation", failing)
+    with pytest.raises(
+        ModelError, match=r"FalconForCausalLM cannot run .*IndexError: no such layer"
+    ):
+        worker(families.folder("falcon"), skip_model_check=skip_model_check).load()
+
+
 def test_batching_can_be_switched_off():
     with tools.engine(
         "gemma3", worker=PluginChoice(name="transformers", options={"batching": False})

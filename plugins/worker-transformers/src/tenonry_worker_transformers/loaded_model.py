@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry.errors import ModelError
 from tenonry_worker_transformers.generation import GenerateCalls
 from tenonry_worker_transformers.pieces import Batching
 from tenonry_worker_transformers.self_check import Checked, check, measure, prompts
@@ -33,18 +34,31 @@ class LoadedModel:
         self.buffers = buffers
         self.calls = GenerateCalls(module)
         self.vocab_size = int(module.config.get_text_config().vocab_size)
-        with torch.inference_mode():
-            if skip_check:
-                self.checked = Checked()
-                measure(
-                    self.calls,
-                    self.checked,
-                    max_model_len,
-                )
-            else:
-                self.checked = check(self.calls, max_model_len)
+        self.checked = self._checked(max_model_len, skip_check=skip_check)
         if not batching:
             self.checked.batching = Batching.NONE
+
+    @torch.inference_mode()
+    def _checked(self, max_model_len: int, *, skip_check: bool) -> Checked:
+        """What the model's cache allows. Raises ModelError, also for what the model's own `generate` raises."""
+        try:
+            if not skip_check:
+                return check(self.calls, max_model_len)
+            found = Checked()
+            measure(
+                self.calls,
+                found,
+                max_model_len,
+            )
+            return found
+        except (ModelError, torch.OutOfMemoryError):
+            raise
+        except Exception as error:  # any class: it is the model's code
+            reason = " ".join(str(error).split())[:300]
+            raise ModelError(
+                f"{type(self.calls.module).__name__} cannot run on worker 'transformers': its `generate` fails with "
+                f"{type(error).__name__}: {reason}; look at its config.json and generation_config.json"
+            ) from error
 
     @torch.inference_mode()
     def step_bytes(self, num_tokens: int) -> int:
