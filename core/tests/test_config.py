@@ -28,6 +28,7 @@ class TestBounds:
         "num_gpu_blocks_override": ([1, None], [0]),
         "gpu_memory_utilization": ([1, 0.01], [0, 1.01, math.nan, math.inf]),
         "kv_cache_memory_bytes": ([1, None], [0]),
+        "state_cache_memory_bytes": ([0, None], [-1]),
         "max_num_queued_reqs": ([0, None], [-1]),
         "tensor_parallel_size": ([1, 1024], [0, 1025]),
         "pipeline_parallel_size": ([1, 1024], [0, 1025]),

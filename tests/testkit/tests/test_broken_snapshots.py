@@ -100,7 +100,9 @@ def test_defect_is_found(broken):
             BaseScheduler.__init__(self, context, broken(context))
 
     suite = type(
-        "Suite", (SchedulerContract,), {"scheduler": Scheduler, "phases": (Phase.generate,)}
+        "Suite",
+        (SchedulerContract,),
+        {"scheduler": Scheduler, "phases": (Phase.generate,), "effort": 4},
     )
     failures = failing_tests(suite, [TEST])
     assert TEST in failures, f"{broken.__name__} passed"
