@@ -132,6 +132,14 @@ def test_examine_names_the_worker_and_the_refusals(folders):
     assert set(facts.refused) == {"torch"}
 
 
+def test_a_worker_without_dummy_steps_has_none_to_do(folders):
+    """Engines that step together ask for one whenever another engine has requests."""
+    found = loaded(folders["t5"])
+    assert found.call("execute_dummy_batch") is None
+    found.execute_dummy_batch()
+    found.shutdown()
+
+
 def test_what_was_examined_is_loaded(folders):
     found = worker(folders["llama"])
     assert found.examine().worker == "torch"

@@ -205,11 +205,13 @@ class AutoWorker(Worker):
         args: Sequence[Any] = (),
         kwargs: Mapping[str, Any] | None = None,
     ) -> Any:
+        if method == "execute_dummy_batch" and "dummy_batch" not in self.chosen.capabilities:
+            return None  # it computes nothing together with other engines
         return self.chosen.call(method, args, kwargs)
 
     def execute_dummy_batch(self) -> None:
-        """Compute without a request, as the chosen worker does."""
-        self.chosen.call("execute_dummy_batch")
+        """Compute without a request, as the chosen worker does; one without dummy steps has nothing to do."""
+        self.call("execute_dummy_batch")
 
     def model_facts(self) -> Any:
         """Facts of the loaded model, as the chosen worker gives them."""
