@@ -19,7 +19,13 @@ NO_PLAN = {"gpt2", "opt", "stablelm", "diffllama", "whisper"}
 # Of a rank of two. MiMo has other ones in layers with a window; the keys of an indexer are whole.
 KV_HEADS = {"gpt_neox": {2}, "mimo_v2_flash": {1, 2}, "deepseek_v3": {4}, "deepseek_v32": {1, 2}}
 NO_CUTS = {"gpt_oss"}  # the stack can be shared out, and layers cannot be cut
-NO_STAGES = {"phimoe", "llama4", "gemma4", "glm_moe_dsa", "beam"}  # layers can be cut, and the stack cannot
+NO_STAGES = {
+    "phimoe",
+    "llama4",
+    "gemma4",
+    "glm_moe_dsa",
+    "beam",
+}  # layers can be cut, and the stack cannot
 # Checkpoint tensors that are rearranged; activations that are picked from a whole layer.
 REFUSED = {"hrm_text", "gemma3n"}
 PLANNED = [
