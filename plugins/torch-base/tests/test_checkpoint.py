@@ -96,6 +96,18 @@ def test_what_the_model_has_no_place_for_is_left_alone(tensors, tmp_path):
     assert checkpoint.num_bytes == sum(tensor.nbytes for tensor in tensors.values())
 
 
+def test_layers_that_predict_further_ahead_are_left_alone(saved):
+    """DeepSeek V3 and its kin store them behind the others; the class names them, or the config counts them."""
+    model = skeleton(num_hidden_layers=1)
+    model.config.num_nextn_predict_layers = 1
+    check(saved("llama"), model)
+    del model.config.num_nextn_predict_layers
+    with pytest.raises(ModelError, match="asks for 1 layers"):
+        check(saved("llama"), model)
+    model._keys_to_ignore_on_load_unexpected = [r"model\.layers\.1\."]
+    check(saved("llama"), model)
+
+
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
@@ -106,6 +118,10 @@ def test_what_the_model_has_no_place_for_is_left_alone(tensors, tmp_path):
         (
             {"intermediate_size": 25},
             r"tensor model\.layers\.0\.mlp\.\S+ in model-0000\d-of-000\d\d\.safetensors is \[.*config\.json asks for",
+        ),
+        (
+            {"num_hidden_layers": 1},
+            r"has model\.layers\.1\.\S+, config\.json asks for 1 layers in model\.layers, 0 to 0; correct",
         ),
         ({"vocab_size": 33}, r"tensor (lm_head|model\.embed_tokens)\.weight in .* is \[32, 16\]"),
         ({"num_key_value_heads": 2}, r"k_proj\.weight in .* is \[8, 16\], config\.json asks for \[16, 16\]"),

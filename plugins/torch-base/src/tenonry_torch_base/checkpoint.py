@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 # Conversions on loading that keep every element of a tensor and add none.
 KEEPING_STEPS = {"MergeModulelist", "Concatenate", "Transpose"}
 MAX_NAMES = 3
+LAYER_NAME = re.compile(r"(?P<stack>.+?)\.(?P<number>\d+)\.(?P<rest>.+)")
 
 
 class Checkpoint:
@@ -34,10 +35,15 @@ class Checkpoint:
         self.tensors: dict[str, StoredTensor] = {}
         self.targets: dict[str, str] = {}
         self.converters: dict[str, Any] = {}
+        self._unplaced: dict[
+            str, tuple[str, StoredTensor]
+        ] = {}  # checkpoint name → renamed, and where
         renaming = Renaming(model)
+        self._names = renaming.names
         for key, tensor in read_headers(list_weights(path)).items():
             name, converter = renaming.target(key)
             if name not in renaming.names:
+                self._unplaced[key] = (name, tensor)
                 continue
             self.tensors[key] = tensor
             self.targets[key] = name
@@ -59,6 +65,7 @@ class Checkpoint:
         shapes = {name: tuple(value.shape) for name, value in model.state_dict().items()}
         self._check_shapes(shapes)
         self._check_counts(shapes)
+        self._check_depth(model)
         missing = self._missing(model)
         if missing:
             names = ", ".join(missing[:MAX_NAMES]) + (", …" if len(missing) > MAX_NAMES else "")
@@ -94,6 +101,32 @@ class Checkpoint:
                     f"{first.file.name}; download the model again, or correct config.json"
                 )
 
+    def _check_depth(self, model: PreTrainedModel) -> None:
+        """No stack of layers is longer in the files: half a model would answer, and wrongly.
+
+        Layers that only predict further tokens ahead are stored behind the others, and are not run.
+        """
+        from torch.nn import ModuleList
+
+        ignored = [re.compile(text) for text in model._keys_to_ignore_on_load_unexpected or ()]  # noqa: SLF001
+        stacks = {
+            name: len(part) for name, part in model.named_modules() if isinstance(part, ModuleList)
+        }
+        ahead = _layers_ahead(model)
+        for key, (name, tensor) in self._unplaced.items():
+            found = LAYER_NAME.match(name)
+            depth = stacks.get(found["stack"], 0) if found else 0
+            if not depth or any(pattern.search(key) for pattern in ignored):
+                continue
+            number = int(found["number"])
+            is_like_others = f"{found['stack']}.{depth - 1}.{found['rest']}" in self._names
+            if number >= depth + ahead and is_like_others:
+                raise ModelError(
+                    f"the weights in {self.path} do not fit {self.family}: {tensor.file.name} has {key}, config.json "
+                    f"asks for {depth} layers in {found['stack']}, 0 to {depth - 1}; correct config.json, or download "
+                    "the model again"
+                )
+
     def _missing(self, model: PreTrainedModel) -> list[str]:
         """Parameters without a stored tensor, none of whose namesakes has one and that are not made on loading."""
         if any(len(converter.target_patterns) > 1 for converter in self.converters.values()):
@@ -106,6 +139,13 @@ class Checkpoint:
             for name, _ in model.named_parameters()
             if not same[name] & stored and not any(found.search(name) for found in ignored)
         ]
+
+
+def _layers_ahead(model: PreTrainedModel) -> int:
+    """How many layers the model has for tokens further ahead, as families name that number."""
+    config = model.config.get_text_config()
+    names = ("num_nextn_predict_layers", "num_mtp_layers")
+    return max(int(getattr(config, name, None) or 0) for name in names)
 
 
 def _shared_names(model: PreTrainedModel) -> dict[str, set[str]]:
