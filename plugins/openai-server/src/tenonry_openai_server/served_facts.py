@@ -38,16 +38,18 @@ class ServedFacts:
     """The answer of the workers, kept once it is there. Workers without `model_facts` have none."""
 
     def __init__(self) -> None:
-        self._asked = asyncio.Lock()
+        self._asking: asyncio.Task[None] | None = None
         self._is_known = False
         self._facts: CardFacts | None = None
 
     async def of(self, engine: AsyncLLM) -> CardFacts | None:
         """The facts; None where the workers say nothing. A late or failed answer is asked for again next time."""
-        async with self._asked:
-            if not self._is_known:
-                await self._ask(engine)
-            return self._facts
+        if not self._is_known:
+            if self._asking is None or self._asking.done():
+                self._asking = asyncio.create_task(self._ask(engine))
+            # Shared by all who wait, so a client that leaves does not end it for the others.
+            await asyncio.shield(self._asking)
+        return self._facts
 
     async def _ask(self, engine: AsyncLLM) -> None:
         try:
