@@ -69,10 +69,27 @@ def _numbers(version: str) -> tuple[int, ...]:
 
 
 def _bad_config(path: str, error: Exception) -> ModelError:
+    if isinstance(error, KeyError):  # a name that is looked up in a table
+        name = error.args[0]
+        places = list(_places_of(name, read_config(Path(path) / "config.json")))
+        if places:
+            return ModelError(
+                f"{path}/config.json: {places[0]} is {name!r}, which the installed transformers does not know; "
+                "correct it, or install a release that knows it"
+            )
     message = " ".join(str(error).split())[:300]
     return ModelError(
         f"{path}/config.json does not describe a model: {type(error).__name__}: {message}"
     )
+
+
+def _places_of(name: Any, config: dict[str, Any], prefix: str = "") -> Iterator[str]:
+    """The dotted keys that have this text as their value."""
+    for key, value in config.items():
+        if isinstance(value, dict):
+            yield from _places_of(name, value, f"{prefix}{key}.")
+        elif isinstance(name, str) and value == name:
+            yield f"{prefix}{key}"
 
 
 def skeleton(

@@ -54,7 +54,11 @@ LIES = [
     ({"num_labels": BILLION}, "num_labels is 1000000000"),
     ({"max_position_embeddings": 0}, "max_position_embeddings is 0"),
     ({"architectures": 7, "num_hidden_layers": 0}, "num_hidden_layers is 0"),
-    ({"rope_parameters": {"rope_type": "nope"}}, "does not describe a model"),
+    (
+        {"rope_parameters": {"rope_type": "nope"}},
+        r"rope_parameters\.rope_type is 'nope', which the installed transformers does not know",
+    ),
+    ({"hidden_act": "nope"}, "config.json: hidden_act is 'nope', which the installed"),
     ({"model_type": ["llama"]}, "is not known to the installed transformers"),
 ]
 
