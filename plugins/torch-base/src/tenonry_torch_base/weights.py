@@ -5,6 +5,7 @@ Worker process.
 
 from __future__ import annotations
 
+import copy
 import re
 import sys
 from contextlib import contextmanager
@@ -106,7 +107,8 @@ def skeleton(
         if builder is None:
             raise ModelError(f"{architecture} is no causal language model of transformers")
         with torch.device("meta"):
-            model = builder.from_config(config, trust_remote_code=False)
+            # A copy, since what finds the towers changes it.
+            model = builder.from_config(copy.deepcopy(config), trust_remote_code=False)
         return text_part(model)
     except ModelError:
         raise
