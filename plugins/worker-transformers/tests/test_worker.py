@@ -53,6 +53,16 @@ def test_groups_say_what_a_token_and_a_request_take():
     assert group.state_bytes > 0
 
 
+def test_the_loaded_model_has_the_facts_that_were_examined_and_its_groups():
+    loaded = worker(families.folder("gemma3"))
+    examined = loaded.examine()
+    loaded.load()
+    facts = loaded.call("model_facts")
+    assert facts["worker"] == "transformers"
+    assert facts["num_parameters"] == examined.num_parameters > 0
+    assert facts["groups"][0]["bytes_per_token"] == loaded.kv_cache_groups()[0].bytes_per_token
+
+
 @pytest.mark.parametrize(
     ("values", "reason"),
     [

@@ -12,7 +12,7 @@ from tenonry_torch_base.memory import keep_freed_memory
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.weights import progress_only_on_a_terminal
 from tenonry_worker_transformers.loaded_model import LoadedModel
-from tenonry_worker_transformers.loading import load_model, outline
+from tenonry_worker_transformers.loading import Outline, load_model, outline
 from tenonry_worker_transformers.model_runner import ModelRunner
 
 if TYPE_CHECKING:
@@ -23,8 +23,13 @@ if TYPE_CHECKING:
 
 def facts(context: WorkerContext) -> WorkerFacts:
     """What the model needs, without its weights; only a run says how many bytes its cache takes. Raises ModelError."""
+    needs_weights = context.config.load_format != "dummy"
+    return facts_of(outline(context.model.path, needs_weights=needs_weights), context)
+
+
+def facts_of(found: Outline, context: WorkerContext) -> WorkerFacts:
+    """The same of a model that was looked at."""
     config = context.config
-    found = outline(context.model.path, needs_weights=config.load_format != "dummy")
     device = choose_device(config.device, context.local_rank)
     dtype = choose_dtype(config.dtype, found.config, device)
     num_parameters = sum(weight.numel() for weight in found.whole.parameters())
@@ -47,8 +52,8 @@ def facts(context: WorkerContext) -> WorkerFacts:
 
 def load(
     context: WorkerContext, options: TransformersOptions
-) -> tuple[LoadedModel, dict[str, str]]:
-    """The model, checked, and what the extension points resolved to."""
+) -> tuple[LoadedModel, dict[str, str], WorkerFacts]:
+    """The model, checked, what the extension points resolved to, and the model's facts."""
     config = context.config
     resolved: dict[str, str] = {}
     device = choose_device(config.device, context.local_rank)
@@ -82,7 +87,7 @@ def load(
             skip_check=config.skip_model_check,
             batching=options.batching,
         )
-    return model, resolved
+    return model, resolved, facts_of(found, context)
 
 
 def make_runner(

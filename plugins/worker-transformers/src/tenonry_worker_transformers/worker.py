@@ -7,7 +7,9 @@ This module is light; torch and transformers are imported by `load`.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
 
 from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
@@ -30,6 +32,7 @@ class TransformersWorker(Worker):
 
     Options = TransformersOptions
     capabilities: ClassVar[frozenset[str]] = frozenset()
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"model_facts"})
 
     def __init__(self, context: WorkerContext) -> None:
         super().__init__(context)
@@ -41,6 +44,7 @@ class TransformersWorker(Worker):
         self._model: LoadedModel | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
+        self._known: WorkerFacts | None = None
 
     @property
     def model(self) -> LoadedModel:
@@ -71,7 +75,15 @@ class TransformersWorker(Worker):
         from tenonry_worker_transformers.startup import load
 
         self._refuse_ranks()
-        self._model, self._resolved = load(self.context, self.options)
+        self._model, self._resolved, self._known = load(self.context, self.options)
+
+    def model_facts(self) -> dict[str, Any]:
+        """Of the loaded model, as plain values of `WorkerFacts`."""
+        if self._known is None:
+            raise RuntimeError("worker 'transformers' has no model: load() comes first")
+        facts = msgspec.structs.replace(self._known, groups=tuple(self.kv_cache_groups()))
+        found: dict[str, Any] = msgspec.to_builtins(facts)
+        return found
 
     def _refuse_ranks(self) -> None:
         config = self.context.config
