@@ -89,7 +89,10 @@ def test_a_broken_config_is_named(tmp_path, text, reason):
     [
         ({"num_hidden_layers": "3"}, "num_hidden_layers is '3', which is no number"),
         ({"num_attention_heads": 0}, "num_attention_heads is 0, which is not from 1"),
-        ({"hidden_act": "nope"}, "config.json does not describe a model: KeyError"),
+        (
+            {"hidden_act": "nope"},
+            "hidden_act is .nope., which the installed transformers does not know",
+        ),
         ({"dtype": "nope"}, "config.json does not describe a model"),
         ({"quantization_config": "x"}, r"quantised \(x\)"),
         ({"num_key_value_heads": 4}, "do not fit LlamaForCausalLM: tensor .*k_proj"),
