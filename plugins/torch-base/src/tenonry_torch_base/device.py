@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tenonry.errors import ConfigError
+from tenonry_torch_base.memory import keep_freed_memory
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.options import DeviceOptions
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 
@@ -57,3 +61,14 @@ def choose_dtype(
     ):
         return torch.bfloat16
     return dtype
+
+
+def prepare_device(device: torch.device, options: DeviceOptions) -> None:
+    """Make `device` the one of this process; on the CPU, set threads and the C library as the options say."""
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+        return
+    if options.num_threads:
+        torch.set_num_threads(options.num_threads)
+    if options.keep_freed_memory:
+        keep_freed_memory()

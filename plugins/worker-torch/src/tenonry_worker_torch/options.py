@@ -4,27 +4,12 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tenonry.interfaces.plugin import PluginOptions
+from tenonry_torch_base.options import DeviceOptions
 
 
-class TorchOptions(PluginOptions):
+class TorchOptions(DeviceOptions):
     """`--worker-option key=value`."""
 
     fuse: bool = Field(
         True, description="Fuse and prepack layers where the result was verified to be the same."
-    )
-    buffers: str | None = Field(
-        None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
-    )
-    num_threads: int | None = Field(
-        None,
-        description="Threads of torch; its own choice by default.",
-        ge=1,
-        le=4096,
-    )
-    logits_processors: tuple[str, ...] = Field(
-        (), description="Logits processors, after the built-in ones."
-    )
-    keep_freed_memory: bool = Field(
-        True, description="Let the C library keep freed memory for the next step (Linux)."
     )

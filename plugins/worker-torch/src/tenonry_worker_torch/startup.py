@@ -9,8 +9,7 @@ import torch
 
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
-from tenonry_torch_base.device import choose_device
-from tenonry_torch_base.memory import keep_freed_memory
+from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import LoadedModel, build
@@ -76,13 +75,7 @@ def load(
     device = choose_device(config.device, context.local_rank, config.world_size)
     backend = backend_class(config, device, resolved)
     buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    else:
-        if options.num_threads:
-            torch.set_num_threads(options.num_threads)
-        if options.keep_freed_memory:
-            keep_freed_memory()
+    prepare_device(device, options)
     parallel = rendezvous.join(context, device) if rendezvous is not None else alone()
     module = load_model(
         context.model.path,

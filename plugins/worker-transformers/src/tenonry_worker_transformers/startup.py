@@ -4,11 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
-
 from tenonry.info import WorkerFacts
-from tenonry_torch_base.device import choose_device, choose_dtype
-from tenonry_torch_base.memory import keep_freed_memory
+from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.weights import progress_only_on_a_terminal
 from tenonry_worker_transformers.loaded_model import LoadedModel
@@ -62,13 +59,7 @@ def load(
         options.buffers or DEFAULT_BUFFERS[device.type],
         resolved,
     )
-    if device.type == "cuda":
-        torch.cuda.set_device(device)
-    else:
-        if options.num_threads:
-            torch.set_num_threads(options.num_threads)
-        if options.keep_freed_memory:
-            keep_freed_memory()
+    prepare_device(device, options)
     path = context.model.path
     found = outline(path, needs_weights=config.load_format != "dummy")
     module = load_model(

@@ -1,0 +1,27 @@
+"""Options that workers on torch share. Light: read in the front end, too, to check a command line."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from tenonry.interfaces.plugin import PluginOptions
+
+
+class DeviceOptions(PluginOptions):
+    """`--worker-option key=value`: how a step reaches the device, and what is added to sampling."""
+
+    buffers: str | None = Field(
+        None, description="Step buffers; 'host' on the CPU, 'cuda' on CUDA by default."
+    )
+    num_threads: int | None = Field(
+        None,
+        description="Threads of torch; its own choice by default.",
+        ge=1,
+        le=4096,
+    )
+    logits_processors: tuple[str, ...] = Field(
+        (), description="Logits processors, after the built-in ones."
+    )
+    keep_freed_memory: bool = Field(
+        True, description="Let the C library keep freed memory for the next step (Linux)."
+    )
