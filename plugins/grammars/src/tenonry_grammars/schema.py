@@ -64,11 +64,11 @@ def check_keywords(schema: Any) -> None:
 
 def parts(schema: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
     """Every schema within `schema`, itself first, with its path; those in a name's place are not followed."""
-    todo: list[tuple[tuple[str, ...], Any]] = [((), schema)]
-    while todo:
-        path, part = todo.pop()
+    waiting: list[tuple[tuple[str, ...], Any]] = [((), schema)]
+    while waiting:
+        path, part = waiting.pop()
         yield path, part
-        todo.extend(reversed(list(children(path, part))))
+        waiting.extend(reversed(list(children(path, part))))
 
 
 def children(path: tuple[str, ...], part: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
