@@ -149,9 +149,11 @@ class MessageStream:
 
     def _event(self, one: Event) -> bytes:
         if isinstance(one, TextDelta):
-            return self._begin("text") + self._delta("text_delta", text=one.text)
+            begun = self._begin("text")
+            return begun + self._delta("text_delta", text=one.text)
         if isinstance(one, ReasoningDelta):
-            return self._begin("thinking") + self._delta("thinking_delta", thinking=one.text)
+            begun = self._begin("thinking")
+            return begun + self._delta("thinking_delta", thinking=one.text)
         if isinstance(one, CallStart):
             block = tool_use(
                 one.name,
@@ -183,6 +185,8 @@ class MessageStream:
     def _close(self) -> bytes:
         if not self._open:
             return b""
-        lead = self._delta("signature_delta", signature="") if self._open == "thinking" else b""
+        lead = b""
+        if self._open == "thinking":
+            lead = self._delta("signature_delta", signature="")
         self._open = ""
         return lead + event("content_block_stop", index=self._index)

@@ -106,7 +106,9 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     chat: list[dict[str, Any]] = []
     for place, message in enumerate(value):
         where = f"messages.{place}"
-        role = message.get("role") if isinstance(message, dict) else None
+        role = None
+        if isinstance(message, dict):
+            role = message.get("role")
         if role not in ("user", "assistant", "system"):
             refuse(f"{where}.role", "must be user or assistant")
         content = message.get("content")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -23,21 +22,35 @@ TYPES = {
 }
 
 
+class Errors:
+    """Any error in this API's shape."""
+
+    def __init__(self, chats: Any) -> None:
+        self._chats = chats
+
+    def event(self, request: Request, error: Exception) -> bytes:
+        """One that ends a stream."""
+        _, body = self._shaped(request, error)
+        return event("error", **body)
+
+    def answer(self, request: Request, error: Exception) -> Response:
+        """One that comes before any answer."""
+        told, body = self._shaped(request, error)
+        answer: Response = self._chats.answer({"type": "error", **body}, told.status, told.headers)
+        return answer
+
+    def _shaped(self, request: Request, error: Exception) -> tuple[Any, dict[str, Any]]:
+        told = self._chats.explain(request, error)
+        default = "invalid_request_error" if told.status < 500 else "api_error"
+        kind = TYPES.get(told.status, default)
+        return told, {"error": {"type": kind, "message": told.message}}
+
+
 def build(context: Any) -> APIRouter:
     """The routes. `context.chats` is the server's door."""
     router = APIRouter()
     chats = context.chats
-
-    def error_of(request: Request, error: Exception) -> tuple[int, dict[str, Any], dict[str, str]]:
-        told = chats.explain(request, error)
-        default = "invalid_request_error" if told.status < 500 else "api_error"
-        kind = TYPES.get(told.status, default)
-        body = {"error": {"type": kind, "message": told.message}}
-        return told.status, body, dict(told.headers)
-
-    def refused(request: Request, error: Exception) -> Response:
-        status, body, headers = error_of(request, error)
-        return _json({"type": "error", **body}, status, headers)
+    errors = Errors(chats)
 
     @router.post("/v1/messages", summary="Answer in Anthropic's form")
     async def messages(request: Request) -> Response:
@@ -46,21 +59,14 @@ def build(context: Any) -> APIRouter:
             body = await chats.read(request)
             answer = await chats.chat(request, chat_fields(body))
             if not body.get("stream"):
-                return _json(
-                    whole_message(
-                        answer,
-                        await chats.whole(request, answer),
-                    )
-                )
+                parts = await chats.whole(request, answer)
+                return chats.answer(whole_message(answer, parts))
         except Exception as error:  # noqa: BLE001  every error has this API's shape
-            return refused(request, error)
+            return errors.answer(request, error)
         return chats.stream(
             MessageStream(answer).events(),
-            lambda error: refused(request, error),
-            lambda error: event(
-                "error",
-                **error_of(request, error)[1],
-            ),
+            lambda error: errors.answer(request, error),
+            lambda error: errors.event(request, error),
         )
 
     @router.post("/v1/messages/count_tokens", summary="Tokens of a prompt in Anthropic's form")
@@ -68,9 +74,10 @@ def build(context: Any) -> APIRouter:
         """How many tokens the prompt has; none are computed."""
         try:
             fields = chat_fields(await chats.read_json(request), needs_max_tokens=False)
-            return _json({"input_tokens": await chats.count_tokens(request, fields)})
+            count = await chats.count_tokens(request, fields)
         except Exception as error:  # noqa: BLE001  every error has this API's shape
-            return refused(request, error)
+            return errors.answer(request, error)
+        return chats.answer({"input_tokens": count})
 
     @router.head("/", include_in_schema=False)
     async def root() -> Response:
@@ -81,12 +88,3 @@ def build(context: Any) -> APIRouter:
 
 
 build.at_root = True  # type: ignore[attr-defined]
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(value),
-        status,
-        headers,
-        "application/json",
-    )

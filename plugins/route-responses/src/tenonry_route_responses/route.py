@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
@@ -32,17 +31,13 @@ def build(context: Any) -> APIRouter:
             parts = await chats.whole(request, answer)
             for part in parts:
                 writer.part(part)
-            return _json(writer.response(parts[-1]))
+            return chats.answer(writer.response(parts[-1]))
 
         def refuse(error: Exception) -> Response:
             told = chats.explain(request, error)
             shape = {"message": told.message, "type": told.kind}
             shape |= {"param": told.param, "code": told.code}
-            return _json(
-                {"error": shape},
-                told.status,
-                dict(told.headers),
-            )
+            return chats.answer({"error": shape}, told.status, told.headers)
 
         def fail(error: Exception) -> bytes:
             told = chats.explain(request, error)
@@ -54,12 +49,3 @@ def build(context: Any) -> APIRouter:
 
 
 build.at_root = True  # type: ignore[attr-defined]
-
-
-def _json(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(
-        msgspec.json.encode(value),
-        status,
-        headers,
-        "application/json",
-    )

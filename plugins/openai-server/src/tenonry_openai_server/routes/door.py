@@ -119,10 +119,6 @@ class ChatDoor:
                 "the body is not valid JSON: it is nested too deeply", code="invalid_json"
             ) from None
 
-    def refuse(self, message: str, param: str | None = None, code: str = "unsupported") -> None:
-        """Raise an error that answers 400."""
-        raise bad_request(message, param, code)
-
     async def chat(self, request: Request, fields: Mapping[str, Any]) -> ChatAnswer:
         """Begin the answer to a chat, whose fields are those of /v1/chat/completions but for `n` and `stream`.
 
@@ -171,6 +167,12 @@ class ChatDoor:
         A client that leaves closes `parts`.
         """
         return PartStream(parts, refuse, fail)
+
+    def answer(
+        self, value: Any, status: int = 200, headers: Mapping[str, str] | None = None
+    ) -> Response:
+        """`value` as JSON."""
+        return Response(msgspec.json.encode(value), status, headers, "application/json")
 
     def explain(self, request: Request, error: Exception) -> ErrorAnswer:
         """What a client may know of any error; unexpected ones are logged."""
