@@ -52,14 +52,7 @@ class KVCacheManager(BlockManager):
         kinds = [group.kind for group in kv_cache.groups]
         self._with_states = [number for number, kind in enumerate(kinds) if kind == "recurrent"]
         self._pool = BlockPool(kv_cache.num_blocks)
-        max_blocks = -(-context.max_model_len // self._size)
-        self._tables: BlockTables | WindowTables
-        shape = (num_rows, max_blocks, self._size, self._pool)
-        paged = [kind for kind in kinds if kind != "recurrent"]
-        if "sliding" in paged or len(paged) > 1:
-            self._tables = WindowTables(*shape, kv_cache.groups, config.step_token_budget)
-        else:
-            self._tables = BlockTables(*shape, kinds)
+        self._tables = _tables_for(context, self._pool)
         self._prefix = PrefixCache(
             num_rows,
             self._size,
@@ -383,3 +376,17 @@ def _add_distinct(rows: list[int], more: Iterable[int]) -> None:
     for row in more:
         if row not in rows:
             rows.append(row)
+
+
+def _tables_for(context: SchedulerContext, pool: BlockPool) -> BlockTables | WindowTables:
+    """Tables of several groups with blocks, or of one with a window; the simpler ones for a single other one."""
+    config = context.config
+    kv_cache = context.kv_cache
+    size = kv_cache.block_size
+    max_blocks = -(-context.max_model_len // size)
+    shape = (config.max_num_seqs, max_blocks, size, pool)
+    kinds = [group.kind for group in kv_cache.groups]
+    paged = [kind for kind in kinds if kind != "recurrent"]
+    if "sliding" in paged or len(paged) > 1:
+        return WindowTables(*shape, kv_cache.groups, config.step_token_budget)
+    return BlockTables(*shape, kinds)
