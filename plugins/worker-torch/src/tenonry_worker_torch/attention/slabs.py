@@ -106,19 +106,12 @@ class Slabs:
         if longest > self._capacities[-1]:
             self._capacities = capacities(longest)
         is_same = self._generation[rows] == generation
-        is_next = self._length[rows] == lengths - 1
+        goes_on = is_same & (self._length[rows] == lengths - 1)
         if first is None:
-            first = np.zeros_like(lengths)
             wanted = np.searchsorted(self._capacities, lengths)
-            resident = (self._slab[rows] == wanted) & is_same & is_next
+            resident = (self._slab[rows] == wanted) & goes_on
         else:
-            room = self._base[rows] + self._capacities[self._slab[rows]]
-            is_in_slab = (self._slab[rows] != NOWHERE) & (lengths <= room)
-            resident = is_in_slab & is_same & is_next
-            entering = lengths - first
-            entering += np.where(first > 0, entering // 2, 0)
-            wanted = np.searchsorted(self._capacities, entering)
-            wanted = np.where(resident, self._slab[rows], wanted)
+            wanted, resident = self._wanted_behind(rows, lengths, first, goes_on)
         self.release(rows[~resident])
         placed = []
         unplaced = [np.empty(0, np.int64)]
@@ -133,11 +126,28 @@ class Slabs:
             self._slot[entered] = placement.slots
             self._generation[entered] = generation[which]
             self._length[entered] = lengths[which]
-            # What is copied begins where rows see something, also for those that only change their slot.
-            placement.base = np.where(placement.entering, first[which], self._base[entered])
-            self._base[entered] = placement.base
+            if first is not None:
+                # What is copied begins where rows see something, also for those that only change their slot.
+                placement.base = np.where(placement.entering, first[which], self._base[entered])
+                self._base[entered] = placement.base
             placed.append((which, placement))
         return placed, np.concatenate(unplaced)
+
+    def _wanted_behind(
+        self,
+        rows: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+        first: NDArray[np.int64],
+        goes_on: NDArray[np.bool_],
+    ) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+        """The slab of each row that sees nothing before `first`, and whether the row is in it already."""
+        room = self._base[rows] + self._capacities[self._slab[rows]]
+        is_in_slab = (self._slab[rows] != NOWHERE) & (lengths <= room)
+        resident = is_in_slab & goes_on
+        entering = lengths - first
+        entering += np.where(first > 0, entering // 2, 0)
+        wanted = np.searchsorted(self._capacities, entering)
+        return np.where(resident, self._slab[rows], wanted), resident
 
     def advance(self, rows: NDArray[np.int64]) -> None:
         """Each of the rows gained one token in its slot."""
