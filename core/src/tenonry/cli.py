@@ -18,6 +18,7 @@ COMMANDS = Point(
     "tenonry.commands",
     "tenonry.interfaces.command:Command",
     {
+        "batch": "tenonry-batch",
         "bench": "tenonry-bench",
         "chat": "tenonry-commands",
         "completion": "tenonry-commands",
@@ -34,6 +35,7 @@ COMMANDS = Point(
 SUMMARIES = {
     "generate": "Complete one prompt and print the text.",
     "chat": "Talk to a model in the terminal.",
+    "batch": "Answer a file of requests in OpenAI's batch format.",
     "models": "Check what a model needs, or convert a checkpoint to safetensors.",
     "plugins": "List installed plugins, or show one.",
     "ps": "List the processes of running instances.",
