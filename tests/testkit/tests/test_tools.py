@@ -72,9 +72,19 @@ class TestSearch:
         assert effort() == 1
         monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "12")
         assert effort() == 12
-        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "much")
-        with pytest.raises(ValueError, match="'much' must be a whole number"):
-            effort()
+        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "0.25")
+        assert effort() == 0.25
+        for wrong in ("much", "0", "-1", "1e3", "nan"):
+            monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", wrong)
+            with pytest.raises(ValueError, match=f"'{wrong}' must be a number above 0"):
+                effort()
+
+    def test_less_effort_looks_at_fewer_examples(self, monkeypatch):
+        monkeypatch.setenv("TENONRY_TESTKIT_EFFORT", "0.2")
+        for examples, seen in ((15, 3), (2, 1)):
+            looked_at = []
+            search(st.integers(), looked_at.append, examples)
+            assert len(looked_at) == seen
 
     def test_two_runs_look_at_the_same_examples(self):
         runs = []

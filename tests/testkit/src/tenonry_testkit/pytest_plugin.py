@@ -27,9 +27,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("tenonry")
     group.addoption(
         "--testkit-effort",
-        type=int,
+        type=float,
         metavar="N",
-        help="contract suites look at N times as many examples, drawn at random (N > 1)",
+        help="contract suites look at N times as many examples, drawn at random (N > 1), or at a part of them (N < 1)",
     )
     parser.addini(
         "tenonry_residue",

@@ -1,13 +1,14 @@
 """How hard the suites search. Test process.
 
 `TENONRY_TESTKIT_EFFORT=20` (or `pytest --testkit-effort=20`) looks at twenty times as many examples, drawn at random;
-at the default of 1 every run looks at the same ones.
+at the default of 1, and below (0.1 is a quick look), every run looks at the same ones.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -17,16 +18,17 @@ from hypothesis.stateful import RuleBasedStateMachine, run_state_machine_as_test
 from hypothesis.strategies import SearchStrategy
 
 EFFORT_VARIABLE = "TENONRY_TESTKIT_EFFORT"
+NUMBER = re.compile(r"\d+(\.\d+)?")
 PHASES = (Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink)
 Value = TypeVar("Value")
 
 
-def effort() -> int:
-    """How many times the usual number of examples to look at. Raises ValueError for what is no whole number above 0."""
+def effort() -> float:
+    """How many times the usual number of examples to look at. Raises ValueError for what is no number above 0."""
     text = os.environ.get(EFFORT_VARIABLE, "1")
-    if not text.isdigit() or int(text) < 1:
-        raise ValueError(f"{EFFORT_VARIABLE}={text!r} must be a whole number of at least 1")
-    return int(text)
+    if not NUMBER.fullmatch(text) or float(text) == 0:
+        raise ValueError(f"{EFFORT_VARIABLE}={text!r} must be a number above 0, such as 20 or 0.1")
+    return float(text)
 
 
 @contextlib.contextmanager
@@ -51,12 +53,12 @@ def search_settings(
     steps: int = 30,
     phases: Sequence[Phase] = PHASES,
 ) -> settings:
-    """Settings for `examples` examples at effort 1; deterministic there, random above."""
+    """Settings for `examples` examples at effort 1; deterministic there and below, random above."""
     times = effort()
     return settings(
-        max_examples=examples * times,
+        max_examples=max(1, round(examples * times)),
         stateful_step_count=steps,
-        derandomize=times == 1,
+        derandomize=times <= 1,
         database=None,
         deadline=None,
         print_blob=times > 1,

@@ -1,0 +1,287 @@
+"""Follows a page of the docs as a reader would: files are written, servers started, commands and programs run."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import runpy
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+import warnings
+from pathlib import Path
+
+import pytest
+
+from tenonry.cli import main, make_parser
+from tenonry.plugin.manager import PluginManager
+from tenonry_openai_server.settings import configs_from_arguments
+
+ROOT = Path(__file__).resolve().parents[2]
+ALL_PAGES = [
+    ROOT / "README.md",
+    *sorted((ROOT / "docs" / "tutorial").glob("*.md")),
+    *sorted((ROOT / "docs" / "how-to").glob("*.md")),
+]
+FOR_AUTHORS = re.compile("write-|package-|test-a-|open-")
+PAGES_FOR_AUTHORS = [page for page in ALL_PAGES if FOR_AUTHORS.match(page.stem)]
+PAGES = [page for page in ALL_PAGES if page not in PAGES_FOR_AUTHORS]
+BLOCK = re.compile(r"^```(sh|python|yaml|toml)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+DEV_RUN = "python3 dev.py run"
+# `test`, `check` and `bench` are what continuous integration runs; running them inside the tests would be a circle.
+ELSEWHERE = {
+    "python3 dev.py test",
+    "python3 dev.py check",
+    "python3 dev.py bench",
+    "python3 dev.py bench parity",
+}
+DEFAULT_PORT = "8000"
+PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
+EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit
+# Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
+NO_MODEL = {
+    "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
+    "trace-requests", "add-a-route-or-command", "package-a-plugin", "write-a-load-balancer", "debug",
+    "write-an-output-parser",
+}  # fmt: skip
+
+
+def free_port() -> str:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return str(probe.getsockname()[1])
+
+
+class Server:
+    """`tenonry serve` as the reader started it, in a terminal of its own."""
+
+    def __init__(self, arguments: list[str], folder: Path, port: str) -> None:
+        self.arguments, self.port, self.log = arguments, port, folder / f"server-{port}.log"
+        with self.log.open("wb") as log:
+            command = [sys.executable, "-m", "tenonry", *arguments]
+            self.process = subprocess.Popen(
+                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log
+            )
+        # Without a port to ask; the front end that waits for its engines reports when they are ready.
+        self.is_ready = "--headless" in arguments
+
+    def wait_until_ready(self) -> None:
+        deadline = time.monotonic() + 90
+        while not self.is_ready and time.monotonic() < deadline and self.process.poll() is None:
+            try:
+                with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/ready", timeout=5):
+                    self.is_ready = True
+            except OSError:
+                time.sleep(0.1)
+        assert self.is_ready, (
+            f"{self.arguments}: exit status {self.process.poll()}\n{self.log.read_text()}"
+        )
+
+    def stop(self) -> None:
+        """An orderly end has the status 0."""
+        self.wait_until_ready()
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(30) == 0, self.log.read_text()
+
+
+class Reader:
+    """Follows a page from top to bottom: files are written, servers stay up, commands must succeed."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.ports = {port: free_port() for port in PORTS}
+        self.servers: dict[str, Server] = {}
+        self.needs_model = True
+        self.installed = folder / "installed"  # packages that the page installs
+
+    def follow(self, page: Path) -> int:
+        """Run every block; returns how many commands and programs ran."""
+        count = 0
+        self.needs_model = page.stem not in NO_MODEL
+        for language, text in BLOCK.findall(page.read_text()):
+            if language in ("yaml", "toml"):
+                self.write(text)
+            elif language == "python":
+                count += self.python(text)
+            else:
+                for line in text.replace("\\\n", " ").splitlines():
+                    count += self.shell(line.split("  #")[0].strip())
+        return count
+
+    def write(self, text: str) -> bool:
+        """Blocks that begin with a file's name are written, not run."""
+        named = re.match(r"# ((?:[\w-]+/)?[\w-]+\.\w+)\n", text)
+        if named:
+            path = self.folder / named[1]
+            path.parent.mkdir(exist_ok=True)
+            path.write_text(text)
+        return named is not None
+
+    def python(self, text: str) -> int:
+        if self.write(text):
+            return 0
+        if not self.needs_model:
+            text = text.replace('model="demo"', 'model="demo", worker="null"')
+        program = self.folder / "program.py"
+        program.write_text(self.translate(text))
+        self.run_program(program)
+        return 1
+
+    def run_program(self, path: Path) -> None:
+        """In this process, so that torch is imported once; what a page installed is seen by new processes only."""
+        if self.installed.exists():
+            self.run([sys.executable, path.name])
+            return
+        self.wait_for_servers()
+        known = set(sys.modules)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
+            warnings.simplefilter("default")  # as outside of a test
+            patch.chdir(self.folder)
+            patch.syspath_prepend(self.folder)
+            patch.setattr(sys, "argv", [path.name])
+            runpy.run_path(str(path), run_name="__main__")
+        for name in set(sys.modules) - known:
+            if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
+                del sys.modules[name]  # another page has files of the same name
+        assert printed.getvalue().strip(), f"{path.name} printed nothing"
+
+    def translate(self, text: str) -> str:
+        for documented, port in self.ports.items():
+            text = text.replace(documented, port)
+        return text
+
+    def shell(self, line: str) -> int:
+        if not line or line.startswith("#") or line.partition("  ")[0] in ELSEWHERE:
+            return 0
+        arguments = shlex.split(self.translate(line))
+        environment = {}
+        if arguments[0] == "env":
+            environment = dict(word.split("=", 1) for word in arguments[1:] if "=" in word)
+            line = line[line.index(DEV_RUN) :]
+            arguments = shlex.split(line)
+        if line == DEV_RUN or line.startswith(f"{DEV_RUN} serve demo"):
+            self.serve(arguments[3:] or ["serve", "demo"])
+        elif line.startswith(f"{DEV_RUN} serve path/"):
+            check_settings(
+                arguments[4:]
+            )  # a path that only the reader has, and often a cluster, or more GPUs than here
+        elif line.startswith(DEV_RUN) and self.installed.exists():
+            self.run([sys.executable, "-m", "tenonry", *self.lighter(arguments[3:])])
+        elif line.startswith(DEV_RUN):
+            self.tenonry(arguments[3:], environment)
+        elif arguments[0] == ".venv/bin/python" and arguments[1:2] == ["-m"]:
+            self.run([sys.executable, *arguments[1:]])
+        elif arguments[0] == ".venv/bin/python":
+            self.run_program(self.folder / arguments[1])
+        elif line.startswith(".venv/bin/pip install ./"):
+            offline = [
+                "--no-index",
+                "--no-deps",
+                "--no-build-isolation",
+                "--target",
+                str(self.installed),
+            ]
+            self.run([sys.executable, "-m", "pip", "install", *offline, arguments[-1]])
+        else:
+            assert arguments[0] == "curl", f"{line!r} is documented, but this test cannot run it"
+            self.run(["curl", "--fail", "--silent", "--show-error", *arguments[1:]])
+        return 1
+
+    def tenonry(self, arguments: list[str], environment: dict[str, str]) -> None:
+        """Run the command line in this process, so that torch is imported once."""
+        self.wait_for_servers()
+        arguments = self.lighter(arguments)
+        with (
+            pytest.MonkeyPatch.context() as patch,
+            contextlib.redirect_stdout(io.StringIO()) as printed,
+        ):
+            patch.chdir(self.folder)
+            for name, value in environment.items():
+                patch.setenv(name, value)
+            assert main(arguments) == 0
+        assert printed.getvalue().strip(), f"{arguments} printed nothing"
+
+    def run(self, command: list[str]) -> None:
+        self.wait_for_servers()
+        path = os.pathsep.join([str(self.installed), *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {
+            **os.environ,
+            "PYTHONPATH": path,
+            "PYTEST_ADDOPTS": self.few_tests(command),
+            "TENONRY_TESTKIT_EFFORT": EFFORT,
+        }
+        done = subprocess.run(
+            command,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+            env=environment,
+        )
+        assert done.returncode == 0, f"{command}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.strip(), f"{command} printed nothing"
+
+    def few_tests(self, command: list[str]) -> str:
+        """A `-k` expression that selects one test of the scheduler suite; other tests run all of it."""
+        text = (self.folder / command[-1]).read_text() if command[-1].startswith("test_") else ""
+        return "-k right_at_depth[1]" if "SchedulerContract" in text else ""
+
+    def serve(self, arguments: list[str]) -> None:
+        """Start a server; it replaces the one that used the same port."""
+        port = "headless" if "--headless" in arguments else self.ports[DEFAULT_PORT]
+        if "--port" in arguments:
+            port = arguments[arguments.index("--port") + 1]
+        elif port != "headless":
+            arguments = [*arguments, "--port", port]
+        if port in self.servers:
+            self.servers.pop(port).stop()
+        self.servers[port] = Server(self.lighter(arguments), self.folder, port)
+
+    def lighter(self, arguments: list[str]) -> list[str]:
+        return (
+            arguments
+            if self.needs_model or arguments[0] in {"keys", "plugins", "ps"}
+            else [*arguments, "--worker", "null"]
+        )
+
+    def wait_for_servers(self) -> None:
+        for server in self.servers.values():
+            server.wait_until_ready()
+
+    def leave(self) -> None:
+        try:
+            for server in self.servers.values():
+                server.stop()
+        finally:
+            for server in self.servers.values():
+                server.process.kill()
+                server.process.wait()
+
+
+def check_settings(arguments: list[str]) -> None:
+    """Flags, plugins and their options are right, as far as that can be checked without starting a server."""
+    parser, _ = make_parser("serve")
+    config, _ = configs_from_arguments(parser.parse_args(arguments))
+    PluginManager(config.plugins).plan(config, launcher=True)
+
+
+def follow(page: Path, folder: Path) -> int:
+    """Follow `page` in an empty `folder`, then stop its servers; returns how many commands and programs ran."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("OMP_NUM_THREADS", os.environ.get("OMP_NUM_THREADS", "1"))
+        reader = Reader(folder)
+        try:
+            return reader.follow(page)
+        finally:
+            reader.leave()
