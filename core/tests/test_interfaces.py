@@ -195,6 +195,9 @@ class TestKVConnector:
         assert connector.build_metadata() is None
         assert connector.finished(source, [1]) == (False, None)
         assert connector.reset() is True
+        assert connector.numbers() == {}
+        connector.name_blocks(lambda request, count: [b"name"] * count)
+        assert connector.digests(source, 2) == [b"name"] * 2
         assert connector.bind(None) is None
         assert connector.load(None) is None
         assert connector.save(None) is None

@@ -9,8 +9,8 @@ import msgspec
 
 
 class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
-    """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps` and `frames_dropped`
-    count since the previous record.
+    """One engine's state after a step. `prefix_cache_*`, `num_preemptions`, `num_steps`, `frames_dropped` and
+    `external_prefix_cache_*` (tokens looked up and found by the KV connector) count since the previous record.
 
     `extra` carries a scheduler author's own numbers.
     """
@@ -24,6 +24,8 @@ class SchedulerStats(msgspec.Struct, array_like=True, kw_only=True):
     num_steps: int = 0
     frames_dropped: int = 0
     extra: dict[str, float] = {}
+    external_prefix_cache_queries: int = 0
+    external_prefix_cache_hits: int = 0
 
 
 class FinishedRequestStats(msgspec.Struct, kw_only=True):

@@ -59,7 +59,8 @@ class TestLoadBeforeTheStep:
         assert driver.blocks.connector_metadata() == "step 1"
         assert connector.allocated_blocks == [(1, driver.table(row), 8)]
         assert driver.blocks.connector_metadata() == "step 1"  # each once
-        assert driver.blocks.take_counts() == (20, 8)
+        assert driver.blocks.take_counts() == (20, 0)
+        assert driver.blocks.take_external_counts() == (20, 8)
         assert not driver.blocks.waits
 
     def test_it_is_asked_beyond_what_is_cached_here(self, driver, connector):

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import enum
 from abc import ABC
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Protocol
 
@@ -27,9 +27,14 @@ class KVConnectorRole(enum.Enum):
 
 
 class BlockStore(Protocol):
-    """A worker's KV tensors. `tensors`: name → tensor whose first dimension is the block id."""
+    """A worker's KV tensors. `tensors`: name → tensor whose first dimension is the block id.
+
+    `layout` names what wrote the bytes of a block and how: only where it is equal may bytes of one run be used in
+    another. All may be called on any thread.
+    """
 
     tensors: Mapping[str, Any]
+    layout: str
 
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
         """The bytes of each block over all layers, after all launched steps have ended."""
@@ -109,6 +114,14 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
     """
 
     # scheduler half
+    def name_blocks(self, digests: Callable[[Request, int], Sequence[bytes]]) -> None:
+        """Before any other call: `self.digests(request, n)` are the names of the request's first `n` full blocks.
+
+        A name covers all tokens up to the block's end, adapter, features and cache salt, and is the same in every
+        process. It covers neither the model nor its configuration: a store that outlives the engine has to.
+        """
+        self.digests = digests
+
     def match(self, request: Request, num_computed_tokens: int) -> tuple[int | None, bool]:
         """(extra tokens that can be loaded beyond `num_computed_tokens`, whether that takes more than one step).
 
@@ -138,6 +151,10 @@ class KVConnector(Plugin[KVConnectorContext], ABC):
     def reset(self) -> bool:
         """Forget what is stored; True if that was possible."""
         return True
+
+    def numbers(self) -> dict[str, float]:
+        """Further numbers for `SchedulerStats.extra`."""
+        return {}
 
     # worker half
     def bind(self, blocks: BlockStore) -> None:

@@ -8,21 +8,25 @@ import torch
 
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
 from tenonry.plugin.manager import blamed, build_plugin
+from tenonry.step import ModelRunnerOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry.step import ModelRunnerOutput, SchedulerOutput
+    from tenonry.step import SchedulerOutput, StepFuture
     from tenonry_worker_torch.attention.base import LayerCache
     from tenonry_worker_torch.model_runner import ModelRunner
 
 
 class CacheBlocks:
-    """A `BlockStore`: the bytes of a block are those of its K and V, layer by layer."""
+    """A `BlockStore`: the bytes of a block are those of its K and V, layer by layer.
 
-    def __init__(self, caches: Sequence[LayerCache]) -> None:
+    `writer` names what decides where K and V lie within a block.
+    """
+
+    def __init__(self, caches: Sequence[LayerCache], writer: str = "") -> None:
         self.tensors: dict[str, torch.Tensor] = {}
         for number, cache in enumerate(caches):
             if cache.both is not None:
@@ -32,36 +36,68 @@ class CacheBlocks:
                     f"layer.{number}.key": cache.key,
                     f"layer.{number}.value": cache.value,
                 }
+        shapes = [
+            f"{name} {tensor.dtype} {tuple(tensor.shape[1:])} {tensor[0].stride()}"
+            for name, tensor in self.tensors.items()
+        ]
+        self.layout = "; ".join([writer, *shapes])
+        self._sizes = [tensor[0].numel() * tensor.itemsize for tensor in self.tensors.values()]
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        return [
-            b"".join(part.cpu().numpy().tobytes() for part in self._parts(block))
-            for block in block_ids
-        ]
+        """Each tensor is copied once, with all the blocks of one call."""
+        places = torch.tensor(block_ids, dtype=torch.long)
+        parts = []
+        for tensor in self.tensors.values():
+            chosen = tensor[places.to(tensor.device)].reshape(len(block_ids), tensor[0].numel())
+            parts.append(chosen.contiguous().view(torch.uint8).cpu())
+        joined = torch.cat(parts, dim=1).numpy()
+        return [block.tobytes() for block in joined]
 
     @torch.inference_mode()
     def write(self, block_ids: Sequence[int], data: Sequence[bytes]) -> None:
-        """Raises ValueError for contents that are not the size of a block."""
-        for block, content in zip(block_ids, data, strict=True):
-            parts = list(self._parts(block))
-            if len(content) != sum(map(len, parts)):
-                raise ValueError(f"{len(content)} bytes for a KV block of {sum(map(len, parts))}")
-            for part, new in zip(
-                parts, _tensor(content).split([len(part) for part in parts]), strict=True
-            ):
-                part.copy_(new)
+        """Raises ValueError for contents that are not the size of a block, before any block has changed."""
+        size = sum(self._sizes)
+        for content in data:
+            if len(content) != size:
+                raise ValueError(f"{len(content)} bytes for a KV block of {size}")
+        if len(block_ids) != len(data):
+            raise ValueError(f"{len(data)} contents for {len(block_ids)} blocks")
+        joined = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8)
+        parts = joined.view(len(data), size).split(self._sizes, dim=1)
+        places = torch.tensor(block_ids, dtype=torch.long)
+        for tensor, part in zip(self.tensors.values(), parts, strict=True):
+            contents = part.contiguous().view(tensor.dtype).view(len(data), *tensor.shape[1:])
+            tensor[places.to(tensor.device)] = contents.to(tensor.device)
 
-    def _parts(self, block: int) -> Iterator[torch.Tensor]:
-        return (tensor[block].view(torch.uint8).view(-1) for tensor in self.tensors.values())
+
+def _named(result: ModelRunnerOutput, done: list[int], failed: list[int]) -> ModelRunnerOutput:
+    result.transfers_done = done
+    result.transfers_failed = failed
+    return result
 
 
-def _tensor(content: bytes) -> torch.Tensor:
-    return torch.frombuffer(bytearray(content), dtype=torch.uint8)
+class TransferFuture:
+    """A step under way whose answer will name these transfers."""
+
+    def __init__(self, step: StepFuture, done: list[int], failed: list[int]) -> None:
+        self._step = step
+        self._done = done
+        self._failed = failed
+
+    def done(self) -> bool:
+        return self._step.done()
+
+    def result(self, timeout: float | None = None) -> ModelRunnerOutput:
+        return _named(self._step.result(timeout), self._done, self._failed)
 
 
 class ConnectorHalf:
-    """Built when the KV tensors exist; each step goes through it, and is waited for, since a save comes after it."""
+    """Built when the KV tensors exist; each step goes through it.
+
+    Saves are begun when the step was launched, not when it has ended: they read blocks that no launched step changes,
+    and a copy from a device waits for what was launched before it.
+    """
 
     def __init__(
         self,
@@ -83,20 +119,23 @@ class ConnectorHalf:
             ),
         )
         with blamed(entry, "bind"):
-            self._connector.bind(CacheBlocks(runner.kv_caches))
+            writer = f"torch {runner.model.backend.name}"
+            self._connector.bind(CacheBlocks(runner.kv_caches, writer))
 
-    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput:
+    def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:
         """Load, compute, save; the answer names the transfers that ended."""
         connector = self._connector
         metadata = output.connector_metadata
         with blamed(self._entry, "load"):
             connector.load(metadata)
-        result = self._runner.answer(output).result()
+        step = self._runner.execute(output)
         with blamed(self._entry, "save"):
             connector.save(metadata)
         with blamed(self._entry, "poll"):
-            result.transfers_done, result.transfers_failed = map(list, connector.poll())
-        return result
+            done, failed = map(list, connector.poll())
+        if isinstance(step, ModelRunnerOutput):
+            return _named(step, done, failed)
+        return TransferFuture(step, done, failed)
 
     def shutdown(self) -> None:
         self._connector.shutdown()

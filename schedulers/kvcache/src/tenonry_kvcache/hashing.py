@@ -18,6 +18,7 @@ from tenonry.request import Request
 
 TOKEN_BYTES = np.dtype(np.int32).itemsize
 ROOT_BYTES = 32
+CONNECTOR_SEED = "tenonry KV blocks 1"  # another number whenever digests of the same tokens change
 Chain = list[bytes]  # the seed, then one digest per block
 
 

@@ -14,7 +14,8 @@ import numpy as np
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.request import Request
 from tenonry.step import I32
-from tenonry_kvcache.hashing import BlockHasher
+from tenonry_kvcache.hashing import CONNECTOR_SEED, BlockHasher
+from tenonry_kvcache.lookups import Lookup, LookupCounts
 from tenonry_kvcache.pool import BlockIds, BlockPool
 from tenonry_kvcache.prefix import PrefixCache
 from tenonry_kvcache.snapshots import StateSnapshots
@@ -57,7 +58,7 @@ class KVCacheManager(BlockManager):
             num_rows,
             self._size,
             self._pool,
-            BlockHasher(self._size, seed),
+            BlockHasher(self._size, seed or _seed_for(context)),
         )
         self._transfers = Transfers(
             context.kv_connector,
@@ -69,6 +70,7 @@ class KVCacheManager(BlockManager):
         unshared = {"recurrent", "opaque"}.intersection(kinds)
         if context.kv_connector is not None:
             check_movable(kinds)
+            context.kv_connector.name_blocks(self._prefix.names)
         self._caching = config.enable_prefix_caching
         self._snapshots: StateSnapshots | None = None
         if "opaque" in unshared or (unshared and not kv_cache.num_state_slots):
@@ -82,9 +84,8 @@ class KVCacheManager(BlockManager):
                 self._size,
                 self._prefix,
             )
-        self._looked_up = [(0, 0)] * num_rows  # (queries, hits) that a row added to the counts
-        self._queries = 0
-        self._hits = 0
+        self._lookups = LookupCounts(num_rows)
+        self._outdated: set[int] = set()  # rows that computed before the last reset
 
     def attach(self, rows: Rows) -> None:
         self._rows = rows
@@ -123,8 +124,11 @@ class KVCacheManager(BlockManager):
                 wait=wait,
             )
         num_computed = cached + loaded
-        if request.num_preemptions == 0 and self._caching:
-            self._count_lookup(row, request.num_tokens, num_computed)
+        if request.num_preemptions == 0:
+            queries = request.num_tokens if self._caching else 0
+            beyond = request.num_tokens - cached if self._transfers.is_used and max_hits else 0
+            self._lookups.add(row, Lookup(queries, cached, beyond, loaded))
+        self._outdated.discard(row)
         is_ready = not (loaded and wait)
         return Match(num_computed, is_ready)
 
@@ -160,11 +164,6 @@ class KVCacheManager(BlockManager):
         if loaded and not self._tables.reserve(row, cached + loaded, cached + loaded):
             return 0  # then there are none to compute either: the caller will find out
         return loaded
-
-    def _count_lookup(self, row: int, queries: int, hits: int) -> None:
-        self._looked_up[row] = (queries, hits)
-        self._queries += queries
-        self._hits += hits
 
     # ------------------------------------------------------------------ growing
     def grow(self, rows: Index, num_tokens: I32) -> NewBlocks | None:
@@ -220,7 +219,11 @@ class KVCacheManager(BlockManager):
         )
 
     def reset(self) -> bool:
-        """Also forgets what rows in use computed: it may come from weights that have been replaced."""
+        """Also forgets what rows in use computed: it may come from weights that have been replaced.
+
+        No KV connector gets their blocks either.
+        """
+        self._outdated.update(range(len(self._rows.num_computed)))
         if self._snapshots is not None:
             self._snapshots.reset()
         return self._prefix.reset()
@@ -252,14 +255,11 @@ class KVCacheManager(BlockManager):
             self._snapshots.leave(row, num_known)
             if drop:
                 self._snapshots.forget(self._prefix.chain_of(self._rows, row))
-        if num_known == 0:
-            queries, hits = self._looked_up[row]
-            self._queries -= queries
-            self._hits -= hits
         is_kept = self._transfers.withdraw(request, row)
         parameters = None
         if request.is_finished:
-            num_full = 0 if drop else num_known // self._size
+            is_trusted = not drop and row not in self._outdated
+            num_full = num_known // self._size if is_trusted else 0
             is_sent, parameters = self._transfers.finished(request, blocks[:num_full])
             is_kept |= is_sent
         if is_kept:
@@ -267,7 +267,7 @@ class KVCacheManager(BlockManager):
         elif len(blocks):
             self._pool.release(blocks)
         self._tables.clear(row)
-        self._looked_up[row] = (0, 0)
+        self._lookups.leave(row, undo=num_known == 0)
         self._prefix.leave(row)
         return parameters
 
@@ -358,17 +358,22 @@ class KVCacheManager(BlockManager):
         return self._pool.num_blocks
 
     def take_counts(self) -> tuple[int, int]:
-        # A start that was undone later may be in the counts of the call before.
-        counts = (max(self._queries, 0), max(self._hits, 0))
-        self._queries = 0
-        self._hits = 0
-        return counts
+        return self._lookups.take()
+
+    def take_external_counts(self) -> tuple[int, int]:
+        return self._lookups.take_external()
 
     def numbers(self) -> dict[str, float]:
-        """`state_snapshots`: those that can be found, if the model keeps states."""
-        if self._snapshots is None:
-            return {}
-        return {"state_snapshots": float(self._snapshots.num_cached)}
+        """The KV connector's; and `state_snapshots`: those that can be found, if the model keeps states."""
+        numbers = self._transfers.numbers()
+        if self._snapshots is not None:
+            numbers["state_snapshots"] = float(self._snapshots.num_cached)
+        return numbers
+
+
+def _seed_for(context: SchedulerContext) -> str | None:
+    """None: digests are of no use outside the process; those that a KV connector stores must be."""
+    return None if context.kv_connector is None else CONNECTOR_SEED
 
 
 def _add_distinct(rows: list[int], more: Iterable[int]) -> None:

@@ -117,6 +117,10 @@ class PrefixCache:
                 self._hasher.extend(chain, data, 0, number + 1)
             yield chain[number + 1]
 
+    def names(self, request: Request, count: int) -> list[bytes]:
+        """The digests of the request's first `count` blocks."""
+        return list(self.digests(request, count))
+
     def chain(self, request: Request) -> Chain:
         """The request's digests, kept until it ends."""
         handle = request.handle

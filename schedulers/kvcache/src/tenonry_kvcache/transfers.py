@@ -85,6 +85,18 @@ class Transfers:
         self._step = 0
 
     @property
+    def is_used(self) -> bool:
+        """There is a connector."""
+        return self._connector is not None
+
+    def numbers(self) -> dict[str, float]:
+        """The connector's own."""
+        if self._connector is None:
+            return {}
+        numbers: dict[str, float] = self._ask("numbers")
+        return dict(numbers)
+
+    @property
     def wait(self) -> bool:
         """A transfer is under way that some row or block waits for."""
         if self.loading:

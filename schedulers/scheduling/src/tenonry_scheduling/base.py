@@ -127,6 +127,7 @@ class BaseScheduler(Scheduler):
     def make_stats(self) -> SchedulerStats:
         running, waiting = self.get_request_counts()
         queries, hits = self.blocks.take_counts()
+        external_queries, external_hits = self.blocks.take_external_counts()
         preemptions = self.lifecycle.num_preemptions
         usage = 1.0 - self.blocks.num_free / self.blocks.num_total
         extra = self.blocks.numbers()
@@ -140,6 +141,8 @@ class BaseScheduler(Scheduler):
             num_preemptions=preemptions - self._reported_preemptions,
             num_steps=self._num_steps,
             extra=extra,
+            external_prefix_cache_queries=external_queries,
+            external_prefix_cache_hits=external_hits,
         )
         self._reported_preemptions = preemptions
         self._num_steps = 0

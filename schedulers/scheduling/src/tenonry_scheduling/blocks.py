@@ -161,6 +161,10 @@ class BlockManager(ABC):
     def take_counts(self) -> tuple[int, int]:
         """(prefix cache queries, hits) in tokens since the last call."""
 
+    def take_external_counts(self) -> tuple[int, int]:
+        """As `take_counts`, of what a KV connector was asked for beyond the prefix cache."""
+        return 0, 0
+
     def numbers(self) -> dict[str, float]:
         """Further numbers for `SchedulerStats.extra`."""
         return {}

@@ -171,6 +171,11 @@ METRICS: tuple[MetricDef, ...] = (
     _counter("num_preemptions", "Times that a running request was preempted."),
     _counter("prefix_cache_queries", "Prompt tokens looked up in the prefix cache."),
     _counter("prefix_cache_hits", "Prompt tokens found in the prefix cache."),
+    _counter(
+        "external_prefix_cache_queries",
+        "Prompt tokens beyond the prefix cache that the KV connector was asked for.",
+    ),
+    _counter("external_prefix_cache_hits", "Prompt tokens that the KV connector promised."),
     _counter("steps", "Steps that the engine executed.", vllm=()),
     _counter("frames_dropped", "Frames from front ends that the engine could not decode.", vllm=()),
     MetricDef(

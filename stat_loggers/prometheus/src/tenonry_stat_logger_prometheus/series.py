@@ -43,6 +43,8 @@ class EngineSeries:
         self.preemptions = cell("num_preemptions", engine)
         self.queries = cell("prefix_cache_queries", engine)
         self.hits = cell("prefix_cache_hits", engine)
+        self.external_queries = cell("external_prefix_cache_queries", engine)
+        self.external_hits = cell("external_prefix_cache_hits", engine)
         self.steps = cell("steps", engine)
         self.frames_dropped = cell("frames_dropped", engine)
         self.ttft = histogram("time_to_first_token_seconds", engine)
@@ -68,6 +70,8 @@ class EngineSeries:
         self.kv_usage.value = stats.kv_cache_usage
         self.queries.value += stats.prefix_cache_queries
         self.hits.value += stats.prefix_cache_hits
+        self.external_queries.value += stats.external_prefix_cache_queries
+        self.external_hits.value += stats.external_prefix_cache_hits
         self.preemptions.value += stats.num_preemptions
         self.steps.value += stats.num_steps
         self.frames_dropped.value += stats.frames_dropped

@@ -28,7 +28,9 @@ import pytest
 from hypothesis import Phase
 
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
+from tenonry.request import Request
 from tenonry.step import Adapter
+from tenonry_kvcache import CONNECTOR_SEED, BlockHasher
 from tenonry_testkit.fakes.kv_store import FakeKVStore
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.harness import SchedulerHarness
@@ -38,6 +40,19 @@ from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, Send, play, send, sends, storms
 from tenonry_testkit.worker import CachingScheduler
+
+
+class BlockNames:
+    """Digests as `tenonry-kvcache` gives them to a connector, for a scheduler half without a scheduler."""
+
+    def __init__(self, block_size: int) -> None:
+        self._hasher = BlockHasher(block_size, CONNECTOR_SEED)
+
+    def __call__(self, request: Request, count: int) -> Sequence[bytes]:
+        chain = [self._hasher.seed(request)]
+        token_ids = np.ascontiguousarray(request.token_ids, np.int32)
+        self._hasher.extend(chain, token_ids.tobytes(), 0, count)
+        return chain[1:]
 
 
 class KVConnectorContract:
@@ -98,6 +113,8 @@ class KVConnectorContract:
         )
         connector: KVConnector = cls(context)
         self._built.append(connector)
+        if role is KVConnectorRole.SCHEDULER:
+            connector.name_blocks(BlockNames(spec.block_size))
         return connector
 
     def harness(self, folder: Path, depth: int = 1) -> SchedulerHarness:

@@ -73,6 +73,10 @@ class CheckedBlocks:
     def tensors(self) -> Mapping[str, Any]:
         return self._blocks.tensors
 
+    @property
+    def layout(self) -> str:
+        return self._blocks.layout
+
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
         self._log.check_read(block_ids)
         return self._blocks.read(block_ids)

@@ -61,6 +61,7 @@ class FakeKVStore:
         self.owner = np.full(num_slots, NOBODY, np.uint64)
         self.position = np.full(num_slots, -1, np.int32)
         self.tensors: Mapping[str, Any] = {"blocks": self.content.reshape(-1, self.block_size)}
+        self.layout = f"fake u64 {self.block_size}"
 
     # ------------------------------------------------------------------ for KV connectors
     def read(self, block_ids: Sequence[int]) -> list[bytes]:

@@ -1,0 +1,60 @@
+"""How much of the prompts was looked up and found, in the prefix cache and by a KV connector. Engine process."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Lookup(NamedTuple):
+    """Tokens looked up (`queries`) and found (`hits`), here and, beyond that, by the KV connector (`external_*`)."""
+
+    queries: int = 0
+    hits: int = 0
+    external_queries: int = 0
+    external_hits: int = 0
+
+
+NOTHING = Lookup()
+
+
+class LookupCounts:
+    """Sums since they were last taken. What a row added is known until it leaves, since its start may be undone."""
+
+    def __init__(self, num_rows: int) -> None:
+        self._by_row = [NOTHING] * num_rows
+        self._queries = 0
+        self._hits = 0
+        self._external_queries = 0
+        self._external_hits = 0
+
+    def add(self, row: int, lookup: Lookup) -> None:
+        """Once for each request, on its first start."""
+        self._by_row[row] = lookup
+        self._count(lookup, 1)
+
+    def leave(self, row: int, *, undo: bool) -> None:
+        """The row is free; `undo`: it never ran, and will be counted when it does."""
+        if undo:
+            self._count(self._by_row[row], -1)
+        self._by_row[row] = NOTHING
+
+    def _count(self, lookup: Lookup, sign: int) -> None:
+        self._queries += sign * lookup.queries
+        self._hits += sign * lookup.hits
+        self._external_queries += sign * lookup.external_queries
+        self._external_hits += sign * lookup.external_hits
+
+    # A start that was undone later may be in the counts of the call before: never below 0.
+    def take(self) -> tuple[int, int]:
+        """(queries, hits) of the prefix cache."""
+        counts = (max(self._queries, 0), max(self._hits, 0))
+        self._queries = 0
+        self._hits = 0
+        return counts
+
+    def take_external(self) -> tuple[int, int]:
+        """(queries, hits) of the KV connector."""
+        counts = (max(self._external_queries, 0), max(self._external_hits, 0))
+        self._external_queries = 0
+        self._external_hits = 0
+        return counts
