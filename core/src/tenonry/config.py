@@ -134,6 +134,10 @@ class EngineConfig(Settings):
     """Exactly this much KV memory, in bytes."""
     state_cache_memory_bytes: int | None = Field(None, ge=0)
     """Part of it for snapshots of recurrent state; by default a share of it, 0: none."""
+    max_loras: int = Field(0, ge=0, le=1024)
+    """Most different adapters (LoRA) in one step; 0 serves none."""
+    max_lora_rank: int = Field(16, ge=1, le=4096)
+    """Largest rank of an adapter."""
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = True

@@ -18,7 +18,7 @@ from tenonry_testkit.plugins import TmpPlugins, fake_model_installed
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     with fake_model_installed(tmp_path_factory.mktemp("served")):
-        served = Served()
+        served = Served(max_loras=1)
         yield served
         served.close()
 

@@ -31,7 +31,7 @@ def result(core: EngineCore, name: str, *args: Any, **kwargs: Any) -> Any:
 
 @pytest.fixture
 def core() -> EngineCore:
-    return make_core(worker=WORKER, executor=DEEP)
+    return make_core(worker=WORKER, executor=DEEP, max_loras=1)
 
 
 class TestAllowList:

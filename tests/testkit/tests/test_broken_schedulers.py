@@ -56,6 +56,14 @@ class ChunksUnasked(ReferenceScheduler):
                 break
 
 
+class TakesAnyAdapter(ReferenceScheduler):
+    caught_by = "test_a_step_has_at_most_max_loras_adapters"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.lifecycle.adapters = None
+
+
 class SamplesInTheMiddle(ReferenceScheduler):
     caught_by = "test_right_at_depth"
 

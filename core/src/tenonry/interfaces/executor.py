@@ -43,8 +43,9 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     `max_concurrent_batches` (asked after `initialize`): steps that may be in flight. `feeds_back_tokens`: a row may be
     scheduled again before its sampled token is known (an executor may set it for itself, once, in its constructor).
-    `capabilities`: what `call` supports, as its workers declare. `runs_elsewhere`: `execute_model` only sends the step
-    to other processes, so the engine checks it against the scheduler's contract meanwhile, and not before.
+    `capabilities`: what `call` supports, as its workers declare, "lora" only where `max_loras` is not 0.
+    `runs_elsewhere`: `execute_model` only sends the step to other processes, so the engine checks it against the
+    scheduler's contract meanwhile, and not before.
     """
 
     feeds_back_tokens: bool = True
@@ -56,7 +57,8 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        return self.context.worker_class.capabilities
+        declared = self.context.worker_class.capabilities
+        return declared if self.context.config.max_loras else declared - {"lora"}
 
     @abstractmethod
     def start(self) -> None:

@@ -55,6 +55,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     Contract:
     - `schedule()` never exceeds max_num_batched_tokens, max_num_seqs or max_model_len; never schedules an unknown,
       finished or paused request; never gives one block to two writers; every scheduled token has a slot.
+    - The rows of one step have at most `config.max_loras` different adapters, if that is not 0.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
     - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset

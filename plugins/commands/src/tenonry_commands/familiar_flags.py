@@ -40,13 +40,8 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "kv_cache_dtype",
         "calculate_kv_scales",
     ),
-    "adapters cannot be served": (
-        "enable_lora",
-        "lora_modules",
-        "max_loras",
-        "max_lora_rank",
-        "max_cpu_loras",
-    ),
+    "--max-loras and a number serves adapters; leave it out": ("enable_lora",),
+    "all adapters stay in main memory; leave it out": ("max_cpu_loras",),
     "give --output-parser module:Class": ("tool_parser_plugin", "reasoning_parser_plugin"),
     "the model's chat template says whether it does; leave it out": ("enable_reasoning",),
     "tokens are not drafted": (

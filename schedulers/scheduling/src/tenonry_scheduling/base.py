@@ -93,6 +93,8 @@ class BaseScheduler(Scheduler):
 
     def schedule(self) -> SchedulerOutput:
         budget = StepBudget(self.token_budget, chunked_prefill=self.chunked_prefill)
+        if self.lifecycle.adapters is not None:
+            self.lifecycle.adapters.begin_step()
         step = StepBuilder(self.lifecycle, self.victim, budget)
         self.choose(step)
         self.rows.step += 1

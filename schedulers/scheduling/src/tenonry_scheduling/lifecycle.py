@@ -13,6 +13,7 @@ from tenonry.messages import FinishedOutput, ScheduledOutput
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.step import NewRow
+from tenonry_scheduling.adapters import AdapterLimit
 from tenonry_scheduling.blocks import BlockManager
 from tenonry_scheduling.grammars import GrammarRequests
 from tenonry_scheduling.rows import Rows
@@ -36,7 +37,7 @@ class Lifecycle:
     K/V is being loaded. `blocks`: their KV blocks. `arrived`: active rows, loaded by a KV connector, that the workers
     do not know yet. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
     ran for the first time since the result reader last sent them.
-    `num_preemptions`: preemptions so far.
+    `num_preemptions`: preemptions so far. `adapters`: which ones the rows have; None where the engine serves none.
     """
 
     def __init__(
@@ -54,6 +55,10 @@ class Lifecycle:
         self.grammars = GrammarRequests(context.config.max_num_seqs)
         self.first_runs: list[ScheduledOutput] = []
         self.num_preemptions = 0
+        config = context.config
+        self.adapters: AdapterLimit | None = None
+        if config.max_loras:
+            self.adapters = AdapterLimit(config.max_loras, config.max_num_seqs)
         self._hooks = hooks
         blocks.attach(self.rows)
 
@@ -71,6 +76,8 @@ class Lifecycle:
     ) -> None:
         """The request, already in `row` with its blocks, runs from now on."""
         self.waiting.discard(request)
+        if self.adapters is not None:
+            self.adapters.enter(request)
         request.status = RequestStatus.RUNNING
         self._hooks.started(request, row, num_computed, now)
         self.rows.activate(row)
@@ -111,9 +118,22 @@ class Lifecycle:
     def wait_for_kv(self, request: Request) -> None:
         """The request keeps its row, which cannot run before `end_transfers` finds its K/V loaded."""
         self.waiting.discard(request)
+        if self.adapters is not None:
+            self.adapters.enter(request)
         request.status = RequestStatus.WAITING_FOR_KV
 
-    def waits_for_grammar(self, request: Request) -> bool:
+    @property
+    def is_closed(self) -> bool:
+        """Whether no request may start before one that waits for its adapter."""
+        return self.adapters is not None and self.adapters.is_closed
+
+    def must_wait(self, request: Request) -> bool:
+        """Whether the request cannot start yet, because of its adapter or its grammar."""
+        if self.adapters is not None and not self.adapters.admits(request):
+            return True
+        return self._waits_for_grammar(request)
+
+    def _waits_for_grammar(self, request: Request) -> bool:
         """Whether the request cannot start yet; it leaves the queue until `end_grammars` names it, if one more may."""
         if self.grammars.is_ready(request):
             return False
@@ -178,6 +198,8 @@ class Lifecycle:
             drop=drop,
         )
         rows.leave(row)
+        if self.adapters is not None:
+            self.adapters.leave(request)
         self.arrived.discard(row)
         if was_running:
             self._hooks.stopped(request)

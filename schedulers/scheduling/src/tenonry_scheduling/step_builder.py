@@ -118,8 +118,8 @@ class StepBuilder:
         at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`), and
         where a snapshot of the row's state is taken.
         False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also if it runs in
-        this step already, is at its length limit, waits for the token it sampled last or for its K/V, or nothing is
-        left of that share: requests after it may still run.
+        this step already, is at its length limit, waits for the token it sampled last or for its K/V, nothing is left
+        of that share, or the rows have `max_loras` other adapters: requests after it may still run.
         """
         row = request.row
         if row < 0:
@@ -131,9 +131,8 @@ class StepBuilder:
         count = self._fit(row, uncomputed, num_tokens)
         if count <= 0:
             return False
-        rows_to_run = np.array([row])
         num_to_run = np.array([count], np.int32)
-        return self._run(rows_to_run, num_to_run, count)
+        return self._run(np.array([row]), num_to_run, count)
 
     def run_rows(self, rows: Index, num_tokens: I32) -> bool:
         """Schedule `num_tokens[i]` ≥ 1 tokens of each of `rows` (distinct, from `ready`); all of them or none.
@@ -283,7 +282,8 @@ class StepBuilder:
         if self._budget.prompt_logprob_tokens_left <= 0:
             if request.source.sampling_params.prompt_logprobs is not None:
                 return False
-        if lifecycle.waits_for_grammar(request):
+        if lifecycle.must_wait(request):
+            self.full |= lifecycle.is_closed
             return False
         row = rows.enter(request)
         match = self._blocks.match(request, row)

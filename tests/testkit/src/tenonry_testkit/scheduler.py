@@ -143,6 +143,11 @@ class SchedulerContract:
             storms(sends(max_length=31)),
         )
 
+    def test_a_step_has_at_most_max_loras_adapters(self) -> None:
+        """Rows of more different adapters (LoRA) than `max_loras` never share a step; all of them get their turn."""
+        spec = dataclasses.replace(ROOMY, config=(("max_loras", 1),))
+        self._storm(spec, storms(aborts=True), 8)
+
     def test_only_known_unfinished_requests_run(self) -> None:
         """Aborted, finished and unknown requests are never scheduled, whatever was in flight."""
         self._storm(ROOMY, storms(aborts=True, failures=True), 16)

@@ -9,6 +9,7 @@ from tenonry.kv_cache import KVCacheConfig
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_testkit.ledger import Entry, Ledger
 from tenonry_testkit.rules import (
+    FEW_ADAPTERS,
     HAS_SLOT,
     KNOWN_AND_UNFINISHED,
     LIMITS,
@@ -55,7 +56,9 @@ class StepChecker:
         self.first_run: dict[int, int] = {}
         self._since: dict[int, int] = {}
         self._last_arrival = 0
-        self._chunked = spec.engine_config().enable_chunked_prefill
+        config = spec.engine_config()
+        self._chunked = config.enable_chunked_prefill
+        self._max_loras = config.max_loras
 
     # ------------------------------------------------------------------ what happens to requests
     def arrived(self, entry: Entry) -> None:
@@ -124,6 +127,17 @@ class StepChecker:
             )
             self._compute(self.rows[row], count, samples=samples, written=written)
         self._settle_writers(written)
+        if self._max_loras:
+            self._check_adapters(output)
+
+    def _check_adapters(self, output: SchedulerOutput) -> None:
+        sources = [self.rows[row].entry.request.source for row in output.row.tolist()]
+        digests = {source.adapter.digest for source in sources if source.adapter is not None}
+        expect(
+            len(digests) <= self._max_loras,
+            FEW_ADAPTERS,
+            f"step {output.step_id} has {len(digests)}, max_loras={self._max_loras}",
+        )
 
     def _enter(self, new: NewRow, step_id: int) -> None:
         entry = self._ledger.entries.get(new.handle)

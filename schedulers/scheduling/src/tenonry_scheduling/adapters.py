@@ -1,0 +1,63 @@
+"""How many different adapters (LoRA) the rows may have: what a step of the workers has room for. Engine process."""
+
+from __future__ import annotations
+
+from tenonry.request import Request
+
+
+class AdapterLimit:
+    """The adapters of all rows, at most `most` different ones; each step runs some of these rows.
+
+    Requests without an adapter may pass one that waits for its own, but no more than `max_passing` of them, and those
+    with another adapter never do: so it waits for rows to end, not for those that come after it.
+    """
+
+    __slots__ = ("_handles", "_is_waiting", "_max_passing", "_most", "_num_passed")
+
+    def __init__(self, most: int, max_passing: int) -> None:
+        self._most = most
+        self._max_passing = max_passing
+        self._handles: dict[str, set[int]] = {}  # digest → requests that have a row
+        self._is_waiting = False  # in this step a request was refused
+        self._num_passed = 0
+
+    def begin_step(self) -> None:
+        """Requests are visited in their order from now on."""
+        if not self._is_waiting:
+            self._num_passed = 0
+        self._is_waiting = False
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more may pass the request that waits."""
+        return self._is_waiting and self._num_passed >= self._max_passing
+
+    def admits(self, request: Request) -> bool:
+        """Whether the request may start now."""
+        adapter = request.source.adapter
+        if adapter is None:
+            return not self.is_closed
+        handles = self._handles
+        fits = adapter.digest in handles or len(handles) < self._most
+        if fits and not self._is_waiting:
+            return True
+        self._is_waiting = True
+        return False
+
+    def enter(self, request: Request) -> None:
+        """The request has a row."""
+        if self._is_waiting:
+            self._num_passed += 1
+        adapter = request.source.adapter
+        if adapter is not None:
+            self._handles.setdefault(adapter.digest, set()).add(request.handle)
+
+    def leave(self, request: Request) -> None:
+        """The request's row is free."""
+        adapter = request.source.adapter
+        if adapter is None:
+            return
+        handles = self._handles.get(adapter.digest, set())
+        handles.discard(request.handle)
+        if not handles:
+            self._handles.pop(adapter.digest, None)

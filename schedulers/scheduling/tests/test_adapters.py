@@ -1,0 +1,88 @@
+"""At most `max_loras` adapters have rows (EC-13), and a request that waits for one is not passed for ever."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from tenonry.step import Adapter
+from tenonry_scheduling.adapters import AdapterLimit
+
+MOST = 2
+
+
+def request(handle, digest=None):
+    adapter = None if digest is None else Adapter("name", digest)
+    return SimpleNamespace(handle=handle, source=SimpleNamespace(adapter=adapter))
+
+
+def entered(*digests):
+    limit = AdapterLimit(MOST, max_passing=3)
+    rows = [request(number, digest) for number, digest in enumerate(digests)]
+    for row in rows:
+        limit.enter(row)
+    limit.begin_step()
+    return limit, rows
+
+
+def test_a_known_adapter_and_none_at_all_are_admitted_and_a_third_is_not():
+    limit, _ = entered("x", "y")
+    assert limit.admits(request(8, "x"))
+    assert limit.admits(request(9))
+    assert not limit.admits(request(10, "z"))
+
+
+def test_the_content_counts_not_the_name():
+    limit, _ = entered("x", "x")
+    assert limit.admits(request(8, "y"))
+
+
+def test_after_a_refusal_no_adapter_passes_in_the_same_step():
+    limit, _ = entered("x", "y")
+    assert not limit.admits(request(8, "z"))
+    assert not limit.admits(request(9, "x"))
+    limit.begin_step()
+    assert limit.admits(request(9, "x"))
+
+
+def test_the_last_row_of_an_adapter_makes_room():
+    limit, rows = entered("x", "y", "y")
+    limit.leave(rows[1])
+    assert not limit.admits(request(8, "z"))
+    limit.leave(rows[2])
+    limit.begin_step()
+    assert limit.admits(request(8, "z"))
+
+
+def test_few_requests_without_an_adapter_pass_one_that_waits():
+    limit, _ = entered("x", "y")
+    for number in range(3):
+        limit.begin_step()
+        assert not limit.admits(request(8, "z"))
+        assert limit.admits(request(20 + number))
+        limit.enter(request(20 + number))
+    limit.begin_step()
+    assert not limit.admits(request(8, "z"))
+    assert limit.is_closed
+    assert not limit.admits(request(30))
+
+
+def test_once_nothing_waits_the_count_begins_anew():
+    limit, rows = entered("x", "y")
+    assert not limit.admits(request(8, "z"))
+    for number in range(3):
+        limit.enter(request(20 + number))
+    limit.leave(rows[0])
+    limit.begin_step()
+    assert limit.admits(request(8, "z"))
+    limit.enter(request(8, "z"))
+    limit.begin_step()
+    assert not limit.admits(request(9, "w"))
+    assert not limit.is_closed
+
+
+def test_a_request_that_leaves_twice_counts_once():
+    limit, rows = entered("x", "x", "y")
+    limit.enter(rows[0])
+    limit.leave(rows[0])
+    limit.leave(rows[0])
+    assert not limit.admits(request(8, "z"))
