@@ -23,6 +23,7 @@ for _name in (
     "worker_wrappers",
     "worker_tools",
     "parallel_tools",
+    "lora_tools",
 ):
     _load(_name)
 

@@ -11,8 +11,10 @@ import worker_tools
 
 from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
+from tenonry_worker_torch.adapters.places import Places
+from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.loaded_model import build
-from tenonry_worker_torch.loading.load import load_model
+from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup
 from tenonry_worker_torch.stage_runner import StageRunner
@@ -86,6 +88,7 @@ class Ranks:
         fuse=True,
         load_format="auto",
         dtype="float32",
+        max_loras=0,
         **runner,
     ):
         self.tp, self.pp = tp, pp
@@ -104,10 +107,15 @@ class Ranks:
             )
             for parallel in everyone
         ]
+        whole = look(str(folder), load_format=load_format).whole
+        adapters = [
+            Adapters(Places(whole, module), max_loras, 16) if max_loras else None
+            for module in modules
+        ]
         self.models = self.all(
             lambda rank: build(
                 modules[rank], worker_tools.BACKENDS[backend], HostBuffers(cpu, 1), max_model_len=64, fuse=fuse,
-                skip_check=False, parallel=everyone[rank],
+                skip_check=False, parallel=everyone[rank], adapters=adapters[rank],
             )
         )  # fmt: skip
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner

@@ -14,9 +14,16 @@ from tenonry.step import NewRow, SchedulerOutput
 
 class Request:
     def __init__(
-        self, handle, prompt, sampling=None, max_tokens=8, stop_token_ids=(), bad_words=()
+        self,
+        handle,
+        prompt,
+        sampling=None,
+        max_tokens=8,
+        stop_token_ids=(),
+        bad_words=(),
+        adapter=None,
     ):
-        self.handle, self.prompt = handle, list(prompt)
+        self.handle, self.prompt, self.adapter = handle, list(prompt), adapter
         self.sampling = sampling or SamplingParams(
             temperature=0.0, max_tokens=max_tokens, ignore_eos=True
         )
@@ -109,7 +116,7 @@ class Driver:
                 row=request.row, handle=request.handle, token_ids=tokens, num_computed=0,
                 num_output=len(request.output),
                 block_ids=(np.empty(0, np.int32),), sampling=request.sampling, stop_token_ids=request.stop_token_ids,
-                bad_words=request.bad_words,
+                bad_words=request.bad_words, adapter=request.adapter,
             )  # fmt: skip
             mine = []
             left -= self._take(request, left, rows, mine, served)

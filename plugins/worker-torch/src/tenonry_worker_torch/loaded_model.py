@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
 from tenonry_torch_base.phases import Phases
+from tenonry_worker_torch.adapters.attach import Seats
+from tenonry_worker_torch.adapters.places import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
 from tenonry_worker_torch.attention.layer import (
@@ -32,9 +34,11 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
     from tenonry_worker_torch.parallel.groups import Parallel
+    from tenonry_worker_torch.state.mixer import PackedMixer
 
 
 class LoadedModel:
@@ -74,6 +78,12 @@ class LoadedModel:
             setattr(attention, LAYER_ATTRIBUTE, layer_of)
         self.forward: Forward = ModuleForward(module, step)
         self.step = step
+        self.adapters: Adapters | None = None
+
+    @property
+    def mixers(self) -> list[PackedMixer]:
+        """The layers with state."""
+        return [] if self.states is None else self.states.mixers
 
 
 def build(  # noqa: PLR0913 - by name, from one caller
@@ -87,10 +97,11 @@ def build(  # noqa: PLR0913 - by name, from one caller
     window_groups: bool = False,
     parallel: Parallel | None = None,
     phases: Phases | None = None,
+    adapters: Adapters | None = None,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
-    `window_groups`: layers that see a window only are in KV groups of their own.
+    `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
     """
     phases = phases or Phases()
     fix_frequencies(module, max_model_len)
@@ -103,7 +114,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
         found = probe(module, vocab_size, parallel, max_model_len)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
-    reference = reference_of(module, vocab_size, parallel, max_model_len, found)
+    with calls_of(module if adapters is not None else None) as calls:
+        reference = reference_of(module, vocab_size, parallel, max_model_len, found)
     model = LoadedModel(
         module,
         backend,
@@ -116,12 +128,20 @@ def build(  # noqa: PLR0913 - by name, from one caller
     )
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
     check = SelfCheck(run, reference)
+    seats = None
+    if adapters is not None:
+        calls.check(adapters.places, [len(given) for given in reference.given])
+        model.adapters = adapters
+        seats = Seats(adapters, module)
+        seats.refuse_inside([mixer.module for mixer in model.mixers])
     with named_failure(module, parallel.tensor.size):
         if fuse:
-            _make_fast(model, check, max_model_len, phases)
+            _make_fast(model, check, max_model_len, phases, seats)
         if not skip_check:
             check.require(model.forward, type(module).__name__)
             unpack_read(module)
+    if seats is not None:
+        seats.hook()
     run.release()
     return model
 
@@ -150,13 +170,14 @@ def _make_fast(
     check: SelfCheck,
     max_model_len: int,
     phases: Phases,
+    seats: Seats | None,
 ) -> None:
     from tenonry_worker_torch.fuse import fast_forward, pack
     from tenonry_worker_torch.fuse.experts import use_dense_experts
     from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
 
     group = model.parallel.tensor
-    mixers = [] if model.states is None else model.states.mixers
+    mixers = model.mixers
     has_paths = use_paths(mixers, group.all_agree)
     lean = fast_forward(
         model.module,
@@ -172,5 +193,7 @@ def _make_fast(
         drop_paths(mixers)
     if group.size == 1:
         use_dense_experts(model.module)
+    if seats is not None and lean is not None:
+        seats.wrap(lean)
     with phases.of("packing"):
         pack(model.module, lean, mixers)

@@ -52,6 +52,9 @@ class ModelRunner:
         self.model = model
         self.device = model.device
         self.buffers = model.buffers
+        self.adapters = model.adapters
+        if self.adapters is not None:
+            self.adapters.allocate(max_num_seqs)
         self.state = BatchState(max_num_seqs, max_model_len, block_size, groups.num_groups)
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
@@ -96,6 +99,8 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
+        if self.adapters is not None:
+            self.adapters.enter(output)
         if not len(output.row):
             return StepResult(output.step_id, output.row, None, [])
         self.buffers.begin_step()
@@ -112,6 +117,8 @@ class ModelRunner:
         sampled = None
         if num_samples:
             sampled = self._sample(inputs, logits[:num_samples])
+            if self.adapters is not None:
+                self.adapters.fail_lost(inputs.row[inputs.samples], sampled.failure)
         prompts: list[PromptPart] = []
         if prompt_tokens and parallel.tensor.rank == 0:  # only the first rank's result is read
             prompts = self._prompt_logprobs(inputs, logits[num_samples:], prompt_tokens)
@@ -155,6 +162,8 @@ class ModelRunner:
         if forward.can_prune and keep is not None and not prompt_tokens:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
             plans.last = backend.plan(pruned)
+        if self.adapters is not None:
+            self.adapters.begin_step(inputs, self.buffers, is_pruned=plans.last is not None)
         positions = inputs.positions.astype(np.int64)
         return forward(given, self.buffers.put("positions", positions), keep, plans)
 
@@ -222,6 +231,8 @@ class ModelRunner:
     def dummy(self) -> None:
         """A forward pass over tokens of no request, for ranks that wait for this one. No request's K/V are touched."""
         self.buffers.begin_step()
+        if self.adapters is not None:
+            self.adapters.step.clear()
         count = DUMMY_TOKENS
         link = self.model.parallel.link
         token_ids = torch.zeros(count, dtype=torch.long, device=self.device)

@@ -9,12 +9,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from tenonry.errors import ConfigError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
+from tenonry_worker_torch.adapters.places import Places, linear_layers
+from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import LoadedModel, build
 from tenonry_worker_torch.loading.examine import examine, known_facts
@@ -57,7 +60,24 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     config = context.config
     found = look(context.model.path, load_format=config.load_format)
     device = choose_device(config.device, context.local_rank, config.world_size)
-    return found, known_facts(found, config, device)
+    known = known_facts(found, config, device)
+    if config.max_loras:
+        check_adapters(found, config)
+    return found, known
+
+
+def check_adapters(found: Look, config: EngineConfig) -> None:
+    """Raises ConfigError where no adapter could be served."""
+    if not linear_layers(found.whole):
+        raise ConfigError(
+            f"max_loras={config.max_loras}: {found.architecture} has no linear layers that adapters could add to; "
+            "leave it out"
+        )
+    if config.pipeline_parallel_size > 1:
+        raise ConfigError(
+            f"max_loras={config.max_loras}: worker 'torch' serves no adapters over pipeline stages; use "
+            "--tensor-parallel-size instead of --pipeline-parallel-size"
+        )
 
 
 def facts(context: WorkerContext, found: Look) -> WorkerFacts:
@@ -112,6 +132,10 @@ def load(
     if rendezvous is not None:
         rendezvous.wait_for_all("loaded")
     steps = 2 if device.type == "cuda" else 1
+    adapters = None
+    if config.max_loras:
+        places = Places(found.whole, module)
+        adapters = Adapters(places, config.max_loras, config.max_lora_rank)
     with phases.of("check"):
         model = build(
             module,
@@ -123,6 +147,7 @@ def load(
             window_groups=window_groups(config, options),
             parallel=parallel,
             phases=phases,
+            adapters=adapters,
         )
     if context.rank == 0:
         logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)

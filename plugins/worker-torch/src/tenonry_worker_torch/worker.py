@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
+from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
 from tenonry_torch_base.phases import Phases
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
@@ -33,9 +35,19 @@ class TorchWorker(Worker):
     """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
 
     Options = TorchOptions
-    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "grammar", "kv_connector"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"dummy_batch", "grammar", "kv_connector", "lora"}
+    )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
-        {"execute_dummy_batch", "load_phases", "model_facts"}
+        {
+            "add_lora",
+            "execute_dummy_batch",
+            "list_loras",
+            "load_phases",
+            "model_facts",
+            "pin_lora",
+            "remove_lora",
+        }
     )
 
     def __init__(self, context: WorkerContext) -> None:
@@ -186,6 +198,31 @@ class TorchWorker(Worker):
     def execute_dummy_batch(self) -> None:
         """Compute without a request, so that ranks of other engines that share layers with this one can go on."""
         self.runner.dummy()
+
+    def add_lora(self, name: str, path: str) -> bool:
+        """Load the adapter in a peft folder. Raises ModelError with what is wrong; then nothing changed."""
+        return self._adapters.add(name, path)
+
+    def remove_lora(self, name: str) -> bool:
+        """Rows that run with it keep it. Raises RequestError if it is not loaded."""
+        return self._adapters.remove(name)
+
+    def list_loras(self) -> list[str]:
+        """`name@digest` of each."""
+        return self._adapters.names()
+
+    def pin_lora(self, name: str) -> bool:
+        """Keep it among those that a step finds at once. Raises RequestError if it is not loaded."""
+        return self._adapters.pin(name)
+
+    @property
+    def _adapters(self) -> Adapters:
+        found = self.model.adapters
+        if found is None:
+            raise ConfigError(
+                "max_loras=0: no adapters are served; start with --max-loras and a number"
+            )
+        return found
 
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)

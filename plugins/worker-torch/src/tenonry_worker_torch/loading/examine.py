@@ -16,6 +16,7 @@ from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.meta_run import MetaRun
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.adapters.places import linear_layers
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import layer_groups
 from tenonry_worker_torch.kv_groups import kv_groups
@@ -90,7 +91,7 @@ def known_facts(found: Look, config: EngineConfig, device: torch.device) -> Work
         features={
             "dtype": str(dtype).removeprefix("torch."),
             "quantization": [],
-            "lora": False,
+            "lora": bool(linear_layers(found.whole)),
             **of_files,
         },
     )

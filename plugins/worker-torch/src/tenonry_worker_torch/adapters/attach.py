@@ -1,0 +1,95 @@
+"""Gives the layers of a model that is loaded and made fast what adapters need. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+from tenonry_worker_torch.adapters.linear import (
+    AddAfter,
+    LowRank,
+    Part,
+    adapted,
+    sources_of,
+)
+from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
+from tenonry_worker_torch.fuse.decoder import LeanForward
+from tenonry_worker_torch.fuse.linear import Linear, PackedModule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.adapters.registry import Adapters
+    from tenonry_worker_torch.fuse.layer import LeanLayer
+
+
+class Seats:
+    """Wraps lean layers before they are packed, and hooks modules after that: what runs is what is given adapters."""
+
+    def __init__(self, adapters: Adapters, model: PreTrainedModel) -> None:
+        self._adapters = adapters
+        self._model = model
+        self._dtype = model.dtype
+        self._device = model.device
+        self._names = {module: name for name, module in model.named_modules()}
+        self._open = set(adapters.places.by_name)
+        self._own_code: list[nn.Module] = [model]  # modules whose own forward pass runs
+
+    def refuse_inside(self, modules: Sequence[nn.Module]) -> None:
+        """Layers with state: what decodes them reads weights without calling the layer."""
+        for module in modules:
+            for child in module.modules():
+                name = self._names.get(child, "")
+                self._adapters.places.refuse(name, f"{name} is in a layer with state")
+        self._open &= set(self._adapters.places.by_name)
+
+    def wrap(self, lean: LeanForward) -> None:
+        """The projections of lean layers."""
+        self._own_code = []
+        for layer in lean.layers:
+            self._wrap_layer(layer)
+
+    def _wrap_layer(self, layer: LeanLayer) -> None:
+        attention = layer.attention
+        if isinstance(attention, FusedAttention):
+            attention.qkv = self._wrapped(attention.qkv)
+            attention.out = self._wrapped(attention.out)
+        mlp = layer.mlp
+        if isinstance(mlp, FusedMLP):
+            mlp.gate_up = self._wrapped(mlp.gate_up)
+            mlp.down = self._wrapped(mlp.down)
+        else:
+            self._own_code.append(mlp)
+
+    def _wrapped(self, linear: Linear) -> Linear:
+        parts = []
+        begin = 0
+        for module in sources_of(linear):
+            name = self._names[module]
+            if name in self._open:
+                parts.append(Part(name, begin, module.out_features))
+                self._open.discard(name)
+            begin += module.out_features
+        return adapted(linear, self._slots_of(parts), self._adapters.step) if parts else linear
+
+    def hook(self) -> None:
+        """The linear layers of modules whose own code runs; what is left then takes no adapter."""
+        for owner in self._own_code:
+            prefix = self._names[owner]
+            for inner, module in owner.named_modules():
+                name = ".".join(filter(None, (prefix, inner)))
+                if name not in self._open or not isinstance(module, nn.Linear | PackedModule):
+                    continue
+                low_rank = self._slots_of([Part(name, 0, module.out_features)])
+                module.register_forward_hook(AddAfter(low_rank, self._adapters.step))
+                self._open.discard(name)
+        for name in self._open:
+            self._adapters.places.refuse(name, f"{name} is not run as a layer of its own")
+
+    def _slots_of(self, parts: Sequence[Part]) -> LowRank:
+        made = LowRank(parts, self._adapters.max_loras, self._dtype, self._device)
+        self._adapters.layers.append(made)
+        return made

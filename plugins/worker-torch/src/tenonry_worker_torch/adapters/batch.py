@@ -1,0 +1,107 @@
+"""Which tokens of a step run through which adapter, worked out once per step. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from numpy.typing import NDArray
+
+    Put = Callable[[str, NDArray[np.generic]], torch.Tensor]
+
+# So many times as many rows as there are tokens may be computed, to compute all adapters with one product.
+MOST_FILLING = 3
+
+
+class Segment(NamedTuple):
+    """Tokens of one slot: the `count` tokens from `begin` on, or those at `index` i64[count]."""
+
+    slot: int
+    begin: int
+    count: int
+    index: torch.Tensor | None
+
+
+class AdapterBatch:
+    """The tokens of one step that run through an adapter; `slots` i32[T], −1 for those that do not.
+
+    Where the adapters have about the same number of tokens, `padded` lays them side by side: [slots, longest]
+    tokens from `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there
+    are `segments`, one per slot.
+    """
+
+    def __init__(
+        self,
+        slots: NDArray[np.int32],
+        put: Put,
+        label: str,
+    ) -> None:
+        self.num_tokens = len(slots)
+        tokens = np.flatnonzero(slots >= 0)
+        of_tokens = slots[tokens]
+        present, counts = np.unique(of_tokens, return_counts=True)
+        self.first = int(present[0])
+        self.num_slots = int(present[-1]) - self.first + 1
+        self.longest = int(counts.max())
+        self.segments: list[Segment] = []
+        self.is_padded = len(present) > 1 and (
+            self.num_slots * self.longest <= MOST_FILLING * len(tokens)
+        )
+        order = np.argsort(of_tokens, kind="stable")
+        sorted_tokens = tokens[order]
+        starts = np.cumsum(counts) - counts
+        if self.is_padded:
+            self._pad(of_tokens, sorted_tokens, order, counts, starts, present)
+            self.gather = put(f"{label}_gather", self._gather)
+            self.back = put(f"{label}_back", self._back)
+            is_all = len(tokens) == len(slots)
+            self.rows = None if is_all else put(f"{label}_rows", tokens)
+            return
+        for slot, start, count in zip(present.tolist(), starts, counts.tolist(), strict=True):
+            index = sorted_tokens[start : start + count]
+            begin = int(index[0])
+            is_run = int(index[-1]) - begin + 1 == count
+            on_device = None if is_run else put(f"{label}_{slot}", index)
+            self.segments.append(Segment(slot, begin, count, on_device))
+
+    def _pad(
+        self,
+        of_tokens: NDArray[np.int32],
+        sorted_tokens: NDArray[np.int64],
+        order: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        present: NDArray[np.int32],
+    ) -> None:
+        """Places that no token has are filled with the first one; what they give is not read."""
+        within = np.arange(len(order)) - np.repeat(starts, counts)
+        shift = (np.repeat(present, counts) - self.first).astype(np.int64) * self.longest
+        places = shift + within
+        self._gather = np.zeros(self.num_slots * self.longest, np.int64)
+        self._gather[places] = sorted_tokens
+        self._back = np.empty(len(of_tokens), np.int64)
+        self._back[order] = places
+
+
+class StepAdapters:
+    """What the layers of the running step read: the batch of all tokens, and of those that go on in a pruned layer."""
+
+    __slots__ = ("full", "kept", "num_kept")
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        """No token of the next step runs through an adapter."""
+        self.full: AdapterBatch | None = None
+        self.kept: AdapterBatch | None = None
+        self.num_kept = -1
+
+    def of(self, num_tokens: int) -> AdapterBatch | None:
+        """The batch for a layer that is given so many tokens: fewer than the step has go on in a pruned layer."""
+        return self.kept if num_tokens == self.num_kept else self.full

@@ -1,0 +1,183 @@
+"""A peft folder: which files are read, what the tensors in them are for, and a digest of it all. Worker process.
+
+Everything is checked against the model from headers alone, before a tensor is read or anything changes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tenonry.errors import ModelError
+from tenonry_hf_hub import read_headers, read_json
+from tenonry_hf_hub.weights import WeightFiles
+from tenonry_worker_torch.adapters.options import CONFIG_FILE, LoraOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from tenonry_hf_hub import StoredTensor
+    from tenonry_worker_torch.adapters.places import Place, Places
+
+WEIGHT_FILE = "adapter_model.safetensors"
+PICKLED = ("adapter_model.bin", "adapter_model.pt", "adapter_model.pth")
+TENSOR_NAME = re.compile(
+    r"base_model\.model\.(?P<module>.+)\.lora_(?P<side>[AB])(\.default)?\.weight"
+)
+DTYPES = ("F64", "F32", "F16", "BF16")
+DIGEST_CHARS = 32
+CHUNK_BYTES = 1 << 20
+
+
+class Pair(NamedTuple):
+    """What the adapter has for one layer: names of its tensors, rank and scale."""
+
+    place: Place
+    down: str
+    up: str
+    rank: int
+    scale: float
+
+
+class AdapterFolder:
+    """A checked folder. Raises ModelError, in one sentence, for one that cannot be served as it is."""
+
+    def __init__(
+        self,
+        path: str,
+        places: Places,
+        max_rank: int,
+    ) -> None:
+        folder = checked_folder(path)
+        config = _file(folder, CONFIG_FILE)
+        weights = _file(folder, WEIGHT_FILE)
+        self._files = (config, weights)
+        self.digest = digest_of(config, weights)
+        options = LoraOptions(read_json(config), places.architecture)
+        stored = read_headers(WeightFiles((weights,), None))
+        self.pairs = _pairs(stored, options, places, max_rank)
+
+    @property
+    def rank(self) -> int:
+        """The largest rank of a layer."""
+        return max(pair.rank for pair in self.pairs)
+
+    def read(self) -> dict[str, tuple[torch.Tensor, torch.Tensor]]:
+        """Layer → [rank, in] and [out, rank], the second one scaled: this rank's part.
+
+        Raises ModelError for values that are not finite, and for a file that changed since it was checked.
+        """
+        from safetensors.torch import load
+
+        config, weights = self._files
+        data = weights.read_bytes()
+        tensors = load(data)
+        if digest_of(config, weights) != self.digest:
+            raise ModelError(f"{weights} changed while it was read; load the adapter again")
+        found = {}
+        for pair in self.pairs:
+            down = tensors[pair.down]
+            up = tensors[pair.up]
+            for name in (pair.down, pair.up):
+                if not tensors[name].isfinite().all():
+                    raise ModelError(f"tensor {name} holds a value that is not finite")
+            found[pair.place.name] = pair.place.cut(down, up.double() * pair.scale)
+        return found
+
+
+def checked_folder(path: str) -> Path:
+    """The folder of an adapter. Raises ModelError if there is none, or the path climbs."""
+    folder = Path(path)
+    if ".." in folder.parts:
+        raise ModelError(f"{path!r:.256} climbs with '..'; give the path of the folder itself")
+    if not folder.is_dir():
+        raise ModelError(f"{path!r:.256} is no folder; give one that peft saved")
+    return folder
+
+
+def _file(folder: Path, name: str) -> Path:
+    """A plain file of the folder that lies inside it."""
+    file = folder / name
+    if not file.exists():
+        if name == WEIGHT_FILE:
+            for pickled in PICKLED:
+                if (folder / pickled).exists():
+                    raise ModelError(
+                        f"{pickled} can run code when it is read, so only safetensors are loaded; save the adapter "
+                        "again with peft's save_pretrained(safe_serialization=True)"
+                    )
+        raise ModelError(f"{folder} holds no {name}; give a folder that peft saved")
+    if file.resolve().parent != folder.resolve():
+        raise ModelError(f"{file} is a link out of the folder; copy the file into it")
+    if not file.is_file():
+        raise ModelError(f"{file} is not a plain file")
+    return file
+
+
+def _pairs(
+    stored: Mapping[str, StoredTensor],
+    options: LoraOptions,
+    places: Places,
+    max_rank: int,
+) -> list[Pair]:
+    """Every tensor is half of one pair; raises ModelError with the name of one that is not used."""
+    sides: dict[str, dict[str, str]] = {}
+    for name, tensor in stored.items():
+        matched = TENSOR_NAME.fullmatch(name)
+        if matched is None:
+            raise ModelError(
+                f"tensor {name} would not be used: it is no lora_A or lora_B of a linear layer"
+            )
+        if tensor.dtype not in DTYPES:
+            raise ModelError(f"tensor {name} is {tensor.dtype}; {', '.join(DTYPES)} can be read")
+        of_module = sides.setdefault(matched["module"], {})
+        if matched["side"] in of_module:
+            raise ModelError(f"tensor {name} is there twice")
+        of_module[matched["side"]] = name
+    if not sides:
+        raise ModelError(f"{WEIGHT_FILE} holds no tensors")
+    pairs: dict[str, Pair] = {}
+    for module, names in sides.items():
+        if len(names) == 1:
+            raise ModelError(f"tensor {min(names.values())} has no counterpart")
+        place = places.find(module, names["A"])
+        if place.name in pairs:
+            raise ModelError(f"tensor {names['A']} is for a layer that another tensor is for")
+        rank = options.rank_of(module)
+        if rank > max_rank:
+            raise ModelError(
+                f"the adapter has rank {rank}, above max_lora_rank={max_rank}; start with --max-lora-rank {rank}"
+            )
+        _check_shape(names["A"], stored, [rank, place.in_features], place)
+        _check_shape(names["B"], stored, [place.out_features, rank], place)
+        pairs[place.name] = Pair(place, names["A"], names["B"], rank, options.scale_of(module))
+    return list(pairs.values())
+
+
+def _check_shape(
+    name: str,
+    stored: Mapping[str, StoredTensor],
+    wanted: list[int],
+    place: Place,
+) -> None:
+    shape = list(stored[name].shape)
+    if shape != wanted:
+        raise ModelError(
+            f"tensor {name} is {shape}, but the adapter's rank and the model's layer {place.name} ask for {wanted}; "
+            "was it made for another model?"
+        )
+
+
+def digest_of(*files: Path) -> str:
+    """Of the files' contents: hexadecimal SHA-256, shortened."""
+    state = hashlib.sha256()
+    for path in files:
+        state.update(path.stat().st_size.to_bytes(8, "little"))
+        with path.open("rb") as file:
+            while chunk := file.read(CHUNK_BYTES):
+                state.update(chunk)
+    return state.hexdigest()[:DIGEST_CHARS]

@@ -1,0 +1,249 @@
+"""Linear layers with adapters: what the tokens of some rows get in addition, after the layer itself. Worker process.
+
+y = W x + s · B (A x), where A [rank, in] and B [out, rank] are the adapter's of the row (https://arxiv.org/abs/2106.09685).
+The adapters of a step stand side by side in slots: A of all slots is one tensor, and B is one for each part of a merged
+layer. s is in B already.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, SummedLinear
+from tenonry_worker_torch.parallel.layers import RowLinear
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from tenonry_worker_torch.adapters.batch import AdapterBatch, Segment, StepAdapters
+    from tenonry_worker_torch.parallel.groups import TensorGroup
+
+    Weights = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+
+
+class Part(NamedTuple):
+    """One layer of a merged one: its name, and which outputs are its own."""
+
+    name: str
+    begin: int
+    size: int
+
+
+class LowRank:
+    """The slots of one layer, or of several that were merged. Takes memory once an adapter adds to one of them."""
+
+    def __init__(
+        self,
+        parts: Sequence[Part],
+        num_slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        self.parts = tuple(parts)
+        self.num_slots = num_slots
+        self._options: dict[str, Any] = {"dtype": dtype, "device": device}
+        self._used: list[Part] = []  # parts that an adapter in a slot adds to
+        self._rank = 0
+        self._down: torch.Tensor | None = None  # [slots, used · rank, in]
+        self._ups: list[torch.Tensor] = []  # per used part [slots, rank, out]
+
+    def put(
+        self,
+        slots: Sequence[Weights | None],
+        changed: int,
+    ) -> None:
+        """The adapter in slot `changed` is another one."""
+        weights = slots[changed] or {}
+        mine = [part for part in self.parts if part.name in weights]
+        fits = all(part in self._used for part in mine) and all(
+            len(weights[part.name][0]) <= self._rank for part in mine
+        )
+        if fits:
+            self._fill(changed, weights)
+        else:
+            self._grow(slots)
+
+    def _grow(self, slots: Sequence[Weights | None]) -> None:
+        """Room for all that the slots hold now."""
+        held = [weights for weights in slots if weights]
+        self._used = [part for part in self.parts if any(part.name in each for each in held)]
+        found = [each[part.name] for each in held for part in self._used if part.name in each]
+        self._rank = max(len(down) for down, _ in found)
+        count = self.num_slots
+        in_features = found[0][0].shape[1]
+        rows = len(self._used) * self._rank
+        self._down = torch.zeros(count, rows, in_features, **self._options)
+        self._ups = [
+            torch.zeros(count, self._rank, part.size, **self._options) for part in self._used
+        ]
+        for slot, weights in enumerate(slots):
+            if weights:
+                self._fill(slot, weights)
+
+    def _fill(self, slot: int, weights: Weights) -> None:
+        if self._down is None:
+            return
+        self._down[slot].zero_()
+        for number, part in enumerate(self._used):
+            up = self._ups[number][slot]
+            up.zero_()
+            if part.name not in weights:
+                continue
+            down_part, up_part = weights[part.name]
+            rank = len(down_part)
+            first = number * self._rank
+            self._down[slot, first : first + rank] = down_part
+            up[:rank] = up_part.T
+
+    # ------------------------------------------------------------------ in a step
+    def add(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        batch: AdapterBatch,
+        group: TensorGroup | None = None,
+    ) -> None:
+        """Add to `out` [T, out] what the adapters make of `x` [T, in], in place.
+
+        `group`: the ranks that hold other inputs of the layer, where `out` is summed over them already.
+        """
+        if self._down is None:
+            return
+        if batch.is_padded:
+            self._add_padded(x, out, batch, group)
+            return
+        for segment in batch.segments:
+            self._add_segment(x, out, segment, group)
+
+    def _add_padded(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        batch: AdapterBatch,
+        group: TensorGroup | None,
+    ) -> None:
+        """All slots with one product for A, and one for B per part."""
+        assert self._down is not None  # noqa: S101 - `add` looked
+        count = batch.num_slots
+        given = x.index_select(0, batch.gather).view(count, batch.longest, -1)
+        down = self._down.narrow(0, batch.first, count)
+        inner = torch.bmm(given, down.transpose(1, 2))
+        if group is not None:
+            inner = group.sum(inner)
+        for number, part in enumerate(self._used):
+            of_part = inner.narrow(2, number * self._rank, self._rank)
+            up = self._ups[number].narrow(0, batch.first, count)
+            made = torch.bmm(of_part, up).view(-1, part.size).index_select(0, batch.back)
+            target = out.narrow(1, part.begin, part.size)
+            if batch.rows is None:
+                target.add_(made)
+            else:
+                target.index_add_(0, batch.rows, made)
+
+    def _add_segment(
+        self,
+        x: torch.Tensor,
+        out: torch.Tensor,
+        segment: Segment,
+        group: TensorGroup | None,
+    ) -> None:
+        """One slot, whose tokens may be neighbours."""
+        assert self._down is not None  # noqa: S101 - `add` looked
+        slot, begin, count, index = segment
+        given = x.narrow(0, begin, count) if index is None else x.index_select(0, index)
+        inner = given @ self._down[slot].T
+        if group is not None:
+            inner = group.sum(inner)
+        for number, part in enumerate(self._used):
+            of_part = inner.narrow(1, number * self._rank, self._rank)
+            target = out.narrow(1, part.begin, part.size)
+            up = self._ups[number][slot]
+            if index is None:
+                target.narrow(0, begin, count).addmm_(of_part, up)
+            else:
+                target.index_add_(0, index, of_part @ up)
+
+
+class AdaptedLinear:
+    """A `Linear` of the lean layers with adapters. A layer that is cut along its inputs is wrapped inside its sum."""
+
+    __slots__ = ("inner", "low_rank", "step")
+
+    def __init__(
+        self,
+        inner: Linear,
+        low_rank: LowRank,
+        step: StepAdapters,
+    ) -> None:
+        self.inner = inner
+        self.low_rank = low_rank
+        self.step = step
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = self.inner(x)
+        batch = self.step.of(len(x))
+        if batch is not None:
+            self.low_rank.add(x, out, batch)
+        return out
+
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        out = self.inner.add(x, other)
+        batch = self.step.of(len(x))
+        if batch is not None:
+            self.low_rank.add(x, out, batch)
+        return out
+
+    def packed(self) -> AdaptedLinear:
+        return AdaptedLinear(self.inner.packed(), self.low_rank, self.step)
+
+
+class AddAfter:
+    """A forward hook of a linear layer of a model that runs its own code; inputs [T, in] or [1, T, in]."""
+
+    def __init__(self, low_rank: LowRank, step: StepAdapters) -> None:
+        self.low_rank = low_rank
+        self.step = step
+
+    def __call__(
+        self,
+        module: nn.Module,
+        inputs: tuple[torch.Tensor, ...],
+        output: torch.Tensor,
+    ) -> None:
+        x = inputs[0].reshape(-1, inputs[0].shape[-1])
+        batch = self.step.of(len(x))
+        if batch is None:
+            return
+        group = None
+        if isinstance(module, RowLinear):
+            group = module.group
+            if module.splits_input:
+                x = x.narrow(1, group.rank * module.in_features, module.in_features)
+        self.low_rank.add(x, output.view(len(x), -1), batch, group)
+
+
+def sources_of(linear: Linear) -> Sequence[nn.Linear]:
+    """The modules that a lean layer was made of, in the order of their outputs."""
+    if isinstance(linear, SummedLinear):
+        return sources_of(linear.piece)
+    return linear.sources if isinstance(linear, DenseLinear) else ()
+
+
+def adapted(
+    linear: Linear,
+    low_rank: LowRank,
+    step: StepAdapters,
+) -> Linear:
+    """`linear` with adapters. Partial sums get partial additions: Σ (Wᵢ + B Aᵢ) xᵢ over the ranks i."""
+    if isinstance(linear, SummedLinear):
+        piece = AdaptedLinear(linear.piece, low_rank, step)
+        return SummedLinear(piece, linear.bias, linear.group)
+    return AdaptedLinear(linear, low_rank, step)

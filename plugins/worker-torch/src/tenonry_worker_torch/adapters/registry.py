@@ -1,0 +1,240 @@
+"""The adapters of one rank: loaded and removed between steps, given slots as steps need them. Worker process."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry.errors import ModelError, RequestError
+from tenonry.step import RowFailure
+from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
+from tenonry_worker_torch.adapters.folder import AdapterFolder
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry.step import SchedulerOutput, StepInputs
+    from tenonry_torch_base.buffers import StepBuffers
+    from tenonry_worker_torch.adapters.linear import LowRank
+    from tenonry_worker_torch.adapters.places import Places
+
+logger = logging.getLogger("tenonry.worker")
+
+NONE = -1  # a row without an adapter
+MAX_NAME_CHARS = 128
+
+
+@dataclass(eq=False, slots=True)
+class LoadedAdapter:
+    """The weights of this rank by layer, in main memory. `slot`: where a step finds them, −1 if nowhere.
+
+    `number`: what rows are marked with; of one that was removed, rows that still run keep it.
+    """
+
+    name: str
+    digest: str
+    number: int
+    weights: dict[str, tuple[torch.Tensor, torch.Tensor]]
+    slot: int = NONE
+    last_step: int = 0
+    is_pinned: bool = False
+    rows: set[int] = field(default_factory=set)
+
+
+class Adapters:
+    """Of one model on one rank. `step` is what its layers read."""
+
+    def __init__(
+        self,
+        places: Places,
+        max_loras: int,
+        max_rank: int,
+    ) -> None:
+        self.places = places
+        self.max_loras = max_loras
+        self.max_rank = max_rank
+        self.step = StepAdapters()
+        self.layers: list[LowRank] = []
+        self._by_name: dict[str, LoadedAdapter] = {}
+        self._by_number: dict[int, LoadedAdapter] = {}
+        self._slots: list[LoadedAdapter | None] = [None] * max_loras
+        self._numbers = 0
+        self._num_steps = 0
+        self._row_number = np.full(0, NONE, np.int32)
+        self._orphans: dict[int, str] = {}  # rows whose adapter is not here → digest
+
+    def allocate(self, num_rows: int) -> None:
+        """Called once, before the first step."""
+        self._row_number = np.full(num_rows, NONE, np.int32)
+
+    # ------------------------------------------------------------------ between steps
+    def add(self, name: str, path: str) -> bool:
+        """Load the adapter in a folder; one of the same name that holds something else is replaced.
+
+        Raises ModelError, and nothing changed, for one that cannot be served.
+        """
+        if not name or len(name) > MAX_NAME_CHARS or not name.isprintable():
+            raise ModelError(
+                f"the name of an adapter must have 1 to {MAX_NAME_CHARS} printable characters, not {name!r:.64}"
+            )
+        folder = AdapterFolder(path, self.places, self.max_rank)
+        if folder.digest in self._orphans.values():
+            raise ModelError(
+                f"a request that came before the adapter '{name}' was removed still runs; try again when it has ended"
+            )
+        known = self._by_name.get(name)
+        if known is not None and known.digest == folder.digest:
+            return True
+        weights = folder.read()
+        if known is not None:
+            self.remove(name)
+        self._numbers += 1
+        made = LoadedAdapter(name, folder.digest, self._numbers, weights)
+        self._by_name[name] = made
+        self._by_number[made.number] = made
+        logger.info(
+            "Loaded adapter %s (%s): %d layers, rank %d",
+            name,
+            folder.digest,
+            len(weights),
+            folder.rank,
+        )
+        return True
+
+    def remove(self, name: str) -> bool:
+        """No new row finds it; rows that run with it keep it. Raises RequestError for an unknown one."""
+        adapter = self._known(name)
+        del self._by_name[name]
+        adapter.is_pinned = False
+        self._forget_unused(adapter)
+        return True
+
+    def names(self) -> list[str]:
+        """`name@digest` of each, in the order they were loaded."""
+        return [f"{adapter.name}@{adapter.digest}" for adapter in self._by_name.values()]
+
+    def pin(self, name: str) -> bool:
+        """Its slot is the last that another one gets. Raises RequestError for an unknown one."""
+        self._known(name).is_pinned = True
+        return True
+
+    def _known(self, name: str) -> LoadedAdapter:
+        adapter = self._by_name.get(name)
+        if adapter is None:
+            raise RequestError(
+                f"the adapter '{name}' is not loaded; there are {sorted(self._by_name) or 'none'}",
+                "lora_name",
+            )
+        return adapter
+
+    def _forget_unused(self, adapter: LoadedAdapter) -> None:
+        """Free the weights of one that was removed and that no row runs with."""
+        if adapter.rows or self._by_name.get(adapter.name) is adapter:
+            return
+        self._by_number.pop(adapter.number, None)
+        if adapter.slot != NONE:
+            self._slots[adapter.slot] = None
+
+    # ------------------------------------------------------------------ in a step
+    def enter(self, output: SchedulerOutput) -> None:
+        """Rows leave and enter, as the step says."""
+        if len(output.gone):
+            for row in output.gone.tolist():
+                self._leave(row)
+        for new in output.new:
+            if new.adapter is not None:
+                self._enter(new.row, new.adapter.digest, new.adapter.name)
+
+    def begin_step(
+        self,
+        inputs: StepInputs,
+        buffers: StepBuffers,
+        *,
+        is_pruned: bool,
+    ) -> None:
+        """Work out which tokens run through which slot. `is_pruned`: only rows that sample go on in the last layer."""
+        self.step.clear()
+        numbers = self._row_number[inputs.row]
+        present = np.unique(numbers[numbers != NONE]).tolist()
+        if not present:
+            return
+        self._num_steps += 1
+        for number in present:
+            self._by_number[number].last_step = self._num_steps
+        for number in present:
+            self._give_slot(self._by_number[number])
+        slot_of = np.full(self._numbers + 2, NONE, np.int32)  # the last place is for rows without
+        for number in present:
+            slot_of[number] = self._by_number[number].slot
+        slots = slot_of[numbers]
+        of_tokens = slots
+        if len(inputs.token_ids) != len(slots):
+            of_tokens = np.repeat(slots, inputs.num_tokens)
+        self.step.full = AdapterBatch(of_tokens, buffers.put, "adapters")
+        if is_pruned:
+            kept = slots[inputs.samples]
+            self.step.num_kept = len(kept)
+            if len(kept) and kept.max() != NONE:
+                self.step.kept = AdapterBatch(kept, buffers.put, "kept_adapters")
+
+    def fail_lost(self, rows: NDArray[np.int32], failure: torch.Tensor) -> None:
+        """Fail those of the sampling `rows` whose adapter is not here; `failure` i32[rows] is changed."""
+        if self._orphans:
+            lost = np.isin(rows, list(self._orphans))
+            failure[torch.from_numpy(lost).to(failure.device)] = RowFailure.ADAPTER
+
+    def _enter(
+        self,
+        row: int,
+        digest: str,
+        name: str,
+    ) -> None:
+        adapter = self._by_name.get(name)
+        if adapter is None or adapter.digest != digest:
+            running = (each for each in self._by_number.values() if each.digest == digest)
+            adapter = next(running, None)
+        if adapter is None:
+            self._orphans[row] = digest
+            return
+        adapter.rows.add(row)
+        self._row_number[row] = adapter.number
+
+    def _leave(self, row: int) -> None:
+        self._orphans.pop(row, None)
+        number = int(self._row_number[row])
+        if number == NONE:
+            return
+        self._row_number[row] = NONE
+        adapter = self._by_number[number]
+        adapter.rows.discard(row)
+        self._forget_unused(adapter)
+
+    def _give_slot(self, adapter: LoadedAdapter) -> None:
+        """A free one, or that of the adapter whose last step is longest ago; pinned ones come last."""
+        if adapter.slot != NONE:
+            return
+        slot = min(range(self.max_loras), key=self._age_of)
+        former = self._slots[slot]
+        if former is not None and former.last_step == self._num_steps:
+            raise RuntimeError(
+                f"the step has rows of more adapters than max_loras={self.max_loras}, which the scheduler must not do"
+            )
+        if former is not None:
+            former.slot = NONE
+        adapter.slot = slot
+        self._slots[slot] = adapter
+        weights = [None if held is None else held.weights for held in self._slots]
+        for layer in self.layers:
+            layer.put(weights, slot)
+
+    def _age_of(self, slot: int) -> tuple[int, bool, int]:
+        """Smallest: the slot to take next."""
+        held = self._slots[slot]
+        if held is None:
+            return 0, False, slot
+        in_use = held.last_step == self._num_steps
+        return 1 + in_use, held.is_pinned, held.last_step

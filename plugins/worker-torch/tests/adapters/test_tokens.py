@@ -1,0 +1,68 @@
+"""Tokens with adapters are those of peft: each row alone, all rows together, in lean and in plain layers (issue 10)."""
+
+from __future__ import annotations
+
+import copy
+
+import lora_tools
+import pytest
+import worker_driver
+import worker_families
+import worker_tools
+
+NAMES = [f"a{rank}" for rank in lora_tools.RANKS]
+# Rows with every adapter, some of them twice, and rows without.
+ROWS = [*NAMES, None, NAMES[3], None, NAMES[0]]
+LENGTHS = (5, 17, 1, 9, 13, 6, 3, 8, 4, 12, 7, 10)
+
+
+@pytest.fixture(scope="module")
+def family():
+    return worker_families.build("llama")
+
+
+@pytest.fixture(scope="module")
+def peft(family, tmp_path_factory):
+    return lora_tools.Peft(family, tmp_path_factory.mktemp("adapters"))
+
+
+@pytest.fixture(scope="module")
+def wanted(peft):
+    prompts = worker_tools.prompts(LENGTHS)
+    return [peft.generate(name, prompt) for name, prompt in zip(ROWS, prompts, strict=True)]
+
+
+def requests_of(adapters):
+    return [
+        worker_driver.Request(
+            number + 1,
+            prompt,
+            max_tokens=lora_tools.NUM_TOKENS,
+            adapter=None if name is None else lora_tools.loaded(adapters, name),
+        )
+        for number, (name, prompt) in enumerate(
+            zip(ROWS, worker_tools.prompts(LENGTHS), strict=True)
+        )
+    ]
+
+
+def outputs(runner, requests, **options):
+    sizes = {"max_num_seqs": 12, "num_blocks": 160, "block_size": 4} | options
+    driver = worker_driver.Driver(runner.answer, **sizes)
+    return [request.output for request in driver.run(requests)]
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_all_together_each_alone_and_in_chunks_with_preemption(family, peft, wanted, fuse):
+    runner = lora_tools.runner(copy.deepcopy(family), fuse=fuse)
+    for name in NAMES:
+        assert runner.adapters.add(name, peft.path(name))
+    assert outputs(runner, requests_of(runner.adapters)) == wanted
+    for request, tokens in zip(requests_of(runner.adapters), wanted, strict=True):
+        assert outputs(runner, [request]) == [tokens]
+    small_steps = {"budget": 7, "preempt_every": 5}
+    assert outputs(runner, requests_of(runner.adapters), **small_steps) == wanted
+
+
+def test_the_adapters_make_different_answers(wanted):
+    assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
