@@ -108,9 +108,10 @@ class Counting(checker_module._CheckProcess):
 
     asked: list = []  # noqa: RUF012
 
-    def ask(self, spec):
-        self.asked.append(spec)
-        return super().ask(spec)
+    def send(self, message):
+        if isinstance(message, StructuredOutput):
+            self.asked.append(message)
+        super().send(message)
 
 
 @pytest.fixture

@@ -13,14 +13,14 @@ import resource
 import signal
 import struct
 import sys
-import threading
-from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import IO, TypeVar
 
 import msgspec
 
 from tenonry.errors import PluginError
 from tenonry.sampling_params import StructuredOutput
+from tenonry_grammars.background import Background
 from tenonry_grammars.base import GrammarBackend, GrammarContext, GrammarError
 from tenonry_grammars.points import find_backend, missing_backend
 
@@ -29,7 +29,8 @@ MAX_MEMORY = 4 << 30
 MAX_ERROR_CHARS = 600
 # An eighth of what the worker's thread has: what overflows there, or nearly does, ends this process first.
 STACK_BYTES = 2 << 20
-MAX_WALL = 5  # times the limit: on a busy machine processor time passes slowly
+NICE = 19  # the least share of a processor: nothing waits for this process but the request
+MAX_WALL = 15  # times the limit: on a busy machine processor time passes slowly
 T = TypeVar("T")
 
 
@@ -87,10 +88,10 @@ def main() -> int:
         write_message(answers, Verdict(str(error)))
         return 1
     write_message(answers, Verdict())
-    threading.stack_size(STACK_BYTES)
+    apart = Background("grammar-check", STACK_BYTES, NICE)
     while (spec := read_message(sys.stdin.buffer, StructuredOutput)) is not None:
         _limit(setup.seconds)
-        verdict = _in_a_small_stack(backend, spec)
+        verdict = apart.run(partial(_check, backend, spec))
         _limit(0)
         write_message(answers, verdict)
     return 0
@@ -109,11 +110,6 @@ def _build(setup: Setup) -> GrammarBackend:
     context = GrammarContext(setup.tokenizer_json, setup.vocab_size, setup.end_ids)
     backend: GrammarBackend = found[0](context)
     return backend
-
-
-def _in_a_small_stack(backend: GrammarBackend, spec: StructuredOutput) -> Verdict:
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(_check, backend, spec).result()
 
 
 def _check(backend: GrammarBackend, spec: StructuredOutput) -> Verdict:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import multiprocessing.connection
 import subprocess
 import sys
 import threading
@@ -19,6 +20,7 @@ import msgspec
 
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 from tenonry.sampling_params import StructuredOutput
+from tenonry_grammars.background import QUICK_S
 from tenonry_grammars.base import GrammarContext
 from tenonry_grammars.check_process import Setup, Verdict, read_message, write_message
 
@@ -49,6 +51,8 @@ class GrammarChecker:
         self._known: OrderedDict[bytes, Future[str | None]] = OrderedDict()
         self._lock = threading.Lock()
         self._free = threading.Semaphore(MAX_PROCESSES)
+        # Held while a process starts, and while one works at the usual priority: one of them at a time.
+        self._lane = threading.Lock()
         self._num_waiting = 0
         self._idle: list[_CheckProcess] = []
         self._is_closed = False
@@ -118,17 +122,16 @@ class GrammarChecker:
 
     def _ask(self, spec: StructuredOutput) -> str | None:
         with self._free:
-            with self._lock:
-                if self._is_closed:
-                    raise DrainingError("this front end ends: it checks no more structured outputs")
-                process = self._idle.pop() if self._idle else None
-            if process is not None and process.has_ended:
-                process.close()
-                process = None
-            if process is None:
-                process = _CheckProcess(self._setup)
+            with self._lane:
+                process = self._process()
+                try:
+                    process.send(spec)
+                    process.wait(QUICK_S)
+                except BaseException:
+                    process.close()
+                    raise
             try:
-                error = process.ask(spec)
+                error = process.answer()
             except BaseException:
                 process.close()
                 raise
@@ -139,6 +142,17 @@ class GrammarChecker:
             if not keeps:
                 process.close()
             return error
+
+    def _process(self) -> _CheckProcess:
+        """One that waits, or a new one. Raises DrainingError, and RequestError for one that does not start."""
+        with self._lock:
+            if self._is_closed:
+                raise DrainingError("this front end ends: it checks no more structured outputs")
+            process = self._idle.pop() if self._idle else None
+        if process is not None and process.has_ended:
+            process.close()
+            process = None
+        return process or _CheckProcess(self._setup)
 
 
 _TOO_LONG = "too long"
@@ -155,7 +169,8 @@ class _CheckProcess:
         )
         self.is_alive = True
         try:
-            answer = self._exchange(setup)
+            self.send(setup)
+            answer = self._read()
         except BaseException:
             self.close()
             raise
@@ -169,9 +184,20 @@ class _CheckProcess:
         """Whether it ended by itself, or something killed it while it waited."""
         return self._process.poll() is not None
 
-    def ask(self, spec: StructuredOutput) -> str | None:
-        """What is wrong with it, or None."""
-        answer = self._exchange(spec)
+    def send(self, message: msgspec.Struct) -> None:
+        """Ask; one that has ended does not answer."""
+        to_process, _ = self._streams()
+        with contextlib.suppress(BrokenPipeError):
+            write_message(to_process, message)
+
+    def wait(self, seconds: float) -> None:
+        """Return once the answer begins, or after so long."""
+        _, from_process = self._streams()
+        multiprocessing.connection.wait([from_process.fileno()], seconds)
+
+    def answer(self) -> str | None:
+        """What is wrong with what was sent last, or None; it waits."""
+        answer = self._read()
         if answer is None:
             self.is_alive = False
             return _TOO_LONG
@@ -191,10 +217,6 @@ class _CheckProcess:
             raise RuntimeError("the checking process was started without pipes")
         return process.stdin, process.stdout
 
-    def _exchange(self, message: msgspec.Struct) -> Verdict | None:
-        to_process, from_process = self._streams()
-        try:
-            write_message(to_process, message)
-            return read_message(from_process, Verdict)
-        except BrokenPipeError:
-            return None
+    def _read(self) -> Verdict | None:
+        _, from_process = self._streams()
+        return read_message(from_process, Verdict)

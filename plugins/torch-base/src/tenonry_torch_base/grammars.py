@@ -8,12 +8,13 @@ from __future__ import annotations
 import threading
 from collections import OrderedDict
 from concurrent.futures import Future, ThreadPoolExecutor
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from tenonry_grammars.background import Background
 from tenonry_grammars.base import GrammarContext, GrammarError
 from tenonry_grammars.points import GRAMMARS, find_backend, missing_backend
 
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
     from tenonry_grammars.base import Grammar, GrammarBackend
 
 MAX_GRAMMARS = 64
+MAX_COMPILING = 2  # at once: what takes long, and what is quick beside it
+NICE = 5  # of what takes long; it shares the interpreter's and the allocator's locks with the steps
 STACK_BYTES = 16 << 20  # more than what a grammar was checked with
 
 
@@ -40,7 +43,9 @@ class GrammarStore:
         self._model = model
         self._vocab_size = vocab_size
         self._grammars: OrderedDict[StructuredOutput, Future[Grammar]] = OrderedDict()
-        self._thread: ThreadPoolExecutor | None = None
+        self._building = threading.Lock()
+        self._background = Background("grammars", STACK_BYTES, NICE)
+        self._threads: ThreadPoolExecutor | None = None
 
     @cached_property
     def backend(self) -> GrammarBackend:
@@ -58,11 +63,10 @@ class GrammarStore:
         key = msgspec.structs.replace(spec, start_after=())
         future = self._grammars.get(key)
         if future is None:
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammars")
-            before = threading.stack_size(STACK_BYTES)  # of the thread that starts now
-            future = self._thread.submit(self._compile, key)
-            threading.stack_size(before)
+            if self._threads is None:
+                self._threads = ThreadPoolExecutor(MAX_COMPILING, thread_name_prefix="grammars")
+            work = partial(self._compile, key)
+            future = self._threads.submit(self._background.run, work)
             self._grammars[key] = future
             if len(self._grammars) > MAX_GRAMMARS:
                 self._grammars.popitem(last=False)
@@ -71,11 +75,13 @@ class GrammarStore:
 
     def shutdown(self) -> None:
         """Compile no more."""
-        if self._thread is not None:
-            self._thread.shutdown(wait=False, cancel_futures=True)
+        if self._threads is not None:
+            self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _compile(self, spec: StructuredOutput) -> Grammar:
-        return self.backend.compile(spec)
+        with self._building:
+            backend = self.backend
+        return backend.compile(spec)
 
 
 def open_grammars(
