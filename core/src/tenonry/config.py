@@ -120,6 +120,8 @@ class EngineConfig(Settings):
     """Template text or file used instead of the model's own."""
 
     # the batch and the KV cache
+    requests_while_asleep: Literal["wait", "refuse"] = "wait"
+    """What becomes of requests that come while the engine sleeps."""
     max_num_seqs: int = Field(256, ge=1, le=65536)
     """Most sequences that run at once."""
     max_num_batched_tokens: int | None = Field(None, ge=1, le=1 << 24)

@@ -97,6 +97,7 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
     scheduler_stats: SchedulerStats | None = None
     utility: UtilityResult | None = None
     dead: str | None = None  # the engine is about to end; the reason
+    weight_version: str = ""
 
 
 OutputsByClient = dict[int, EngineCoreOutputs]

@@ -53,7 +53,10 @@ class RequestMetrics(msgspec.Struct, kw_only=True):
 
 
 class RequestOutput(msgspec.Struct):
-    """The state of one request as a stream delivers it; `outputs` holds one CompletionOutput per completion."""
+    """The state of one request as a stream delivers it; `outputs` holds one CompletionOutput per completion.
+
+    `weight_version`: that of the weights which made its newest tokens; "" for those that the engine was started with.
+    """
 
     request_id: str
     prompt: str | None
@@ -65,3 +68,4 @@ class RequestOutput(msgspec.Struct):
     metrics: RequestMetrics | None = None
     error: str | None = None
     kv_transfer_params: dict[str, object] | None = None
+    weight_version: str = ""

@@ -67,7 +67,7 @@ class TestPause:
             assert asked == [("reset_prefix_cache", False, False, 0), ("reset_mm_cache", 0)]
             await served.engine.resume_generation()
             await served.engine.reset_prefix_cache(True, reset_connector=True)
-            assert asked[2:] == [("reset_prefix_cache", True, True, 0)]
+            assert asked[2:] == [("release", 0), ("reset_prefix_cache", True, True, 0)]
 
         served.run(main())
 

@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from tenonry.engine.core import EngineCore
-from tenonry.engine.utility import METHODS, EngineUtilities, answer
+from tenonry.engine.utility import METHODS, OPERATIONS, EngineUtilities, answer
 from tenonry.messages import UtilityCall, UtilityResult
+from tenonry.operations.engine import EngineOperations
 from tenonry_testkit.kernel.engine import Inbox, expected, make_core, request
 from tenonry_testkit.kernel.faulty import CALLS
 
@@ -42,14 +43,19 @@ class TestAllowList:
             "add_lora",
             "attach_client",
             "check_health",
+            "check_update",
             "collective_rpc",
             "detach_client",
             "execute_dummy_batch",
+            "hold",
+            "is_held",
             "is_sleeping",
+            "is_stepping",
             "list_loras",
             "pin_lora",
             "ping",
             "profile",
+            "release",
             "remove_lora",
             "request_counts",
             "reset_mm_cache",
@@ -57,10 +63,12 @@ class TestAllowList:
             "save_sharded_state",
             "save_tensorized_model",
             "sleep",
+            "update_weights",
             "wake_up",
         }
-        missing = expected - set(METHODS)
-        unexpected = set(METHODS) - expected
+        methods = METHODS | OPERATIONS
+        missing = expected - methods
+        unexpected = methods - expected
         assert not missing
         assert not unexpected
 
@@ -283,12 +291,16 @@ class TestCapabilities:
     def test_who_goes_to_sleep_forgets_cached_blocks_first(self, core, monkeypatch):
         """What they refer to may be gone when it wakes up."""
         order: list[str] = []
-        monkeypatch.setattr(core.scheduler, "reset_prefix_cache", lambda _: order.append("reset"))
+        monkeypatch.setattr(
+            core.scheduler,
+            "reset_prefix_cache",
+            lambda running: not order.append(f"reset {running}"),
+        )
         monkeypatch.setattr(
             core.executor.worker, "sleep", lambda level: order.append(f"sleep {level}")
         )
         result(core, "sleep", 2)
-        assert order == ["reset", "sleep 2"]
+        assert order == ["reset True", "sleep 2"]
 
     @pytest.mark.parametrize(
         ("method", "args"),
@@ -313,8 +325,9 @@ class TestCapabilities:
 
 def test_every_method_has_annotations():
     """IO-10 rests on them."""
-    for name in METHODS:
-        signature = inspect.signature(getattr(EngineUtilities, name))
+    for name in METHODS | OPERATIONS:
+        owner = EngineOperations if name in OPERATIONS else EngineUtilities
+        signature = inspect.signature(getattr(owner, name))
         assert all(p.annotation is not p.empty for p in list(signature.parameters.values())[1:]), (
             name
         )

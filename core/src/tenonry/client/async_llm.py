@@ -22,12 +22,14 @@ from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
 from tenonry.interfaces.stat_logger import StatLogger
+from tenonry.operations.calls import Operations
+from tenonry.operations.offered import OffersOperations
 from tenonry.outputs import RequestOutput
 from tenonry.sampling_params import SamplingParams
 from tenonry.threads import prepared
 
 
-class AsyncLLM:
+class AsyncLLM(OffersOperations):
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -69,6 +71,7 @@ class AsyncLLM:
             self._admission = Admission(config, self._outputs, self._engines)
             self._handler = OutputHandler(self._engines, self._outputs, self._admission)
             self._calls = EngineCalls(self._client, self._handler)
+            self.operations = Operations(self._calls, self._stats.submit)
             self._engines.on_death = self._handler.died
             self._engines.start()
             self._inputs = InputProcessor(
@@ -177,10 +180,19 @@ class AsyncLLM:
         return self._admission.is_paused
 
     async def pause_generation(
-        self, *, wait_for_inflight_requests: bool = False, clear_cache: bool = True
+        self,
+        *,
+        wait_for_inflight_requests: bool = False,
+        clear_cache: bool = True,
+        keep: bool = False,
     ) -> None:
-        """Hold new requests back. Running ones are aborted, or waited for; then the caches are cleared. Idempotent."""
+        """Hold new requests back. Running ones are aborted, waited for, or, with `keep`, held where they are; then the
+        caches are cleared, unless they are kept. Idempotent.
+        """
         self._admission.pause()
+        if keep:
+            await self.operations.hold()
+            return
         if not wait_for_inflight_requests:
             await self.abort_all()
         await self._admission.wait_until_empty()
@@ -191,6 +203,7 @@ class AsyncLLM:
     async def resume_generation(self) -> None:
         """Let held-back requests go on."""
         self._admission.resume()
+        await self.operations.release()
 
     async def drain(self, timeout: float) -> bool:  # noqa: ASYNC109 - the word that callers know
         """Refuse new requests and wait for the running ones; False if some still run after `timeout` seconds."""
@@ -265,24 +278,6 @@ class AsyncLLM:
 
     async def pin_lora(self, name: str) -> bool:
         return await self._calls.all("pin_lora", name)
-
-    async def start_profile(self) -> None:
-        await self._calls.call("profile", True)
-
-    async def stop_profile(self) -> None:
-        await self._calls.call("profile", False)
-
-    async def sleep(self, level: int = 1) -> None:
-        """Give device memory back until `wake_up`; the prefix cache is reset first."""
-        await self._calls.call("sleep", level)
-        self._stats.submit("record_sleep_state", True, level)
-
-    async def wake_up(self, tags: list[str] | None = None) -> None:
-        await self._calls.call("wake_up", tags)
-        self._stats.submit("record_sleep_state", False, 0)
-
-    async def is_sleeping(self) -> bool:
-        return await self._calls.all("is_sleeping")
 
     # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:

@@ -22,12 +22,14 @@ from tenonry.errors import ConfigError, EngineDeadError, EngineGenerateError, Re
 from tenonry.interfaces.io_processor import ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest
 from tenonry.observers.stat_manager import StatManager
+from tenonry.operations.engine import EngineOperations
+from tenonry.operations.offered import OffersBlocking
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.settings.sources import make_config
 
 
-class LLM:
+class LLM(OffersBlocking):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
@@ -58,6 +60,7 @@ class LLM:
             parts.callback(self._stats.shutdown)
             self.engine_core = EngineCore(build_engine(config, self.model, plan))
             parts.callback(self.engine_core.shutdown)
+            self.operations = EngineOperations(self.engine_core)
             longest = self.engine_core.kv_cache.max_model_len
             self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
             self._outputs = OutputProcessor(
@@ -91,6 +94,8 @@ class LLM:
         """
         if self._dead is not None:
             raise EngineDeadError(f"the engine is gone: {self._dead}")
+        if held := self.engine_core.held:
+            raise EngineGenerateError(f"the engine does not step: {held}")
         if isinstance(prompts, str | dict) or (
             isinstance(prompts, list) and prompts and isinstance(prompts[0], int)
         ):

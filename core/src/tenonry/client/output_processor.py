@@ -20,6 +20,7 @@ from tenonry.client.stream import Completion, Stream
 from tenonry.errors import EngineGenerateError, RequestError
 from tenonry.interfaces.io_processor import IOProcessor, ProcessedPrompt
 from tenonry.messages import EngineCoreOutputs, EngineCoreRequest, FinishedOutput, ScheduledOutput
+from tenonry.operations.versions import WeightVersions
 from tenonry.outputs import FinishReason, Logprob, RequestMetrics
 from tenonry.stats import IterationStats
 
@@ -50,6 +51,7 @@ class OutputProcessor:
         self.touched: list[Completion] = []
         self._aborts: list[int] = []  # handles that have ended here and not in the engine
         self._iterations: dict[int, IterationStats] = defaultdict(IterationStats)  # by engine
+        self._versions = WeightVersions()
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -153,6 +155,7 @@ class OutputProcessor:
             self._absorb_logprobs(handles, outputs)
         for event in outputs.scheduled:
             self._on_scheduled(outputs.engine_index, event)
+        self._versions.read(outputs, self._streams.values())
         for finished in outputs.finished:
             self._on_finished(finished)
 

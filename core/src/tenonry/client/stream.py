@@ -80,6 +80,7 @@ class Stream:
     num_cached_tokens: int = 0
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     kv_transfer_params: dict[str, object] | None = None
+    weight_version: str = ""
     error: Exception | None = None
     waiter: asyncio.Future[None] | None = None
 
@@ -132,4 +133,5 @@ class Stream:
             self.metrics,
             None if self.error is None else str(self.error),
             self.kv_transfer_params,
+            self.weight_version,
         )

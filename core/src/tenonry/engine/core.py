@@ -58,6 +58,10 @@ class EngineCore:
         )
         self.depth = self.executor.max_concurrent_batches
         self.num_passes = 0  # steps with tokens to compute
+        self.held = ""  # why nothing is stepped
+        self.refusal = ""  # why requests are refused
+        self.weight_version = ""
+        self.in_wave = False
         self._in_flight: deque[tuple[SchedulerOutput, StepFuture]] = deque()
         self._held_outputs: deque[OutputsByClient] = deque()
         self._arrivals = 0
@@ -98,6 +102,8 @@ class EngineCore:
 
     def _check(self, source: EngineCoreRequest) -> None:
         """Raises RequestError for what this engine cannot do, whichever client sent it."""
+        if self.refusal:
+            raise RequestError(self.refusal)
         check_request(source, self.limits)
         if not 0 < source.handle < 2**64 or source.handle in self._live:
             raise RequestError(f"handle {source.handle} is in use, or is none", "handle")
@@ -135,9 +141,9 @@ class EngineCore:
 
     def has_work(self) -> bool:
         """True while `step()` may have something to do."""
-        return bool(self._in_flight or self._held_outputs or self._fault) or self._ask(
-            "has_requests"
-        )
+        if self._in_flight or self._held_outputs or self._fault:
+            return True
+        return not self.held and self._ask("has_requests")
 
     def request_counts(self) -> tuple[int, int]:
         """(running, waiting)."""
@@ -219,6 +225,7 @@ class EngineCore:
         if self.validator is not None:
             self.validator.answered(output, result)
         for outputs in outputs_by_client.values():
+            outputs.weight_version = self.weight_version
             for finished in outputs.finished:
                 self._ended(finished.handle)
         self._stats_dirty = True

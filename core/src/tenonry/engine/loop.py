@@ -128,6 +128,7 @@ class EngineLoop:
         coordinator = self._coordinator
         self._heartbeat.send()
         must_step = coordinator is not None and coordinator.must_step and self._stop_at is None
+        core.in_wave = must_step
         if self._stop_at is None and not must_step and not core.has_work():
             self._rest()
         self._drain()
@@ -198,7 +199,10 @@ class EngineLoop:
             else:
                 call = self._call_decoder.decode(frames[1:])
                 self._heartbeat.pause()  # a call may take any time
+                was_held = self.core.held
                 self._send({client: EngineCoreOutputs(utility=answer(self._utilities, call))})
+                if was_held:
+                    self._arrived()  # what waited arrives now
         except (WireError, ValueError) as error:
             self.frames_dropped += 1
             self._arrived()  # it may have been a request
@@ -238,7 +242,7 @@ class EngineLoop:
         self._send({client: EngineCoreOutputs(finished=[outcome])})
 
     def _arrived(self, wave: int = 0) -> None:
-        if self._coordinator is not None:
+        if self._coordinator is not None and not self.core.held:
             self._coordinator.on_request(wave)
 
     # ------------------------------------------------------------------ ends

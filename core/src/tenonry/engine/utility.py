@@ -12,6 +12,7 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
 from tenonry.interfaces.worker import bind_arguments
 from tenonry.messages import UtilityCall, UtilityResult
+from tenonry.operations.engine import EngineOperations
 from tenonry.transport.serial import to_plain
 
 
@@ -22,6 +23,8 @@ class EngineUtilities:
         self._core = core
         self._ports = ports
         self._capabilities = core.executor.capabilities
+        refuses = core.parts.config.requests_while_asleep == "refuse"
+        self.operations = EngineOperations(core, refuses_asleep=refuses)
 
     def ping(self) -> bool:
         return True
@@ -57,20 +60,6 @@ class EngineUtilities:
         self._core.executor.check_health()
         return True
 
-    def profile(self, is_start: bool = True) -> None:
-        self._call("profile", "profile", is_start)
-
-    def sleep(self, level: int = 1) -> None:
-        self._require("sleep", "sleep")
-        self._core.reset_prefix_cache()
-        self._core.call_workers("sleep", [level])
-
-    def wake_up(self, tags: list[str] | None = None) -> None:
-        self._call("sleep", "wake_up", tags)
-
-    def is_sleeping(self) -> bool:
-        return "sleep" in self._capabilities and bool(self._call("sleep", "is_sleeping")[0])
-
     def add_lora(self, name: str, path: str) -> bool:
         return all(self._call("lora", "add_lora", name, path))
 
@@ -82,14 +71,6 @@ class EngineUtilities:
 
     def pin_lora(self, name: str) -> bool:
         return all(self._call("lora", "pin_lora", name))
-
-    def save_sharded_state(
-        self, path: str, pattern: str | None = None, max_size: int | None = None
-    ) -> None:
-        self._call("save", "save_sharded_state", path, pattern, max_size)
-
-    def save_tensorized_model(self, options: dict[str, Any]) -> None:
-        self._call("save", "save_tensorized_model", options)
 
     def execute_dummy_batch(self) -> None:
         self._call("dummy_batch", "execute_dummy_batch")
@@ -117,9 +98,13 @@ class EngineUtilities:
             )
 
 
-METHODS = frozenset(
-    name for name, _ in inspect.getmembers(EngineUtilities, inspect.isfunction) if name[0] != "_"
-)
+def _public(owner: type) -> frozenset[str]:
+    methods = inspect.getmembers(owner, inspect.isfunction)
+    return frozenset(name for name, _ in methods if name[0] != "_")
+
+
+OPERATIONS = _public(EngineOperations)
+METHODS = _public(EngineUtilities)
 
 
 def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
@@ -128,11 +113,12 @@ def answer(utilities: EngineUtilities, call: UtilityCall) -> UtilityResult:
     Structs that travelled as plain values become what the annotations of the method name.
     """
     try:
-        if call.method not in METHODS:
+        if call.method not in METHODS | OPERATIONS:
             raise Unsupported(
-                f"'{call.method}' is not a method of the engine; it has {sorted(METHODS)}"
+                f"'{call.method}' is not a method of the engine; it has {sorted(METHODS | OPERATIONS)}"
             )
-        method = getattr(utilities, call.method)
+        owner = utilities.operations if call.method in OPERATIONS else utilities
+        method = getattr(owner, call.method)
         arguments = bind_arguments(method, call.args, call.kwargs).arguments
         hints = get_type_hints(method)
         for name, value in arguments.items():

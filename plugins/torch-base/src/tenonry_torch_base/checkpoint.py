@@ -66,6 +66,11 @@ class Checkpoint:
         return sum(tensor.num_bytes for tensor in self.tensors.values())
 
     @property
+    def unplaced(self) -> frozenset[str]:
+        """Names of stored tensors for which the model has no place."""
+        return frozenset(self._unplaced)
+
+    @property
     def files(self) -> list[Path]:
         """The files that hold at least one of the tensors, in a fixed order."""
         return sorted({tensor.file for tensor in self.tensors.values()})

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
+import gc
 import sys
 from pathlib import Path
 
@@ -55,3 +57,17 @@ def keep_freed_memory() -> bool:
         libc.mallopt(M_MMAP_THRESHOLD, LARGEST_MMAP_THRESHOLD)
         and libc.mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
     )
+
+
+def return_freed_memory() -> None:
+    """Hand what is freed back to the system, also what `keep_freed_memory` keeps; a garbage collection comes first."""
+    frozen = gc.get_freeze_count()
+    gc.unfreeze()
+    gc.collect()
+    if frozen:
+        gc.freeze()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+    if sys.platform.startswith("linux"):
+        with contextlib.suppress(OSError, AttributeError):  # another C library
+            ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -35,7 +35,9 @@ class AutoWorker(Worker):
     """
 
     Options = AutoOptions
-    capabilities: ClassVar[frozenset[str]] = frozenset({"dummy_batch", "grammar", "kv_connector"})
+    capabilities: ClassVar[frozenset[str]] = frozenset(
+        {"dummy_batch", "grammar", "kv_connector", "profile", "save", "sleep", "weights"}
+    )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         {"execute_dummy_batch", "load_phases", "model_facts"}
     )
@@ -209,6 +211,8 @@ class AutoWorker(Worker):
     ) -> Any:
         if method == "execute_dummy_batch" and "dummy_batch" not in self.chosen.capabilities:
             return None  # it computes nothing together with other engines
+        if method == "is_sleeping" and "sleep" not in self.chosen.capabilities:
+            return False
         return self.chosen.call(method, args, kwargs)
 
     def execute_dummy_batch(self) -> None:

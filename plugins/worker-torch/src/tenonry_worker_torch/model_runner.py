@@ -59,13 +59,10 @@ class ModelRunner:
         self.history = History(self.state, self.device)
         self.generation = np.zeros(max_num_seqs, np.int64)
         self.kv_caches: list[LayerCache] = []
-        # One block more than there is to give away: for `dummy`.
-        caches = model.backend.allocate(num_blocks + 1, block_size)
-        bind_kv_cache(caches, model.layers, self.kv_caches)
-        if model.states is not None:
-            model.states.allocate(max_num_seqs, groups.num_state_slots)
         self._state_group = groups.num_groups - 1
+        self._num_state_slots = groups.num_state_slots
         self._dummy_block = num_blocks
+        self.allocate()
         context = ProcessorContext(
             max_num_seqs,
             model.vocab_size,
@@ -74,6 +71,30 @@ class ModelRunner:
             self.state.token_ids,
         )
         self.sampler = Sampler(context, seed, processors)
+
+    def allocate(self) -> None:
+        """Take the memory of the KV cache, and of states by row."""
+        # One block more than there is to give away: for `dummy`.
+        caches = self.model.backend.allocate(self._dummy_block + 1, self.state.block_size)
+        bind_kv_cache(caches, self.model.layers, self.kv_caches)
+        if self.model.states is not None:
+            self.model.states.allocate(len(self.generation), self._num_state_slots)
+
+    def release(self) -> None:
+        """Give that memory back; no step until `allocate`."""
+        self.kv_caches.clear()
+        for layer in self.model.layers.values():
+            layer.kv_cache = []
+        self.model.backend.allocate(1, self.state.block_size)  # it holds what it allocated last
+
+    def forget_model(self) -> None:
+        """Let go of the model; `adopt` gives another."""
+        self.model = None  # type: ignore[assignment] - no step comes meanwhile
+
+    def adopt(self, model: LoadedModel) -> None:
+        """Go on with a model of the same shapes; `allocate` follows."""
+        self.model = model
+        self.buffers = model.buffers
 
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:

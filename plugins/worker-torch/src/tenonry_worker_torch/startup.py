@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from tenonry.errors import ConfigError
+from tenonry.errors import ConfigError, ModelError
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_torch_base.device import choose_device, prepare_device
@@ -19,7 +19,7 @@ from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places, linear_layers
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.kv_groups import GroupLayout
-from tenonry_worker_torch.loaded_model import LoadedModel, build
+from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
@@ -28,12 +28,17 @@ from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.stage_runner import StageRunner
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from transformers import PreTrainedModel
+
     from tenonry.config import EngineConfig
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry_torch_base.phases import Phases
     from tenonry_worker_torch.attention.base import AttentionBackend
+    from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Rendezvous
@@ -101,57 +106,103 @@ def window_groups(config: EngineConfig, options: Any) -> bool:
     return config.pipeline_parallel_size == 1 and getattr(options, "sliding_window_groups", True)
 
 
-def load(
-    context: WorkerContext,
-    options: TorchOptions,
-    rendezvous: Rendezvous | None,
-    found: Look,
-    phases: Phases,
-) -> tuple[LoadedModel, dict[str, str]]:
-    """The model, made fast and checked, and what the extension points resolved to.
+class Loader:
+    """Makes the model of this rank: at the start, and again when its weights come back or are others.
 
-    `rendezvous`: of several ranks. `found`: what `look` said of the model.
+    `resolved`: what the extension points resolved to. `rendezvous`: of several ranks.
     """
-    config = context.config
-    resolved: dict[str, str] = {}
-    device = choose_device(config.device, context.local_rank, config.world_size)
-    backend = backend_class(config, device, resolved)
-    buffers = resolve_class(BUFFERS, options.buffers or DEFAULT_BUFFERS[device.type], resolved)
-    prepare_device(device, options)
-    parallel = rendezvous.join(context, device) if rendezvous is not None else alone()
-    with phases.of("weights"):
-        module = load_model(
-            context.model.path,
+
+    def __init__(
+        self,
+        context: WorkerContext,
+        options: TorchOptions,
+        rendezvous: Rendezvous | None,
+        phases: Phases,
+    ) -> None:
+        config = context.config
+        self._context = context
+        self._options = options
+        self._rendezvous = rendezvous
+        self._phases = phases
+        self._num_loads = 0
+        self.resolved: dict[str, str] = {}
+        self.device = choose_device(config.device, context.local_rank, config.world_size)
+        self._backend = backend_class(config, self.device, self.resolved)
+        buffers = options.buffers or DEFAULT_BUFFERS[self.device.type]
+        self._buffers = resolve_class(BUFFERS, buffers, self.resolved)
+        prepare_device(self.device, options)
+        self.parallel = alone()
+        if rendezvous is not None:
+            self.parallel = rendezvous.join(context, self.device)
+
+    def load(self, found: Look) -> LoadedModel:
+        """From its files, made fast and checked. `found`: what `look` said of the model. Raises ModelError."""
+        config = self._context.config
+        make = partial(
+            load_model,
+            self._context.model.path,
             load_format=config.load_format,
             dtype=config.dtype,
-            device=device,
+            device=self.device,
             seed=config.seed,
-            parallel=parallel,
+            parallel=self.parallel,
             found=found,
         )
-    if rendezvous is not None:
-        rendezvous.wait_for_all("loaded")
-    steps = 2 if device.type == "cuda" else 1
-    adapters = None
-    if config.max_loras:
-        places = Places(found.whole, module)
-        adapters = Adapters(places, config.max_loras, config.max_lora_rank)
-    with phases.of("check"):
-        model = build(
-            module,
-            backend,
-            buffers(device, steps),
-            max_model_len=context.max_model_len,
-            fuse=options.fuse and not config.enforce_eager,
-            skip_check=config.skip_model_check,
-            window_groups=window_groups(config, options),
-            parallel=parallel,
-            phases=phases,
-            adapters=adapters,
-        )
-    if context.rank == 0:
-        logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)
-    return model, resolved
+        if self._num_loads:
+            return self._again(found, make)
+        with self._phases.of("weights"):
+            module = make()
+        if self._rendezvous is not None:
+            self._rendezvous.wait_for_all("loaded")
+        return self._built(found, module)
+
+    def reload(
+        self, found: Look, make: Callable[[str, torch.device], PreTrainedModel]
+    ) -> LoadedModel:
+        """From weights that are at hand, and in the same way as at the start; `make` is given data type and device."""
+        return self._again(found, partial(make, self._context.config.dtype, self.device))
+
+    def _again(self, found: Look, make: Callable[[], PreTrainedModel]) -> LoadedModel:
+        """All ranks make their part or none goes on, since layers that span ranks are checked together."""
+        failure: Exception | None = None
+        module: PreTrainedModel | None = None
+        try:
+            module = make()
+        except Exception as error:  # noqa: BLE001 - raised below
+            failure = error
+        where = f"loaded again {self._num_loads}"
+        self._num_loads += 1
+        if self._rendezvous is not None and not self._rendezvous.all_agree(where, failure is None):
+            raise failure or ModelError("another rank could not read its part of the weights")
+        if module is None:
+            raise failure or ModelError("no weights were read")
+        return self._built(found, module)
+
+    def _built(self, found: Look, module: PreTrainedModel) -> LoadedModel:
+        config = self._context.config
+        steps = 2 if self.device.type == "cuda" else 1
+        self._num_loads = max(self._num_loads, 1)
+        phases = self._phases
+        adapters = None
+        if config.max_loras:
+            places = Places(found.whole, module)
+            adapters = Adapters(places, config.max_loras, config.max_lora_rank)
+        with phases.of("check"):
+            model = build(
+                module,
+                self._backend,
+                self._buffers(self.device, steps),
+                max_model_len=self._context.max_model_len,
+                fuse=self._options.fuse and not config.enforce_eager,
+                skip_check=config.skip_model_check,
+                window_groups=window_groups(config, self._options),
+                parallel=self.parallel,
+                phases=phases,
+                adapters=adapters,
+            )
+        if self._context.rank == 0:
+            logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)
+        return model
 
 
 def make_runner(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.model_runner import ModelRunner
     from tenonry_worker_torch.parallel.groups import Rendezvous
+    from tenonry_worker_torch.residency.residency import Residency
 
 
 class TorchWorker(Worker):
@@ -36,17 +37,22 @@ class TorchWorker(Worker):
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"dummy_batch", "grammar", "kv_connector", "lora"}
+        {"dummy_batch", "grammar", "kv_connector", "lora", "sleep", "weights"}
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         {
             "add_lora",
+            "check_update",
             "execute_dummy_batch",
+            "is_sleeping",
             "list_loras",
             "load_phases",
             "model_facts",
             "pin_lora",
             "remove_lora",
+            "sleep",
+            "update_weights",
+            "wake_up",
         }
     )
 
@@ -58,7 +64,7 @@ class TorchWorker(Worker):
         self._phases = Phases()
         self._found: Look | None = None
         self._known: WorkerFacts | None = None
-        self._model: LoadedModel | None = None
+        self._residency: Residency | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
@@ -68,9 +74,14 @@ class TorchWorker(Worker):
     @property
     def model(self) -> LoadedModel:
         """The loaded model; asking before `load` is a mistake of the caller."""
-        if self._model is None:
+        return self.residency.model
+
+    @property
+    def residency(self) -> Residency:
+        """Where weights and KV cache are; exists from `load` on."""
+        if self._residency is None:
             raise RuntimeError("worker 'torch' has no model: load() comes first")
-        return self._model
+        return self._residency
 
     @property
     def runner(self) -> ModelRunner:
@@ -81,7 +92,7 @@ class TorchWorker(Worker):
 
     @property
     def steps_in_flight(self) -> int:
-        return 2 if self._model is not None and self._model.device.type == "cuda" else 1
+        return 2 if self._residency is not None and self.model.device.type == "cuda" else 1
 
     def open_rendezvous(self, host: str) -> str:
         from tenonry_worker_torch.parallel.groups import open_store
@@ -135,19 +146,16 @@ class TorchWorker(Worker):
 
     def load(self) -> None:
         from tenonry_worker_torch.parallel.groups import Rendezvous
-        from tenonry_worker_torch.startup import load
+        from tenonry_worker_torch.residency.residency import Residency
+        from tenonry_worker_torch.startup import Loader
 
         found = self._look_or_name_another()
         if self.context.config.world_size > 1:
             self._rendezvous = Rendezvous(self.context, self._opened)
         self._found = None
-        self._model, self._resolved = load(
-            self.context,
-            self.options,
-            self._rendezvous,
-            found,
-            self._phases,
-        )
+        loader = Loader(self.context, self.options, self._rendezvous, self._phases)
+        self._resolved = loader.resolved
+        self._residency = Residency(loader, found)
 
     def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
         from tenonry_worker_torch.kv_groups import kv_groups
@@ -182,6 +190,11 @@ class TorchWorker(Worker):
             from tenonry_worker_torch.connector import ConnectorHalf
 
             self._connector = ConnectorHalf(self.context, kv_cache, self._runner)
+        self.residency.serve(self._runner, self._bind_connector)
+
+    def _bind_connector(self) -> None:
+        if self._connector is not None:
+            self._connector.bind()
 
     def warm_up(self) -> None:
         from tenonry_worker_torch.startup import warm_up
@@ -224,6 +237,29 @@ class TorchWorker(Worker):
             )
         return found
 
+    def sleep(self, level: int = 1) -> None:
+        """Give memory back: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
+        self.residency.sleep(level)
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Take memory for "weights", "kv_cache", or both, again."""
+        self.residency.wake_up(tags)
+
+    def is_sleeping(self) -> bool:
+        """Whether weights or KV cache are away."""
+        return self.residency.is_sleeping
+
+    def check_update(self, source: str, names: list[str] | None = None) -> None:
+        """Raises ModelError when `update_weights` would fail, as far as headers tell. Nothing changes."""
+        self.residency.check_update(source, names)
+
+    def update_weights(self, source: str, names: list[str] | None = None) -> None:
+        """Replace weights by those of a safetensors file, a folder, or shared memory (`shm:NAME`). All K/V are lost.
+
+        When it raises, no step may follow until an update succeeds.
+        """
+        self.residency.update(source, names)
+
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)
 
@@ -233,7 +269,7 @@ class TorchWorker(Worker):
         if self._runner is not None:
             self._runner.sampler.shutdown()
         self._connector = self._runner = None
-        self._model = self._found = None
+        self._residency = self._found = None
         if self._rendezvous is not None:
             self._rendezvous.leave()
         self._rendezvous = self._opened = None

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 _ONEDNN = torch.ops.mkldnn
 PACK_ROWS = 64  # the batch for which oneDNN chooses the layout; it was the best or equal from 1 to 2048 rows
 
+PACKED_ROWS = "tenonry_packed_rows"  # of a module whose weight is some rows of a packed one
+
 
 class Linear(Protocol):
     """`x` [N, in] → [N, out]; `add` returns the result plus `other` [N, out]; `packed` the same layer, prepacked."""
@@ -68,8 +70,12 @@ class DenseLinear:
     def packed(self) -> PackedLinear:
         """In oneDNN's layout. The modules it came from lose their weights, so that nothing is held twice."""
         made = pack(self.weight, self.bias)
+        begin = 0
         for module in self.sources:
+            end = begin + module.weight.shape[0]
+            setattr(module, PACKED_ROWS, (made, begin, end))
             module.weight = nn.Parameter(self.weight.new_empty(0), requires_grad=False)
+            begin = end
         return made
 
 
@@ -189,8 +195,14 @@ class PackedModule(nn.Module):
         """In rows, for code of a model that reads it: unpacked the first time, and kept beside the packed one until the
         layer is `unpacked`.
         """
-        with torch.inference_mode(False), torch.no_grad():
-            return self._packed.weight.to_dense()
+        return _in_rows(self._packed)
+
+    def in_rows(self, prefix: str) -> dict[str, torch.Tensor]:
+        """Its parameters, as an `nn.Linear` of that name has them."""
+        found = {f"{prefix}weight": _in_rows(self._packed)}
+        if self.bias is not None:
+            found[f"{prefix}bias"] = self.bias
+        return found
 
     @property
     def is_read(self) -> bool:
@@ -239,6 +251,20 @@ def pack(
     """Pack outside inference mode: inference tensors cannot be kept in oneDNN's layout."""
     with torch.inference_mode(False), torch.no_grad():
         return PackedLinear(weight, bias)
+
+
+def _in_rows(layer: PackedLinear) -> torch.Tensor:
+    with torch.inference_mode(False), torch.no_grad():
+        return layer.weight.to_dense()
+
+
+def packed_rows(module: nn.Module) -> torch.Tensor | None:
+    """The weight that a module lost when it was packed, in rows again; None if it did not lose one."""
+    found = vars(module).get(PACKED_ROWS)
+    if found is None:
+        return None
+    layer, begin, end = found
+    return _in_rows(layer)[begin:end]
 
 
 def output_of(module: nn.Linear) -> Linear:

@@ -255,6 +255,13 @@ class Rendezvous:
             )
         self.store, self._url = opened
 
+    def all_agree(self, where: str, is_true: bool) -> bool:
+        """Whether it is true on every rank; returns when every rank said so. `where` is used once."""
+        self.store.set(f"{where}/says/{self.rank}", b"1" if is_true else b"0")
+        self.wait_for_all(where)
+        said = [self.store.get(f"{where}/says/{rank}") for rank in range(self.world_size)]
+        return all(word == b"1" for word in said)
+
     def wait_for_all(self, where: str) -> None:
         """Return when every rank got here. Loading may take one rank longer than a step is allowed to take."""
         self.store.set(f"{where}/{self.rank}", b"1")

@@ -1,0 +1,105 @@
+"""Operations on all engines of a front end, in the order that keeps them together. The front end's event loop."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+STEPPING_POLL_S = 0.01
+
+
+class Calls(Protocol):
+    """Calls of engine methods by name, on every engine."""
+
+    async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]: ...
+
+    async def all(self, method: str, *args: Any) -> bool: ...
+
+
+class Operations:
+    """Each call reaches every engine, and returns when all have answered.
+
+    Raises EngineGenerateError with the first engine's message that fails, EngineDeadError if one is gone.
+    """
+
+    def __init__(self, calls: Calls, record: Callable[..., None]) -> None:
+        """`record(method, *values)`: what stat loggers get."""
+        self._calls = calls
+        self._record = record
+        self._lock = asyncio.Lock()
+
+    async def hold(self) -> None:
+        """No engine steps until `release`; requests keep their place."""
+        async with self._lock:
+            await self._calls.call("hold")
+
+    async def release(self) -> None:
+        """End `hold`."""
+        async with self._lock:
+            await self._calls.call("release")
+
+    async def is_sleeping(self) -> bool:
+        """Whether every engine sleeps."""
+        return await self._calls.all("is_sleeping")
+
+    async def profile(self, *, is_start: bool) -> None:
+        """Begin a profile on every rank, or end and write it."""
+        await self._calls.call("profile", is_start)
+
+    async def save_sharded_state(
+        self,
+        path: str,
+        pattern: str | None = None,
+        max_size: int | None = None,
+    ) -> None:
+        """Each rank writes its weights; of several engines, which have the same ones, each writes them."""
+        await self._calls.call(
+            "save_sharded_state",
+            path,
+            pattern,
+            max_size,
+        )
+
+    async def sleep(self, level: int = 1) -> None:
+        """All engines stop before the first sleeps, since those that share layers wait for one another."""
+        async with self._lock:
+            await self._standing(self._sleep, level)
+
+    async def _sleep(self, level: int) -> None:
+        await self._calls.call("sleep", level)
+        self._record("record_sleep_state", True, level)
+
+    async def wake_up(self, tags: Sequence[str] | None = None) -> None:
+        """No engine goes on before all are awake."""
+        async with self._lock:
+            await self._standing(self._wake_up, None if tags is None else list(tags))
+
+    async def _wake_up(self, tags: list[str] | None) -> None:
+        await self._calls.call("wake_up", tags)
+        if not await self._calls.all("is_sleeping"):
+            self._record("record_sleep_state", False, 0)
+
+    async def update_weights(
+        self, source: str, names: Sequence[str] | None = None, version: str = ""
+    ) -> None:
+        """Every engine says that the update would fit before the first one changes."""
+        wanted = None if names is None else list(names)
+        async with self._lock:
+            await self._calls.call("check_update", source, wanted, version)
+            await self._standing(self._update, source, wanted, version)
+
+    async def _update(self, source: str, names: list[str] | None, version: str) -> None:
+        await self._calls.call("update_weights", source, names, version)
+
+    async def _standing(self, act: Callable[..., Any], *args: Any) -> None:
+        """Act while no engine steps; those that were held before stay so."""
+        were_held = await self._calls.all("is_held")
+        await self._calls.call("hold")
+        try:
+            while any(await self._calls.call("is_stepping")):  # noqa: ASYNC110 - in other processes
+                await asyncio.sleep(STEPPING_POLL_S)
+            await act(*args)
+        finally:
+            if not were_held:
+                await self._calls.call("release")

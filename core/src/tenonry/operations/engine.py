@@ -1,0 +1,184 @@
+"""The operations of one engine, by the names that front ends call. Engine process, or wherever the engine runs."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
+
+from tenonry.errors import ConfigError, Unsupported
+
+PAUSED = "it is paused; resume it first"
+ASLEEP = "it sleeps; wake it up first"
+BROKEN = "its weights are those of an update that failed; bring a good one"
+MAX_VERSION = 256
+VERSION = re.compile(r"[\x21-\x7e]+")
+
+
+class OperatedEngine(Protocol):
+    """What is asked of an engine core.
+
+    `held`: why nothing is stepped, or "". `refusal`: why requests are refused, or "". `in_wave`: it steps with others.
+    """
+
+    held: str
+    refusal: str
+    weight_version: str
+    in_wave: bool
+    executor: Any
+    plan: Any
+    kv_connector: Any
+
+    def reset_prefix_cache(self, reset_running_requests: bool = False) -> bool: ...
+
+    def call_workers(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]: ...
+
+    def collect_all(self) -> None: ...
+
+
+class EngineOperations:
+    """Every public method may be called by name from a front end; arguments and results are plain values.
+
+    A call that the worker does not declare raises Unsupported with what it declares.
+    """
+
+    def __init__(self, core: OperatedEngine, *, refuses_asleep: bool = False) -> None:
+        """`refuses_asleep`: requests that come while the engine sleeps are refused; otherwise they wait."""
+        self._core = core
+        self._refuses_asleep = refuses_asleep
+        self._capabilities = core.executor.capabilities
+        self._initial_version = core.weight_version
+        self._is_paused = False
+        self._is_asleep = False
+        self._is_broken = False
+
+    # ------------------------------------------------------------------ holding
+    def hold(self) -> None:
+        """Step no more until `release`; requests keep their place and what was computed for them."""
+        self._core.collect_all()
+        self._is_paused = True
+        self._apply()
+
+    def release(self) -> None:
+        """End `hold`. Requests go on unless the engine sleeps, or its weights are broken."""
+        self._is_paused = False
+        self._apply()
+
+    def is_held(self) -> bool:
+        """Whether `hold` is in effect."""
+        return self._is_paused
+
+    def is_stepping(self) -> bool:
+        """Whether engines that step together still do: those that hold nothing back have dummy steps to end."""
+        return self._core.in_wave
+
+    def _apply(self) -> None:
+        core = self._core
+        core.held = ""
+        core.refusal = ""
+        if self._is_paused:
+            core.held = PAUSED
+        if self._is_asleep:
+            core.held = ASLEEP
+        if self._is_broken:
+            core.held = BROKEN
+        if self._is_broken or (self._is_asleep and self._refuses_asleep):
+            core.refusal = f"the engine takes no requests: {core.held}"
+
+    # ------------------------------------------------------------------ sleep
+    def sleep(self, level: int = 1) -> None:
+        """Give memory back until `wake_up`. Running requests are computed anew then, from their tokens."""
+        self._require("sleep", "sleep")
+        self._forget_computed()
+        was_asleep = self._is_asleep
+        self._is_asleep = True
+        self._apply()
+        try:
+            self._core.call_workers("sleep", [level])
+        except Exception:
+            self._is_asleep = was_asleep or self._any_sleeps()
+            self._apply()
+            raise
+        if level == 2:  # what wakes up is read from the checkpoint
+            self._core.weight_version = self._initial_version
+            self._is_broken = False
+            self._apply()
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        """Take memory again. Steps go on when all ranks have all that they need."""
+        self._call("sleep", "wake_up", tags)
+        self._is_asleep = self._any_sleeps()
+        self._apply()
+
+    def is_sleeping(self) -> bool:
+        return "sleep" in self._capabilities and self._any_sleeps()
+
+    def _any_sleeps(self) -> bool:
+        return any(self._core.call_workers("is_sleeping"))
+
+    # ------------------------------------------------------------------ weights
+    def check_update(self, source: str, names: list[str] | None = None, version: str = "") -> None:
+        """Raise what is wrong with an update, as far as it can be said before anything changes."""
+        if len(version) > MAX_VERSION or (version and not VERSION.fullmatch(version)):
+            raise ConfigError(
+                f"version {version[:80]!r}: at most {MAX_VERSION} printable characters without spaces"
+            )
+        self._call("weights", "check_update", source, names)
+
+    def update_weights(
+        self, source: str, names: list[str] | None = None, version: str = ""
+    ) -> None:
+        """Replace weights on every rank; what was computed with the former ones is forgotten.
+
+        What `check_update` finds changes nothing. A failure after it leaves an engine that refuses requests and steps
+        no more, until an update succeeds or level 2 of sleep ends.
+        """
+        self.check_update(source, names, version)
+        self._forget_computed()
+        self._is_broken = True
+        self._apply()
+        self._core.call_workers("update_weights", [source, names])
+        self._is_broken = False
+        self._core.weight_version = version
+        self._apply()
+
+    def _forget_computed(self) -> None:
+        """Prefix cache, what running requests have in it, and the connector's store. Raises Unsupported."""
+        core = self._core
+        done = core.reset_prefix_cache(True)
+        if core.kv_connector is not None:
+            done = core.kv_connector.reset() and done
+        if not done:
+            raise Unsupported(
+                "KV blocks are still in use by a transfer, so that nothing was changed; try again when it is done"
+            )
+
+    # ------------------------------------------------------------------ profiles and saving
+    def profile(self, is_start: bool = True) -> None:
+        self._call("profile", "profile", is_start)
+
+    def save_sharded_state(
+        self, path: str, pattern: str | None = None, max_size: int | None = None
+    ) -> None:
+        self._call("save", "save_sharded_state", path, pattern, max_size)
+
+    def save_tensorized_model(self, options: dict[str, Any]) -> None:
+        self._call("save", "save_tensorized_model", options)
+
+    def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
+        """Call an optional method of the workers on every rank."""
+        self._require(capability, method)
+        return self._core.call_workers(method, args)
+
+    def _require(self, capability: str, method: str) -> None:
+        if capability not in self._capabilities:
+            worker = self._core.plan.get("worker").name
+            raise Unsupported(
+                f"worker '{worker}' does not support '{method}'; it declares {sorted(self._capabilities) or 'nothing'}"
+            )

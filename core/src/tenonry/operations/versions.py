@@ -1,0 +1,36 @@
+"""Which weights made a request's newest tokens, by the versions that engines send with them. Front end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from tenonry.messages import EngineCoreOutputs
+
+
+class Versioned(Protocol):
+    """A stream of outputs."""
+
+    engine_index: int
+    weight_version: str
+
+
+class WeightVersions:
+    """The version of each engine's weights, as its last tokens say; "" before the first update."""
+
+    def __init__(self) -> None:
+        self._by_engine: dict[int, str] = {}
+
+    def read(self, outputs: EngineCoreOutputs, streams: Iterable[Versioned]) -> None:
+        """Note what one frame says. Open streams are looked at when that changed, or when requests began after that."""
+        engine = outputs.engine_index
+        version = outputs.weight_version
+        if not len(outputs.handles):
+            return
+        is_known = version == self._by_engine.get(engine, "")
+        if is_known and not (version and outputs.scheduled):
+            return
+        self._by_engine[engine] = version
+        for stream in streams:
+            if stream.engine_index == engine:
+                stream.weight_version = version

@@ -1,0 +1,55 @@
+"""A rank's weights under the names of the model's own parameters, also after layers were fused and packed. Worker
+process.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_worker_torch.fuse.linear import PackedModule, packed_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable
+
+    from torch import nn
+
+    from tenonry_worker_torch.loaded_model import LoadedModel
+
+
+@torch.no_grad()
+def plain_weights(
+    model: LoadedModel,
+    without: Container[str] = frozenset(),
+) -> dict[str, torch.Tensor]:
+    """Name → tensor, of all that this rank holds but for some; what oneDNN had laid out for itself is in rows again.
+
+    Tensors that are in rows already are those of the model, not copies of them.
+    """
+    found = {
+        name: tensor for name, tensor in model.module.state_dict().items() if name not in without
+    }
+    for name, part in model.module.named_modules():
+        if f"{name}.weight" not in without:
+            found |= _packed_in(name, part)
+    return found
+
+
+def _packed_in(name: str, part: nn.Module) -> dict[str, torch.Tensor]:
+    """The weight of a linear layer that only its packed form still has, and its bias where that went along."""
+    if isinstance(part, PackedModule):
+        return part.in_rows(f"{name}.")
+    rows = packed_rows(part)
+    return {} if rows is None else {f"{name}.weight": rows}
+
+
+def check_whole(weights: dict[str, torch.Tensor], names: Iterable[str]) -> None:
+    """Raises ModelError when a parameter is not there, or no longer: then nothing may be made of the others."""
+    for name in names:
+        held = weights.get(name)
+        if held is None or not held.numel():
+            raise ModelError(
+                f"the worker does not hold {name}; bring it as well, or wake the weights up first"
+            )

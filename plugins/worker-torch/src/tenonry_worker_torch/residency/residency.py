@@ -1,0 +1,164 @@
+"""Where the weights and the KV cache of one rank are. Worker process.
+
+Level 1 of sleep gives the KV cache back, and on a device takes the weights to main memory; on the CPU they are there
+already and stay. Level 2 gives both back, and weights are read from their files when they are needed again. Nothing
+is computed until both are there: the engine sends no step meanwhile.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from tenonry.errors import ConfigError
+from tenonry_torch_base.memory import return_freed_memory
+from tenonry_worker_torch.residency.plain import plain_weights
+from tenonry_worker_torch.residency.reload import RankReload
+from tenonry_worker_torch.residency.update import WeightUpdate
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from tenonry_worker_torch.loaded_model import LoadedModel
+    from tenonry_worker_torch.loading.load import Look
+    from tenonry_worker_torch.model_runner import ModelRunner
+    from tenonry_worker_torch.startup import Loader
+
+WEIGHTS = "weights"
+KV_CACHE = "kv_cache"
+TAGS = (WEIGHTS, KV_CACHE)
+LEVELS = (1, 2)
+
+
+class Residency:
+    """The model and the runner of one rank, from loading on. `runner` is set when there is a KV cache."""
+
+    def __init__(self, loader: Loader, found: Look) -> None:
+        """Loads the model. Raises ModelError."""
+        self._loader = loader
+        self._found = found
+        self._model: LoadedModel | None = loader.load(found)
+        self._held: dict[str, torch.Tensor] = {}  # weights without a model
+        self._has_cache = True
+        self._runner: ModelRunner | None = None
+        self._on_cache: Callable[[], None] = lambda: None
+
+    @property
+    def model(self) -> LoadedModel:
+        """Raises RuntimeError while the weights are away."""
+        if self._model is None:
+            raise RuntimeError("worker 'torch' sleeps: its weights are not there")
+        return self._model
+
+    @property
+    def is_sleeping(self) -> bool:
+        """Whether anything is missing to compute."""
+        return self._model is None or not self._has_cache
+
+    def serve(self, runner: ModelRunner, on_cache: Callable[[], None]) -> None:
+        """The runner exists; `on_cache` is called when its KV cache is another one."""
+        self._runner = runner
+        self._on_cache = on_cache
+
+    # ------------------------------------------------------------------ sleep
+    def sleep(self, level: int) -> None:
+        """Raises ConfigError for another level than 1 or 2. What sleeps already may sleep deeper."""
+        if level not in LEVELS:
+            raise ConfigError(
+                f"sleep level {level}: 1 keeps weights in main memory, 2 drops them; give 1 or 2"
+            )
+        model = self._model
+        if level == 2:
+            self._refuse_adapters()
+        if self._has_cache:
+            self._release_cache()
+        if level == 2:
+            self._held = {}
+            self._forget_model()
+        elif model is not None and model.device.type != "cpu" and model.adapters is None:
+            self._held = {name: tensor.cpu() for name, tensor in plain_weights(model).items()}
+            self._forget_model()
+        del model
+        return_freed_memory()
+
+    def wake_up(self, tags: Sequence[str] | None) -> None:
+        """Bring back what `tags` name, all without. Raises ConfigError for another tag, or a cache without weights."""
+        wanted = TAGS if tags is None else tags
+        unknown = sorted(set(wanted).difference(TAGS))
+        if unknown:
+            raise ConfigError(f"tag {unknown[0]!r}: one of {', '.join(TAGS)} wakes up")
+        if WEIGHTS in wanted and self._model is None:
+            self._make(None)
+        if KV_CACHE in wanted and not self._has_cache:
+            if self._model is None:
+                raise ConfigError(
+                    "the KV cache is made for weights that are there; wake 'weights' up first"
+                )
+            self._take_cache()
+
+    def _refuse_adapters(self) -> None:
+        """Adapters are bound to the layers of one model, and were made for its weights."""
+        if self._model is not None and self._model.adapters is not None:
+            raise ConfigError(
+                "max_loras: weights cannot be dropped or replaced while adapters are served; start without it, "
+                "or sleep at level 1"
+            )
+
+    def _release_cache(self) -> None:
+        self._has_cache = False
+        if self._runner is not None:
+            self._runner.release()
+
+    def _take_cache(self) -> None:
+        if self._runner is not None:
+            self._runner.allocate()
+            self._on_cache()
+        self._has_cache = True
+
+    def _forget_model(self) -> None:
+        self._model = None
+        if self._runner is not None:
+            self._runner.forget_model()
+
+    # ------------------------------------------------------------------ new weights
+    def check_update(self, source: str, names: Sequence[str] | None) -> None:
+        """Raises ModelError when an update would fail, as far as headers tell. Nothing changes."""
+        self._refuse_adapters()
+        update = WeightUpdate(source, names, self._found)
+        reload = self._reload()
+        reload.check(update)
+        if self._model is None:
+            reload.kept(self._held, update.names)
+
+    def update(self, source: str, names: Sequence[str] | None) -> None:
+        """Replace weights. When it raises, this rank has no model until an update, or a wake-up, succeeds."""
+        update = WeightUpdate(source, names, self._found)
+        had_cache = self._has_cache
+        if had_cache:
+            self._release_cache()
+        self._make(update)
+        if had_cache:
+            self._take_cache()
+
+    def _make(self, update: WeightUpdate | None) -> None:
+        """The model from held weights and an update; from its files, where nothing is held or replaced."""
+        new = set() if update is None else update.names
+        reload = self._reload()
+        held = self._held
+        if self._model is not None:
+            held = plain_weights(self._model, new - reload.in_ties)
+        if not held and update is None:
+            model = self._loader.load(self._found)
+        else:
+            held = self._held = reload.kept(held, new)
+            self._forget_model()
+            model = self._loader.reload(self._found, partial(reload.make, held, update))
+        self._held = {}
+        self._model = model
+        if self._runner is not None:
+            self._runner.adopt(model)
+
+    def _reload(self) -> RankReload:
+        return RankReload(self._found, self._loader.parallel)

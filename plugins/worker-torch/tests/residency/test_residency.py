@@ -1,0 +1,122 @@
+"""Sleep, wake-up and new weights of one rank (AF-14, EC-13). Oracle: `generate` of transformers with the weights that
+should be there.
+"""
+
+from __future__ import annotations
+
+import pytest
+import torch
+import worker_families
+import worker_tools
+from safetensors.torch import save_file
+from worker_driver import Driver, Request
+
+from tenonry.errors import ConfigError
+from tenonry.sizing.plan import plan_kv_cache
+from tenonry.step import DoneFuture
+from tenonry_worker_torch.options import TorchOptions
+from tenonry_worker_torch.worker import TorchWorker
+
+PROMPTS = worker_tools.prompts()
+
+
+def started(folder, *, fuse=True, **config):
+    options = TorchOptions(fuse=fuse, sliding_window_groups=False)
+    context = worker_tools.context(folder, options=options, **config)
+    worker = TorchWorker(context)
+    worker.load()
+    plan = plan_kv_cache(
+        [list(worker.kv_cache_groups())],
+        [worker.available_memory()],
+        context.config,
+        context.max_model_len,
+    )
+    worker.initialize_cache(plan)
+    return worker
+
+
+def answers(worker):
+    driver = Driver(
+        lambda output: DoneFuture(worker.execute_model(output)),
+        max_num_seqs=6,
+        num_blocks=32,
+        block_size=worker.runner.state.block_size,
+    )
+    requests = [Request(i + 1, prompt, max_tokens=12) for i, prompt in enumerate(PROMPTS)]
+    return [request.output for request in driver.run(requests)]
+
+
+def changed(model, seed=1, only=None):
+    """Other weights for a model of transformers, in place; the state as its checkpoint names it."""
+    torch.manual_seed(seed)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1 and (only is None or only in name):
+                weight.add_(torch.randn_like(weight) * weight.std())
+    return model
+
+
+def wanted(model):
+    return [worker_tools.greedy(model, prompt) for prompt in PROMPTS]
+
+
+@pytest.fixture(scope="module", params=["llama-biased", "gemma3", "mixtral"])
+def family(request):
+    return request.param
+
+
+@pytest.fixture
+def folder(tmp_path, family):
+    worker_families.save(family, tmp_path / "model")
+    return tmp_path / "model"
+
+
+class TestSleep:
+    @pytest.mark.parametrize("level", [1, 2])
+    def test_tokens_after_waking_are_those_before(self, folder, family, level):
+        worker = started(folder)
+        assert answers(worker) == worker_tools.generated(family)
+        worker.sleep(level)
+        assert worker.is_sleeping()
+        worker.wake_up()
+        assert not worker.is_sleeping()
+        assert answers(worker) == worker_tools.generated(family)
+
+    def test_weights_first_and_then_the_cache(self, folder, family):
+        worker = started(folder)
+        worker.sleep(2)
+        with pytest.raises(ConfigError, match="wake 'weights' up first"):
+            worker.wake_up(["kv_cache"])
+        worker.wake_up(["weights"])
+        assert worker.is_sleeping()
+        worker.wake_up(["kv_cache"])
+        assert answers(worker) == worker_tools.generated(family)
+
+    def test_other_levels_and_tags_are_refused(self, folder):
+        worker = started(folder)
+        with pytest.raises(ConfigError, match="sleep level 3"):
+            worker.sleep(3)
+        with pytest.raises(ConfigError, match="tag 'cache'"):
+            worker.wake_up(["cache"])
+        assert not worker.is_sleeping()
+
+
+class TestUpdate:
+    @pytest.mark.parametrize("fuse", [True, False])
+    def test_all_weights(self, folder, family, tmp_path, fuse):
+        worker = started(folder, fuse=fuse)
+        model = changed(worker_families.build(family))
+        model.save_pretrained(tmp_path / "new")
+        worker.check_update(str(tmp_path / "new"))
+        worker.update_weights(str(tmp_path / "new"))
+        assert answers(worker) == wanted(model) != worker_tools.generated(family)
+
+    def test_some_weights_one_after_the_other(self, folder, family, tmp_path):
+        worker = started(folder)
+        model = worker_families.build(family)
+        for number, part in enumerate(("layers.1.", "q_proj")):
+            changed(model, number, only=part)
+            state = {name: weight for name, weight in model.state_dict().items() if part in name}
+            save_file(state, tmp_path / f"{number}.safetensors")
+            worker.update_weights(str(tmp_path / f"{number}.safetensors"))
+            assert answers(worker) == wanted(model)
