@@ -134,6 +134,32 @@ class DeliversStaleResults(ReferenceScheduler):
         return super().update_from_output(output, result)
 
 
+class RunsGrammarsAhead(ReferenceScheduler):
+    caught_by = "test_rows_with_a_grammar_wait_for_it_and_for_their_tokens"
+
+    def schedule(self):
+        self.rows.has_grammar[:] = False
+        return super().schedule()
+
+
+class StartsBeforeTheGrammar(ReferenceScheduler):
+    caught_by = "test_rows_with_a_grammar_wait_for_it_and_for_their_tokens"
+
+    def schedule(self):
+        output = super().schedule()
+        self.lifecycle.end_grammars(output.prepare)
+        return output
+
+
+class ForgetsTheSpecification(ReferenceScheduler):
+    caught_by = "test_rows_with_a_grammar_wait_for_it_and_for_their_tokens"
+
+    def schedule(self):
+        output = super().schedule()
+        output.prepare = dict.fromkeys(output.prepare)
+        return output
+
+
 class DoesNotWaitForTokens(ReferenceScheduler):
     caught_by = "test_rows_wait_where_tokens_are_not_fed_back"
 

@@ -145,6 +145,33 @@ class AnswersWithLongIntegers(Unchecked):
         return result
 
 
+class CompilesGrammars(Unchecked):
+    """Says so, and takes three steps for each."""
+
+    capabilities = Unchecked.capabilities | {"grammar"}
+
+    suite_options: ClassVar = {"grammar_asks": 3}
+
+
+class NeverSaysThatAGrammarIsThere(CompilesGrammars):
+    caught_by = "test_grammars_are_compiled_before_their_requests_start"
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        result.prepared = []
+        return result
+
+
+class SaysAgainThatAGrammarIsThere(CompilesGrammars):
+    caught_by = "test_grammars_are_compiled_before_their_requests_start"
+    before: ClassVar = [4]
+
+    def execute_model(self, output):
+        result = super().execute_model(output)
+        result.prepared += self.before
+        return result
+
+
 class StartsWithoutItsSnapshot(FakeWorker):
     caught_by = "test_shared_prefixes_are_read_in_the_step_that_writes_them"
     suite_options: ClassVar = TestFakeWorkerWithStates.options
@@ -169,6 +196,17 @@ BROKEN = [
     for value in list(globals().values())
     if isinstance(value, type) and "caught_by" in vars(value)
 ]
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch):
+    monkeypatch.setattr("tenonry_testkit.scenarios_workers.GRAMMARS_S", 0.3)
+
+
+def test_a_worker_that_takes_its_time_for_grammars_is_right():
+    options = CompilesGrammars.suite_options
+    suite = type("Suite", (WorkerContract,), {"worker": CompilesGrammars, "options": options})
+    assert failing_tests(suite, [NeverSaysThatAGrammarIsThere.caught_by]) == {}
 
 
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)

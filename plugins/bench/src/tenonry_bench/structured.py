@@ -238,10 +238,11 @@ class _Client:
 
 def describe(report: StructuredReport) -> str:
     """The report for a person."""
+    beside = f"the same beside {report.compilations} schemas of {report.worst_properties}"
     lines = [
         f"{report.runs} runs; median (min–max), ms",
         f"  longest gap of one stream                 {report.gap_ms.text(1)}",
-        f"  the same beside {report.compilations} schemas of {report.worst_properties:<8} {report.gap_compiling_ms.text(1)}",
+        f"  {beside:<41} {report.gap_compiling_ms.text(1)}",
         f"    longer by                               {report.grown_ms.text(1)}",
         f"  time per token, {report.streams:>3} streams              {report.tpot_ms.text(3)}",
         f"  the same with a schema                    {report.tpot_schema_ms.text(3)}",

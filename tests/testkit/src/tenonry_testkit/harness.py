@@ -23,7 +23,7 @@ from tenonry.messages import EngineCoreRequest, FinishedOutput
 from tenonry.outputs import FinishReason
 from tenonry.plugin.manager import resolve_point
 from tenonry.request import Request
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import DoneFuture, ModelRunnerOutput, RowFailure, SchedulerOutput, StepFuture
 from tenonry_testkit.fakes.clock import VirtualClock
 from tenonry_testkit.fakes.tokens import Completion, TokenModel
@@ -149,6 +149,7 @@ class SchedulerHarness:
         logprobs: int | None = None,
         prompt_logprobs: int | None = None,
         allowed_token_ids: Sequence[int] | None = None,
+        structured_output: StructuredOutput | None = None,
         **fields: Any,
     ) -> Entry:
         """Send a request. `num_delivered` of its output tokens count as delivered already, elsewhere.
@@ -164,6 +165,7 @@ class SchedulerHarness:
             logprobs=logprobs,
             prompt_logprobs=prompt_logprobs,
             allowed_token_ids=None if allowed_token_ids is None else tuple(allowed_token_ids),
+            structured_output=structured_output,
         )
         self._count += 1
         source = EngineCoreRequest(
@@ -293,12 +295,7 @@ class SchedulerHarness:
             entry.started_at = self.clock() if entry.started_at is None else entry.started_at
         self.outputs.append(output)
         self.state_checker.check_counts()
-        if (
-            not len(output.row)
-            and not len(output.gone)
-            and not output.new
-            and self.connector is None
-        ):
+        if output.is_empty and self.connector is None:
             return False
         output.connector_metadata = travelled(output.connector_metadata)
         if self.transfer_log is None:
@@ -320,6 +317,7 @@ class SchedulerHarness:
         with self._calls():
             outputs_by_client = self.scheduler.update_from_output(output, result)
         self.validator.answered(output, result)
+        self.step_checker.grammars.prepared(result.prepared)
         ended = self.ledger.take(outputs_by_client)
         for entry in ended:
             self.validator.ended(entry.handle)

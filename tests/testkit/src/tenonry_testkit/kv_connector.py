@@ -35,11 +35,11 @@ from tenonry_testkit.fakes.kv_store import FakeKVStore
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.patience import TRANSFER_S, Patience
+from tenonry_testkit.scenarios_workers import CachingScheduler
 from tenonry_testkit.search import PHASES, search
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 from tenonry_testkit.traffic import Op, Send, play, send, sends, storms
-from tenonry_testkit.worker import CachingScheduler
 
 
 class BlockNames:

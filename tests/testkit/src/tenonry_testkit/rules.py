@@ -16,6 +16,9 @@ NO_PENDING = "without feedback no row with a pending token is scheduled"
 NOT_STARVED = "a request waits at most for those ahead of it, plus max_num_seqs more"
 OWN_ORDER = "of two equal requests the one that its order puts first starts first"
 ONE_OUTCOME = "every request reaches exactly one terminal outcome"
+GRAMMAR_IS_THERE = (
+    "a request whose grammar the worker was asked to compile starts when that is done"
+)
 RIGHT_TOKENS = "every request gets its own tokens, in order"
 RIGHT_ENDING = "a request ends when and why it should"
 NO_OUTPUT_AFTER_THE_END = "nothing is delivered to a request that has ended"

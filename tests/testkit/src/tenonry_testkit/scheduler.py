@@ -194,6 +194,14 @@ class SchedulerContract:
         program = storms(aborts=True, resets=True)
         self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
 
+    @pytest.mark.parametrize("depth", [1, 2, 3])
+    def test_rows_with_a_grammar_wait_for_it_and_for_their_tokens(self, depth: int) -> None:
+        """Such a row never runs with a pending token, and not before the grammar that was asked for is compiled."""
+        spec = dataclasses.replace(ROOMY, depth=depth, grammar_asks=3)
+        asked = st.builds(dataclasses.replace, sends(), has_grammar=st.booleans())
+        program = storms(asked, aborts=True, resets=True)
+        self._search(program, lambda ops: scenarios_endings.play_out(self.harness(spec), ops), 8)
+
     # ------------------------------------------------------------------ how requests end
     def test_every_request_ends_exactly_once(self) -> None:
         """Under any sequence of aborts, preemptions, failures and resets each request has one terminal outcome."""

@@ -27,8 +27,8 @@ class HarnessSpec:
     """The engine around a scheduler. Sizes are small on purpose: every limit is met within a few steps.
 
     `depth`: steps in flight. `windows`: one entry per KV group, as in `FakeWorkerOptions`. `num_state_slots`: snapshots
-    of recurrent groups. `config`: further fields of EngineConfig. The pool holds exactly one sequence of
-    `max_model_len` unless `num_blocks` says otherwise.
+    of recurrent groups. `grammar_asks`: how often a grammar is asked for until it is there. `config`: further fields
+    of EngineConfig. The pool holds exactly one sequence of `max_model_len` unless `num_blocks` says otherwise.
     """
 
     depth: int = 1
@@ -40,6 +40,7 @@ class HarnessSpec:
     num_blocks: int = 0
     windows: tuple[int, ...] = (0,)
     num_state_slots: int = 0
+    grammar_asks: int = 1
     enable_prefix_caching: bool = True
     seed: int = 0
     vocab_size: int = 64
@@ -113,6 +114,7 @@ def ready_fake_worker(spec: HarnessSpec, connector: KVConnector | None = None) -
         vocab_size=spec.vocab_size,
         windows=spec.windows,
         feeds_back=spec.feeds_back,
+        grammar_asks=spec.grammar_asks,
     )
     worker = FakeWorker(
         WorkerContext(

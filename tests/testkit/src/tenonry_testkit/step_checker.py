@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_testkit.grammar_checker import GrammarChecker
 from tenonry_testkit.ledger import Entry, Ledger
 from tenonry_testkit.rules import (
     FEW_ADAPTERS,
@@ -48,6 +49,7 @@ class StepChecker:
         self._kv_cache = kv_cache
         self._ledger = ledger
         self._slots = SlotChecker(kv_cache)
+        self.grammars = GrammarChecker(ledger)
         self.rows: dict[int, Stay] = {}
         self._writers: dict[int, Stay] = {}
         self.overtaken: dict[int, set[int]] = {}
@@ -97,6 +99,7 @@ class StepChecker:
                 self._wait(stay.entry)
         for new in output.new:
             self._enter(new, output.step_id)
+        self.grammars.check(output)
         self._extend(output)
         self._slots.check(output)
         total = sum(output.num_tokens.tolist())
@@ -241,7 +244,7 @@ class StepChecker:
                 end,
                 length,
             )
-        if not self._spec.feeds_back:
+        if not self._spec.feeds_back or entry.wants.structured_output is not None:
             known = entry.num_before + len(entry.token_ids)
             expect(
                 end <= known,

@@ -10,11 +10,13 @@ from collections.abc import Iterable, Sequence
 
 import hypothesis.strategies as st
 
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.ledger import Entry
 from tenonry_testkit.spec import HarnessSpec
+
+ANYTHING = StructuredOutput(regex="(.|\\n)*")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -37,6 +39,7 @@ class Send:
     cache_salt: str | None = None
     logprobs: int | None = None
     prompt_logprobs: int | None = None
+    has_grammar: bool = False
 
     def __repr__(self) -> str:
         fields = [
@@ -119,6 +122,7 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
         cache_salt=ask.cache_salt,
         logprobs=ask.logprobs,
         prompt_logprobs=ask.prompt_logprobs,
+        structured_output=ANYTHING if ask.has_grammar else None,
     )
 
 

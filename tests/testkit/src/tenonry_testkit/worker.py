@@ -20,56 +20,32 @@ from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import msgspec
-import numpy as np
 import pytest
 
 from tenonry.errors import Unsupported
 from tenonry.info import ModelInfo, WorkerFacts
-from tenonry.interfaces.scheduler import Scheduler, SchedulerContext
+from tenonry.interfaces.scheduler import Scheduler
 from tenonry.interfaces.worker import Worker, WorkerContext
 from tenonry.kv_cache import KVCacheGroup
 from tenonry.outputs import FinishReason
 from tenonry.sizing.pages import paged
 from tenonry.sizing.plan import choose_block_size
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
-from tenonry_kvcache import KVCacheManager
-from tenonry_scheduling import BaseScheduler
-from tenonry_testkit.fakes.blocks import SimpleBlocks
 from tenonry_testkit.fakes.model import fake_model
 from tenonry_testkit.fakes.scheduler import ReferenceScheduler
 from tenonry_testkit.harness import SchedulerHarness
 from tenonry_testkit.result_shapes import check_shapes
 from tenonry_testkit.scenarios_fairness import encoded
+from tenonry_testkit.scenarios_workers import (
+    CachingScheduler,
+    ScatteringScheduler,
+    grammars_are_compiled,
+)
 from tenonry_testkit.solo import SoloOracle
 from tenonry_testkit.spec import HarnessSpec
 from tenonry_testkit.targets import resolve_target
 
 NUM_STATE_SLOTS = 3
-
-
-class ScatteredBlocks(SimpleBlocks):
-    """Hands out blocks in an order that no worker should rely on."""
-
-    def __init__(self, context: SchedulerContext) -> None:
-        super().__init__(context)
-        np.random.default_rng(7).shuffle(self._free)
-
-    def _release(self, blocks: list[int]) -> None:
-        self._free += blocks
-
-
-class ScatteringScheduler(ReferenceScheduler):
-    """The reference scheduler over scattered blocks."""
-
-    def __init__(self, context: SchedulerContext) -> None:
-        BaseScheduler.__init__(self, context, ScatteredBlocks(context))
-
-
-class CachingScheduler(ReferenceScheduler):
-    """The reference scheduler with a prefix cache."""
-
-    def __init__(self, context: SchedulerContext) -> None:
-        BaseScheduler.__init__(self, context, KVCacheManager(context))
 
 
 def _fitted(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> HarnessSpec:
@@ -386,6 +362,12 @@ class WorkerContract:
         answer = worker.execute_model(SchedulerOutput(step_id=0))
         result = answer if isinstance(answer, ModelRunnerOutput) else answer.result()
         assert (result.step_id, len(result.row), len(result.token_ids)) == (0, 0, 0)
+
+    def test_grammars_are_compiled_before_their_requests_start(self) -> None:
+        """With capability "grammar", `prepared` names what was asked for, and nothing else, sooner or later."""
+        worker = self.started()
+        if "grammar" in worker.capabilities:
+            grammars_are_compiled(worker)
 
     def test_calls_are_limited_to_the_allow_list(self) -> None:
         """`call` refuses every name that `rpc_methods` does not hold, whatever the class has."""

@@ -7,6 +7,7 @@ the block table, so a scheduler that mixes up rows, blocks, chunks or results is
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -69,6 +70,7 @@ class FakeWorker(Worker):
         self._failure = np.zeros(size, np.int32)  # RowFailure code of a row that cannot go on
         self._rubbish = np.zeros(size, np.bool_)  # rows that run on contents that never came
         self._entered = np.zeros(size, np.int64)
+        self._asks: Counter[int] = Counter()  # handle → how often its grammar was asked for
         self._known_failures: dict[int, int] = {}  # handle → steps when its failure was reported
         self._connector: KVConnector | None = None
 
@@ -168,9 +170,14 @@ class FakeWorker(Worker):
             self._connector.save(output.connector_metadata)
         result.transfers_done = done
         result.transfers_failed = failed
-        result.prepared = list(output.prepare)
+        result.prepared = [handle for handle in output.prepare if self._has_grammar(handle)]
         self.steps += 1
         return result
+
+    def _has_grammar(self, handle: int) -> bool:
+        """Whether the request was asked for often enough."""
+        self._asks[handle] += 1
+        return self._asks[handle] >= self.options.grammar_asks
 
     def _load(self, metadata: Any) -> tuple[list[int], list[int]]:
         """Let the connector bring blocks in: handles whose transfer (done, failed).

@@ -1,0 +1,39 @@
+"""Watches how a scheduler asks for grammars: the specification once, and no start before the answer. Test process."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from tenonry.step import NewRow, SchedulerOutput
+from tenonry_testkit.ledger import Ledger
+from tenonry_testkit.rules import GRAMMAR_IS_THERE, expect
+
+
+class GrammarChecker:
+    """Which requests wait for a grammar that the worker was asked for."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self._ledger = ledger
+        self._asked: set[int] = set()
+
+    def check(self, output: SchedulerOutput) -> None:
+        """Raise RuleBroken for a step that asks wrongly, or starts a request whose grammar was not reported."""
+        for handle, spec in output.prepare.items():
+            entry = self._ledger.entries.get(handle)
+            expect(entry is not None, GRAMMAR_IS_THERE, f"handle {handle} was never added")
+            if entry is not None:
+                wanted = None if handle in self._asked else entry.wants.structured_output
+                detail = f"{entry} is asked for with {spec}; expected {wanted}"
+                expect(spec == wanted, GRAMMAR_IS_THERE, detail)
+            self._asked.add(handle)
+        for new in output.new:
+            self._check_start(new)
+
+    def _check_start(self, new: NewRow) -> None:
+        entry = self._ledger.entries[new.handle]
+        detail = f"{entry} starts, but its grammar is still being compiled"
+        expect(new.handle not in self._asked, GRAMMAR_IS_THERE, detail)
+
+    def prepared(self, handles: Collection[int]) -> None:
+        """The worker has these grammars."""
+        self._asked.difference_update(handles)
