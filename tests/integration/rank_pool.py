@@ -5,11 +5,12 @@ start of torch. What ranks do together is not faked: gloo, rendezvous, several s
 from __future__ import annotations
 
 import os
-import subprocess
-import sys
 import tempfile
+from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
+
+from forked import fork
 
 from tenonry.errors import TenonryError
 from tenonry.interfaces.executor import Executor
@@ -20,16 +21,16 @@ TIMEOUT_S = 60.0
 
 
 class Pool:
-    """A pipe to each rank. One process imports torch, then forks as many as are needed."""
+    """A pipe to each rank. The ranks are forks of this process, so what it has imported is not imported again."""
 
     def __init__(self, size: int) -> None:
+        import transformers.modeling_utils  # noqa: F401
+
+        import tenonry_worker_torch.startup  # noqa: F401
+
         ends = [Pipe() for _ in range(size)]
         self.pipes = [ours for ours, _ in ends]
-        theirs = [end.fileno() for _, end in ends]
-        environment = os.environ | {"OMP_NUM_THREADS": "1"}
-        self.process = subprocess.Popen(
-            [sys.executable, __file__, *map(str, theirs)], pass_fds=theirs, env=environment
-        )
+        self.pids = [fork(partial(serve, end), [end.fileno()]) for _, end in ends]
         for _, end in ends:
             end.close()
 
@@ -62,10 +63,10 @@ class Pool:
         return [found[pipe] for pipe in self.pipes[:count]]
 
     def close(self) -> int:
-        """Close the pipes and return the exit status, which is not 0 if any rank failed."""
+        """Close the pipes and return the worst exit status, which is not 0 if any rank failed."""
         for pipe in self.pipes:
             pipe.close()
-        return self.process.wait(TIMEOUT_S)
+        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self.pids)
 
 
 class RankError(TenonryError):
@@ -157,40 +158,15 @@ class Served:
         return getattr(self.worker, name)
 
 
-def serve(pipe: Connection) -> None:
+def serve(pipe: Connection) -> int:
     """Answer calls until the test closes its end of the pipe."""
     served = Served()
     while True:
         try:
             name, arguments = pipe.recv()
         except EOFError:
-            return
+            return 0
         try:
             pipe.send((True, getattr(served, name)(*arguments)))
         except Exception as error:
             pipe.send((False, f"{type(error).__name__}: {error}"))
-
-
-def main(fds: list[int]) -> int:
-    """Import torch once, then fork one process per rank."""
-    import transformers.modeling_utils  # noqa: F401
-
-    import tenonry_worker_torch.startup  # noqa: F401
-
-    children = []
-    for fd in fds:
-        child = os.fork()
-        if not child:
-            for other in fds:
-                if other != fd:
-                    os.close(other)
-            serve(Connection(fd))
-            os._exit(0)
-        children.append(child)
-    for fd in fds:
-        os.close(fd)
-    return max(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children)
-
-
-if __name__ == "__main__":
-    sys.exit(main([int(argument) for argument in sys.argv[1:]]))

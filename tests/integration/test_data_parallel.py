@@ -63,7 +63,7 @@ def expected() -> list[list[list[int]]]:
     return with_params
 
 
-def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected):
+def test_two_engines_answer_as_one_and_go_on_without_their_coordinator(expected, forked_children):
     """64 streams, all complete, both engines worked, tokens as in one engine; then the coordinator is killed."""
     logger = RecordingStatLogger(StatLoggerContext(EngineConfig(model="demo")))
     config = EngineConfig(**MODEL, data_parallel_size=2)

@@ -141,7 +141,9 @@ def family(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def pool():
-    """Two processes for all families."""
+    """Two processes for all families; they import no family's code again."""
+    for small, seed in FAMILIES.values():
+        models.build(small, seed=seed)
     made = rank_pool.PooledExecutor.pool = rank_pool.Pool(2)
     yield made
     assert made.close() == 0

@@ -67,13 +67,11 @@ def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_
     assert store.num_failed == 2 * fail_loads
 
 
-@pytest.mark.slow
-@pytest.mark.timeout(120)
 @pytest.mark.parametrize(
     ("parallel", "asynchronous"),
     [("tensor_parallel_size", True), ("pipeline_parallel_size", False)],
 )
-def test_every_rank_saves_and_loads_its_part(folder, parallel, asynchronous):
+def test_every_rank_saves_and_loads_its_part(forked_children, folder, parallel, asynchronous):
     with LLM(model=folder, **SETTINGS) as plain:
         wanted = tokens(plain)
     options = {"store": f"{parallel} {asynchronous}", "asynchronous": asynchronous}

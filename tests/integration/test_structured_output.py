@@ -148,7 +148,7 @@ def test_together_they_are_what_they_are_alone(llm, alone):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_however_the_batch_is_cut(way, alone, tmp_path):
+def test_however_the_batch_is_cut(way, alone, tmp_path, forked_children):
     (tmp_path / "deep.py").write_text(DEEP)
     changed = {
         name: value.format(folder=tmp_path) if isinstance(value, str) else value
@@ -282,7 +282,7 @@ class TestRefusals:
         assert fine.outputs[0].text in {"yes", "no"}
 
 
-def test_a_bomb_costs_its_own_request_and_no_other_a_token():
+def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
     """Streams go on while a schema takes all of its two seconds."""
     bomb = StructuredOutput(
         json=json.dumps(

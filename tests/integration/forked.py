@@ -1,0 +1,99 @@
+"""Children of this process that are forks of it, for tests about what they compute: torch is imported once.
+
+How children start and end as fresh interpreters is shown where that is the subject: by the tests of `tenonry.launch`,
+of the executors, of signals, and by the documented commands. Test process and its children.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import types
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from tenonry.launch import child, supervise
+
+
+class ForkedChild(subprocess.Popen[bytes]):
+    """A Popen whose child runs `tenonry.launch.child` without a new interpreter: same pipes, signals and waiting."""
+
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: bool,
+        pass_fds: Iterable[int],
+        cwd: Any,
+        env: Mapping[str, str],
+        startupinfo: Any,
+        creationflags: int,
+        shell: bool,
+        p2cread: int,
+        *others: Any,
+    ) -> None:
+        assert args[1:] == ["-P", "-m", child.__name__]
+        self.pid = fork(lambda: run_child(p2cread, env), [p2cread, *pass_fds])
+        self._child_created = True
+        os.close(p2cread)
+
+
+def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
+    """The pid of a fork that holds the standard files and those in `kept`, and ends with the status `run()`."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # threads: none of ours holds a lock
+        pid = os.fork()
+    if pid:
+        return pid
+    status = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        close_all_but(kept)
+        status = run()
+    except SystemExit as error:
+        status = error.code if isinstance(error.code, int) else 1
+    except BaseException:
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def close_all_but(kept: Iterable[int]) -> None:
+    """Close the files above the standard ones: a pipe that a fork holds open too would not end with its owner."""
+    start = 3
+    for number in sorted({number for number in kept if number >= start}):
+        os.closerange(start, number)
+        start = number + 1
+    os.closerange(start, os.sysconf("SC_OPEN_MAX"))
+
+
+def run_child(stdin: int, environment: Mapping[str, str]) -> int:
+    """What a fresh interpreter would do."""
+    os.dup2(stdin, 0)
+    os.close(stdin)
+    sys.stdin, sys.stdout, sys.stderr = (
+        open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
+        for number, mode in enumerate("rww")
+    )
+    os.environ.clear()
+    os.environ.update(environment)
+    return child.main()
+
+
+def replacement() -> types.SimpleNamespace:
+    """What `supervise` sees in place of the module `subprocess`."""
+    names = ("PIPE", "TimeoutExpired")
+    return types.SimpleNamespace(
+        Popen=ForkedChild, **{name: getattr(subprocess, name) for name in names}
+    )
+
+
+def fork_children(monkeypatch: Any) -> None:
+    """From now on, `tenonry.launch` forks the children of this process."""
+    monkeypatch.setattr(supervise, "subprocess", replacement())
