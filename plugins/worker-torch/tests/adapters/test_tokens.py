@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 
 import lora_tools
+import parallel_tools
 import pytest
 import worker_driver
 import worker_families
@@ -66,3 +67,43 @@ def test_all_together_each_alone_and_in_chunks_with_preemption(family, peft, wan
 
 def test_the_adapters_make_different_answers(wanted):
     assert len({tuple(tokens) for tokens in wanted}) == len(wanted)
+
+
+@pytest.mark.parametrize("fuse", [True, False])
+def test_on_two_ranks(family, peft, wanted, fuse, tmp_path):
+    """Layers cut along their outputs get a part of B, those cut along their inputs a part of A."""
+    family.save_pretrained(tmp_path)
+    ranks = parallel_tools.Ranks(
+        tmp_path, tp=2, fuse=fuse, max_loras=8, max_num_seqs=12, num_blocks=160
+    )
+    try:
+        for runner in ranks.runners:
+            for name in NAMES:
+                runner.adapters.add(name, peft.path(name))
+        requests = requests_of(ranks.runners[0].adapters)
+        assert outputs(ranks, requests, budget=20) == wanted
+    finally:
+        ranks.close()
+
+
+@pytest.mark.parametrize("name", ["qwen3", "phi3", "qwen2_moe", "gemma2"])
+def test_other_families(name, tmp_path):
+    """Merged projections in the model itself, norms of heads, experts beside linear layers."""
+    module = worker_families.build(name)
+    merged = name == "phi3"
+    layers = ["qkv_proj", "gate_up_proj"] if merged else ["q_proj", "k_proj", "v_proj", "o_proj"]
+    peft = lora_tools.Peft(module, tmp_path, ranks=(4,), target_modules=layers)
+    runner = lora_tools.runner(copy.deepcopy(module))
+    runner.adapters.add("a4", peft.path("a4"))
+    prompts = worker_tools.prompts((7, 12))
+    adapter = lora_tools.loaded(runner.adapters, "a4")
+    requests = [
+        worker_driver.Request(1, prompts[0], adapter=adapter),
+        worker_driver.Request(2, prompts[1]),
+        worker_driver.Request(3, prompts[1], adapter=adapter),
+    ]
+    assert outputs(runner, requests) == [
+        peft.generate("a4", prompts[0]),
+        peft.generate(None, prompts[1]),
+        peft.generate("a4", prompts[1]),
+    ]
