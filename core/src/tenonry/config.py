@@ -23,7 +23,7 @@ from pydantic import (
 )
 
 RANK_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
-SUFFIXES = {"k": 10**3, "m": 10**6, "g": 10**9, "K": 2**10, "M": 2**20, "G": 2**30}
+SUFFIXES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "K": 1_024, "M": 2**20, "G": 2**30}
 
 
 def human_int(text: str) -> int:
@@ -140,6 +140,8 @@ class EngineConfig(Settings):
     """Most different adapters (LoRA) in one step; 0 serves none."""
     max_lora_rank: int = Field(16, ge=1, le=4096)
     """Largest rank of an adapter."""
+    lora_modules: tuple[str, ...] = ()
+    """Adapters to load at the start, as name=path."""
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = True
@@ -227,7 +229,7 @@ class EngineConfig(Settings):
         name = info.field_name or ""
         if name == "worker" and value is None:
             return "null"  # YAML's word for nothing is also the name of a worker
-        if name in {"stat_loggers", "served_model_name"}:
+        if name in {"stat_loggers", "served_model_name", "lora_modules"}:
             return read_list(value)
         if name in {"io_processor", "kv_connector"} and value == "none":
             return None

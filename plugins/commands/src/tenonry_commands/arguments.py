@@ -105,6 +105,8 @@ def _add_field(group: Any, name: str) -> None:
         keywords |= {"action": "append", "metavar": "NAME"}
     elif name == "served_model_name":
         keywords |= {"nargs": "+", "metavar": "NAME"}
+    elif name == "lora_modules":
+        keywords |= {"nargs": "+", "metavar": "NAME=PATH"}
     elif get_origin(kind) is Literal:
         keywords["choices"] = get_args(kind)
     elif kind in (int, float):

@@ -36,7 +36,7 @@ class AutoWorker(Worker):
 
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"dummy_batch", "grammar", "kv_connector", "profile", "save", "sleep", "weights"}
+        {"dummy_batch", "grammar", "kv_connector", "lora", "profile", "save", "sleep", "weights"}
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         {"execute_dummy_batch", "load_phases", "model_facts"}
@@ -93,7 +93,7 @@ class AutoWorker(Worker):
         for name, record in self._candidates(refused):
             worker = self._build(name, record)
             try:
-                self._refuse_connector(name, worker)
+                self._refuse_settings(name, worker)
                 worker.load()
             except ModelError as error:
                 refused[name] = str(error)
@@ -134,7 +134,13 @@ class AutoWorker(Worker):
             self._built[name] = build_plugin(record, context)
         return self._built[name]
 
-    def _refuse_connector(self, name: str, worker: Worker) -> None:
+    def _refuse_settings(self, name: str, worker: Worker) -> None:
+        """Raises ConfigError for what another candidate could have done."""
+        max_loras = self.context.config.max_loras
+        if max_loras and "lora" not in worker.capabilities:
+            raise ConfigError(
+                f"max_loras={max_loras}: worker '{name}' serves no adapters; leave it out"
+            )
         if self.context.kv_connector is not None and "kv_connector" not in worker.capabilities:
             raise ConfigError(
                 f"worker '{name}' keeps K/V that no KV connector can move; leave out kv_connector"

@@ -16,11 +16,12 @@ from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
-from tenonry_worker_torch.adapters.places import Places, linear_layers
+from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
+from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
 from tenonry_worker_torch.parallel.groups import alone
@@ -66,13 +67,17 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     found = look(context.model.path, load_format=config.load_format)
     device = choose_device(config.device, context.local_rank, config.world_size)
     known = known_facts(found, config, device)
-    if config.max_loras:
+    if config.max_loras or config.lora_modules:
         check_adapters(found, config)
     return found, known
 
 
 def check_adapters(found: Look, config: EngineConfig) -> None:
     """Raises ConfigError where no adapter could be served."""
+    if not config.max_loras:
+        raise ConfigError(
+            "lora_modules: no adapters are served; add --max-loras and how many different ones a step may have"
+        )
     if not linear_layers(found.whole):
         raise ConfigError(
             f"max_loras={config.max_loras}: {found.architecture} has no linear layers that adapters could add to; "
@@ -200,6 +205,8 @@ class Loader:
                 phases=phases,
                 adapters=adapters,
             )
+        if adapters is not None:
+            adapters.add_all(config.lora_modules)
         if self._context.rank == 0:
             logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)
         return model

@@ -20,6 +20,9 @@ from tenonry_worker_transformers.options import TransformersOptions
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from pydantic import BaseModel
+
+    from tenonry.config import EngineConfig
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
@@ -47,6 +50,15 @@ class TransformersWorker(Worker):
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._known: WorkerFacts | None = None
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """See `Plugin.check`."""
+        if config.max_loras or config.lora_modules:
+            raise ConfigError(
+                f"max_loras={config.max_loras}: worker 'transformers' serves no adapters; leave it out, or use "
+                "--worker torch with a model that it runs"
+            )
 
     @property
     def model(self) -> LoadedModel:

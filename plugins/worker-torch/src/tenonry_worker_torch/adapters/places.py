@@ -11,8 +11,9 @@ from torch import nn
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.renaming import Renaming
-from tenonry_worker_torch.loading.rank_model import SHARDS
+from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.parallel.layers import GatherLinear
+from tenonry_worker_torch.parallel.shard import SHARDS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,16 +88,6 @@ class Places:
         if reason is None:
             reason = f"{self.architecture} has no linear layer {module}"
         raise ModelError(f"tensor {tensor} would not be used: {reason}")
-
-
-def linear_layers(whole: PreTrainedModel) -> dict[str, nn.Linear]:
-    """The layers that adapters may be for, as far as can be seen without running the model: not the output layer."""
-    head = whole.get_output_embeddings()
-    return {
-        name: module
-        for name, module in whole.named_modules()
-        if type(module) is nn.Linear and module is not head
-    }
 
 
 class Calls:

@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.errors import ModelError, RequestError
+from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry.step import RowFailure
 from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
 from tenonry_worker_torch.adapters.folder import AdapterFolder
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from numpy.typing import NDArray
 
     from tenonry.step import SchedulerOutput, StepInputs
@@ -104,6 +106,21 @@ class Adapters:
             folder.rank,
         )
         return True
+
+    def add_all(self, modules: Sequence[str]) -> None:
+        """Those of a setting, `name=path` each. Raises ConfigError for another form, ModelError with the name."""
+        for text in modules:
+            name, is_pair, path = text.partition("=")
+            if not is_pair or not path:
+                raise ConfigError(f"lora_modules={text!r:.256} must be NAME=PATH")
+            if name in self._by_name:
+                raise ConfigError(
+                    f"lora_modules names {name!r} twice; give each adapter a name of its own"
+                )
+            try:
+                self.add(name, path)
+            except ModelError as error:
+                raise ModelError(f"adapter {name!r}: {error}") from None
 
     def remove(self, name: str) -> bool:
         """No new row finds it; rows that run with it keep it. Raises RequestError for an unknown one."""

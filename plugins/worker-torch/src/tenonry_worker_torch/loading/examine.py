@@ -16,10 +16,10 @@ from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_dtype
 from tenonry_torch_base.meta_run import MetaRun
 from tenonry_torch_base.text_part import text_stack
-from tenonry_worker_torch.adapters.places import linear_layers
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import layer_groups
 from tenonry_worker_torch.kv_groups import kv_groups
+from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.probe import probe
 from tenonry_worker_torch.loading.rank_model import RankModel
 from tenonry_worker_torch.parallel.groups import Link, Parallel, TensorGroup, alone

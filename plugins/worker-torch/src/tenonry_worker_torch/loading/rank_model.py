@@ -14,7 +14,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.dummy import RandomSlice
-from tenonry_worker_torch.parallel.shard import FileSlice, Shard
+from tenonry_worker_torch.parallel.shard import SHARDS, FileSlice, Shard
 from tenonry_worker_torch.parallel.stage import keep_stage
 from tenonry_worker_torch.parallel.tensor import shard_layers
 
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # What a checkpoint's tensors go through on their way into one parameter without losing track of rows and columns.
 HARMLESS_STEPS = {"MergeModulelist", "Concatenate"}
-SHARDS = "tenonry_shards"
 
 
 class RankModel:

@@ -12,6 +12,8 @@ from tenonry.errors import ModelError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+SHARDS = "tenonry_shards"  # of a rank's model: parameter name → its Shard
+
 
 @dataclass(frozen=True, slots=True)
 class Shard:
