@@ -6,12 +6,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 if TYPE_CHECKING:
-    import torch
     from torch import nn
 
 TOLERANCE = 1e-4  # relative error (L2) taken for rounding in float32
 MAX_PARAMETERS = 1 << 28  # of one layer that is worth copying in float32: 1 GiB
+STORE = 1_048_573  # random numbers
 
 
 def is_small(module: nn.Module) -> bool:
@@ -26,9 +28,22 @@ def is_same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
 
 
 def randomise(module: nn.Module) -> None:
-    """Weights that hide nothing."""
+    """Weights that hide nothing. Those of large matrices repeat a store of random numbers, which is as long as a prime
+    number, so that no two rows are alike.
+    """
+    store: torch.Tensor | None = None
+    taken = 0
     for weight in module.parameters():
+        count = weight.numel()
         if weight.dim() == 1:
             weight.uniform_(-0.5, 0.5).add_(0.25)
-        else:
+        elif count <= STORE:
             weight.normal_(0.0, weight.shape[-1] ** -0.5)
+        else:
+            if store is None:
+                store = torch.randn(STORE, device=weight.device)
+            offset = taken % STORE
+            repeated = store.repeat(-(-(count + offset) // STORE))
+            weight.copy_(repeated[offset : offset + count].view_as(weight))
+            weight.mul_(weight.shape[-1] ** -0.5)
+            taken += count + 1
