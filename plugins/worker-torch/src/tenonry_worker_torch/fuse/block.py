@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import nn
 
-from tenonry_worker_torch.fuse.linear import Linear, merge, output_of
+from tenonry_worker_torch.fuse.linear import Linear, output_of, side_by_side
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 from tenonry_worker_torch.fuse.rope import rotate
 from tenonry_worker_torch.parallel.layers import RowLinear
@@ -186,7 +186,7 @@ def fused_attention(
     if out.in_features != query_size:
         return None
     return FusedAttention(
-        merge(parts),
+        side_by_side(parts),
         output_of(out),
         spec,
         head_norm,
@@ -236,4 +236,4 @@ def fused_mlp(module: nn.Module) -> FusedMLP | None:
         return None
     if sum(part.out_features for part in parts) != 2 * down.in_features:
         return None
-    return FusedMLP(merge(parts), output_of(down), activation)
+    return FusedMLP(side_by_side(parts), output_of(down), activation)

@@ -79,6 +79,32 @@ class DenseLinear:
         return made
 
 
+class PartedLinear:
+    """Linear layers that read the same input, as their modules have them until they are packed as one.
+
+    So no third copy of the weights is made on the way.
+    """
+
+    __slots__ = ("modules",)
+
+    def __init__(self, modules: Sequence[nn.Linear]) -> None:
+        self.modules = modules
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.cat([functional.linear(x, part.weight, part.bias) for part in self.modules], 1)
+
+    def add(
+        self,
+        x: torch.Tensor,
+        other: torch.Tensor,
+    ) -> torch.Tensor:
+        return self(x).add_(other)
+
+    def packed(self) -> PackedLinear:
+        """In oneDNN's layout, side by side; the modules lose their weights."""
+        return merge(self.modules).packed()
+
+
 class PackedLinear:
     """A weight in oneDNN's own layout; the original can be dropped."""
 
@@ -273,6 +299,14 @@ def output_of(module: nn.Linear) -> Linear:
         piece = DenseLinear(module.weight.detach(), None, (module,))
         return SummedLinear(piece, detached_bias(module), module.group)
     return merge([module])
+
+
+def side_by_side(modules: Sequence[nn.Linear]) -> Linear:
+    """Linear layers that read the same input as one: merged now, or when they are packed."""
+    weight = modules[0].weight
+    if len(modules) > 1 and can_pack(weight.dtype, weight.device):
+        return PartedLinear(modules)
+    return merge(modules)
 
 
 def merge(modules: Sequence[nn.Linear]) -> DenseLinear:
