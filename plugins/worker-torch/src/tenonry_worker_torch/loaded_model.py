@@ -21,7 +21,7 @@ from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
-from tenonry_worker_torch.loading.self_check import SelfCheck, reference_of
+from tenonry_worker_torch.model_checks import ModelChecks
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.backend import NoAttention, StatefulBackend
@@ -110,35 +110,36 @@ def build(  # noqa: PLR0913 - by name, from one caller
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
     vocab_size = int(config.vocab_size)
     stage_of(module).cache = step_cache_for(module)
-    with named_failure(module, parallel.tensor.size):
+    watched = module if adapters is not None else None
+    with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
         found = probe(module, vocab_size, parallel, max_model_len)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
-    with calls_of(module if adapters is not None else None) as calls:
-        reference = reference_of(module, vocab_size, parallel, max_model_len, found)
     model = LoadedModel(
         module,
         backend,
         buffers,
         found,
-        reference.made[0].shape[-1],  # of the last stage; the others never sample
+        found.made.shape[-1],  # of the last stage; the others never sample
         max_model_len,
         parallel,
         groups,
     )
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
-    check = SelfCheck(run, reference)
+    checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None
     if adapters is not None:
-        calls.check(adapters.places, [len(given) for given in reference.given])
+        calls.check(adapters.places, [len(found.given)])
         model.adapters = adapters
         seats = Seats(adapters, module)
         seats.refuse_inside([mixer.module for mixer in model.mixers])
     with named_failure(module, parallel.tensor.size):
+        if fuse or not skip_check:
+            checks.prepare(may_be_lean=fuse)
         if fuse:
-            _make_fast(model, check, max_model_len, phases, seats)
+            _make_fast(model, checks, max_model_len, phases, seats)
         if not skip_check:
-            check.require(model.forward, type(module).__name__)
+            checks.require(model.forward)
             unpack_read(module)
     if seats is not None:
         seats.hook()
@@ -167,7 +168,7 @@ def _backend(
 
 def _make_fast(
     model: LoadedModel,
-    check: SelfCheck,
+    checks: ModelChecks,
     max_model_len: int,
     phases: Phases,
     seats: Seats | None,
@@ -183,14 +184,16 @@ def _make_fast(
         model.module,
         model.layers,
         model.step,
-        max(max_model_len, check.num_positions),
-        check.agrees,
+        max(max_model_len, *checks.lengths),
+        checks.agrees,
         group.all_agree,
     )
     if lean is not None:
         model.forward = lean
-    elif has_paths and not group.all_agree(check.agrees(model.forward)):
+    elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
+    if lean is None:
+        checks.prepare(may_be_lean=False)
     if group.size == 1:
         use_dense_experts(model.module)
     if seats is not None and lean is not None:

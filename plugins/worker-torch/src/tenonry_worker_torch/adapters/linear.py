@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, SummedLinear
+from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear, SummedLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
@@ -234,7 +234,7 @@ def sources_of(linear: Linear) -> Sequence[nn.Linear]:
     """The modules that a lean layer was made of, in the order of their outputs."""
     if isinstance(linear, SummedLinear):
         return sources_of(linear.piece)
-    return linear.sources if isinstance(linear, DenseLinear) else ()
+    return linear.sources if isinstance(linear, DenseLinear | PartedLinear) else ()
 
 
 def adapted(

@@ -39,7 +39,7 @@ class LeanForward:
         embed: nn.Module | None,
         layers: list[LeanLayer],
         ropes: dict[str, RopeTable],
-        end: LeanHead | None,
+        end: LeanHead | RMSNorm | None,
         step: StepPlan,
     ) -> None:
         self.embed = embed
@@ -72,6 +72,16 @@ class LeanForward:
             if keep is not None and self.end is not None:
                 hidden = hidden.index_select(0, keep)
         return hidden if self.end is None else self.end(hidden)
+
+    def shortened(self, numbers: list[int]) -> LeanForward:
+        """The same with these layers alone, which makes hidden states, normalised, in the place of logits."""
+        return LeanForward(
+            self.embed,
+            [self.layers[number] for number in numbers],
+            self.ropes,
+            None if self.end is None else self.end.norm,
+            self.step,
+        )
 
     def pack(self) -> None:
         """Give all weights to oneDNN, layer by layer; what the model holds of them goes, except the embedding."""

@@ -85,13 +85,13 @@ class PartedLinear:
     So no third copy of the weights is made on the way.
     """
 
-    __slots__ = ("modules",)
+    __slots__ = ("sources",)
 
-    def __init__(self, modules: Sequence[nn.Linear]) -> None:
-        self.modules = modules
+    def __init__(self, sources: Sequence[nn.Linear]) -> None:
+        self.sources = sources
 
     def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.cat([functional.linear(x, part.weight, part.bias) for part in self.modules], 1)
+        return torch.cat([functional.linear(x, part.weight, part.bias) for part in self.sources], 1)
 
     def add(
         self,
@@ -102,7 +102,7 @@ class PartedLinear:
 
     def packed(self) -> PackedLinear:
         """In oneDNN's layout, side by side; the modules lose their weights."""
-        return merge(self.modules).packed()
+        return merge(self.sources).packed()
 
 
 class PackedLinear:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenonry_torch_base.text_part import text_stack
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.layer import AttentionLayer
+
+# Attributes that say where a layer stands.
+PLACES = frozenset({"layer_idx", "layer_index", "layer_id", "layer_number", "index"})
 
 
 class Block(NamedTuple):
@@ -57,3 +61,26 @@ def blocks_of(
         )
         for module, layer_type, mixer in zip(modules, types, mixers, strict=True)
     ]
+
+
+def kind_of(block: Block) -> tuple[object, ...]:
+    """Equal for layers that differ in nothing but their weights and their place."""
+    parts: list[object] = [
+        (name, type(part), _settings_of(part)) for name, part in block.module.named_modules()
+    ]
+    shapes = [(name, weight.shape) for name, weight in block.module.named_parameters()]
+    spec = None
+    if block.attention is not None:
+        spec = dataclasses.astuple(dataclasses.replace(block.attention.spec, name="", index=0))
+    return (block.layer_type, spec, *parts, *shapes)
+
+
+def _settings_of(module: nn.Module) -> tuple[tuple[str, object], ...]:
+    """The plain attributes of a module: what its code may look at."""
+    return tuple(
+        (name, value)
+        for name, value in sorted(vars(module).items())
+        if name not in PLACES
+        and not name.startswith("_")
+        and isinstance(value, str | int | float | None)
+    )

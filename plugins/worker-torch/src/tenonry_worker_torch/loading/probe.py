@@ -43,13 +43,21 @@ PROMPT_LENGTH = 9
 class ProbeResult:
     """Layers in order of their index, and the module of each; a module that attends several times has several.
 
-    `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks` [num_heads] of
-    each layer, where it has any.
+    `given` and `made`: the run itself, tokens or hidden states [length, hidden], and the logits, or hidden states, of
+    all its positions. `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks`
+    [num_heads] of each layer, where it has any.
     """
 
-    __slots__ = ("modules", "rank_heads", "sinks", "specs", "states")
+    __slots__ = ("given", "made", "modules", "rank_heads", "sinks", "specs", "states")
 
-    def __init__(self, states: States | None = None) -> None:
+    def __init__(
+        self,
+        given: torch.Tensor,
+        made: torch.Tensor,
+        states: States | None = None,
+    ) -> None:
+        self.given = given
+        self.made = made
         self.states = states
         self.modules: list[torch.nn.Module] = []
         self.rank_heads: list[RankHeads | None] = []
@@ -93,7 +101,8 @@ def probe(
     prompt = numbered_tokens(PROMPT_LENGTH, vocab_size, model.device)
     try:
         with reading_masks(max_model_len):
-            made = run_alone(model, link.inputs(prompt))
+            given = link.inputs(prompt)
+            made = run_alone(model, given)
     except ModelError as error:
         raise ModelError(f"{type(model).__name__} cannot run on worker 'torch': {error}") from error
     finally:
@@ -107,23 +116,22 @@ def probe(
         raise ModelError(
             f"{type(model).__name__} chooses keys by a module that worker 'torch' does not find"
         )
-    found = _in_order(recorder, states)
+    found = ProbeResult(given, made, states)
+    _fill_in_order(found, recorder)
     if states is not None:
         states.check(found.modules)
     return found
 
 
-def _in_order(recorder: Probe, states: States | None) -> ProbeResult:
+def _fill_in_order(result: ProbeResult, recorder: Probe) -> None:
     """By index; layers that share one, and calls of one module, in the order in which they ran, numbered anew."""
     found = list(zip(recorder.specs, recorder.modules, recorder.sinks, strict=True))
     found.sort(key=lambda layer: layer[0].index)
     is_shared = len({spec.index for spec, _, _ in found}) < len(found)
-    result = ProbeResult(states)
     for order, (spec, module, sinks) in enumerate(found):
         if is_shared:
             spec.index = order
         result.add(spec, module, sinks)
-    return result
 
 
 @contextmanager

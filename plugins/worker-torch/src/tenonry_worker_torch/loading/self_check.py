@@ -11,6 +11,7 @@ called in another way than we know, and any mistake in what was done to the mode
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -23,6 +24,8 @@ from tenonry_worker_torch.loading.probe import named_failure, run_alone
 from tenonry_worker_torch.loading.prompts import numbered_tokens, prompt_lengths, steps_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.forward import Forward
@@ -41,12 +44,15 @@ ONE_PROMPT = 2.5  # a single prompt's allowance in 16 bits, in tolerances
 class Reference:
     """What the model's own code makes of each prompt: `given`, the inputs of this stage, tokens or hidden states
     [length, hidden]; `made`, its logits, or the hidden states that it sends on, at the positions that steps end with.
+
+    `is_one_prompt`: what is given are parts of one prompt, and the errors are those of its positions.
     """
 
     given: list[torch.Tensor]
     made: list[torch.Tensor]
     steps: list[list[int]]
     dtype: torch.dtype
+    is_one_prompt: bool = False
 
 
 def reference_of(
@@ -58,25 +64,36 @@ def reference_of(
 ) -> Reference:
     """Run the prompts one at a time through the model's own attention. All stages do this together."""
     link = parallel.link
-    if parallel.tensor.size > 1:
-        _count_groups_anew(probed)
     lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
     found = Reference([], [], steps_of(lengths), model.dtype)
     tokens = numbered_tokens(sum(lengths), vocab_size, model.device)
-    set_attention(model, "eager")
-    try:
+    with own_attention(model, parallel, probed):
         for row, prompt in enumerate(tokens.split(lengths)):
             given = link.inputs(prompt)
             with named_failure(model, parallel.tensor.size):
                 made = run_alone(model, given, counts_positions=True)
             if not link.is_last:
                 link.send(made)
-            ends = _ends_of(found.steps, row)
+            ends = ends_of(found.steps, row)
             found.given.append(given)
             found.made.append(made[ends])
+    return found
+
+
+@contextmanager
+def own_attention(
+    model: PreTrainedModel,
+    parallel: Parallel,
+    probed: ProbeResult,
+) -> Iterator[None]:
+    """Inside, the model attends with its own `eager` attention."""
+    if parallel.tensor.size > 1:
+        _count_groups_anew(probed)
+    set_attention(model, "eager")
+    try:
+        yield
     finally:
         set_attention(model, INTERFACE_NAME)
-    return found
 
 
 def _count_groups_anew(probed: ProbeResult) -> None:
@@ -88,7 +105,7 @@ def _count_groups_anew(probed: ProbeResult) -> None:
             module.num_key_value_groups = spec.group_size  # type: ignore[assignment]
 
 
-def _ends_of(steps: list[list[int]], row: int) -> list[int]:
+def ends_of(steps: list[list[int]], row: int) -> list[int]:
     """The positions that the steps of one prompt end with."""
     ends = []
     done = 0
@@ -114,9 +131,12 @@ class SelfCheck:
         self.run = run
         self.reference = reference
 
-    def errors(self, forward: Forward) -> list[float]:
-        """Of each prompt: the largest error of its positions in float32, the median one in 16 bits."""
-        sizes = self.run.backend.cache_sizes
+    def errors(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> list[float]:
+        """Of each prompt: the largest error of its positions in float32, the median one in 16 bits.
+
+        `cache_sizes`: none for those of the backend.
+        """
+        sizes = cache_sizes or self.run.backend.cache_sizes
         runs = [self._errors(forward, size) for size in sizes]
         return [max(of_prompt) for of_prompt in zip(*runs, strict=True)]
 
@@ -133,20 +153,17 @@ class SelfCheck:
             reference.steps,
             cache_size=cache_size,
         )
-        errors = []
-        for got, wanted in zip(found, reference.made, strict=True):
-            error = relative_errors(torch.stack(got), wanted)
-            errors.append(float(error.max() if is_exact else error.median()))
-        return errors
+        errors = [
+            relative_errors(torch.stack(got), wanted)
+            for got, wanted in zip(found, reference.made, strict=True)
+        ]
+        if reference.is_one_prompt:
+            errors = [torch.cat(errors)]
+        return [float(error.max() if is_exact else error.median()) for error in errors]
 
-    def agrees(self, forward: Forward) -> bool:
+    def agrees(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> bool:
         """Whether all prompts are within the tolerance of their data type."""
-        return self._worst(self.errors(forward)) is None
-
-    @property
-    def num_positions(self) -> int:
-        """Length of the longest prompt."""
-        return max(map(len, self.reference.given))
+        return self._worst(self.errors(forward, cache_sizes)) is None
 
     @property
     def tolerance(self) -> float:
@@ -163,9 +180,14 @@ class SelfCheck:
         middle = sorted(errors)[len(errors) // 2]
         return None if middle <= self.tolerance else worst
 
-    def require(self, forward: Forward, architecture: str) -> None:
+    def require(
+        self,
+        forward: Forward,
+        architecture: str,
+        cache_sizes: Sequence[int] = (),
+    ) -> None:
         """Raises ModelError naming the architecture when the logits are not those of the prompts on their own."""
-        errors = self.errors(forward)
+        errors = self.errors(forward, cache_sizes)
         worst = self._worst(errors)
         if worst is not None:
             raise ModelError(
