@@ -94,11 +94,3 @@ def one_thread():
     torch.set_num_threads(1)
     yield
     torch.set_num_threads(before)
-
-
-@pytest.fixture
-def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Engines and ranks that this test starts are forks of its process: nothing is imported again."""
-    from forked import fork_children
-
-    fork_children(monkeypatch)

@@ -10,12 +10,11 @@ from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
 
-from forked import fork
-
 from tenonry.errors import TenonryError
 from tenonry.interfaces.executor import Executor
 from tenonry.interfaces.worker import WorkerContext
 from tenonry.step import ModelRunnerOutput
+from tenonry_testkit.kernel.forked import fork
 
 TIMEOUT_S = 60.0
 

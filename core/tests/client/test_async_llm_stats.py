@@ -16,6 +16,8 @@ from tenonry_testkit.fakes import RecordingStatLogger
 from tenonry_testkit.kernel.served import QUICK, served_config
 from tenonry_testkit.served import collect, params
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 
 class Tracer(RecordingStatLogger):
     traces = True

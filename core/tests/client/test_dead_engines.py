@@ -18,6 +18,8 @@ from tenonry.sampling_params import OutputKind
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 
 

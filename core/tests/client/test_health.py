@@ -14,6 +14,8 @@ from tenonry.errors import EngineDeadError
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 UNHEALTHY = {
     "name": "tenonry_testkit.kernel.faulty:FaultyExecutor",
     "options": {"fail": "check_health"},

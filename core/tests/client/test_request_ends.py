@@ -15,6 +15,8 @@ from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry_testkit.kernel.served import Served
 from tenonry_testkit.served import collect, params
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 LONG = params(max_tokens=400)
 FAILING = {
     "name": "tenonry_testkit.kernel.faulty:FaultyWorker",

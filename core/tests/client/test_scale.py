@@ -23,7 +23,7 @@ from tenonry_testkit.kernel.served import Served, served_config
 from tenonry_testkit.roles import eventually
 from tenonry_testkit.served import collect, params, tokens
 
-pytestmark = pytest.mark.timeout(60)
+pytestmark = [pytest.mark.timeout(60), pytest.mark.usefixtures("forked_children")]
 
 
 async def many(served: Served, count: int, **fields: Any) -> list[list[int]]:

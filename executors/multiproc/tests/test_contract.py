@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+import pytest
+
 from tenonry_testkit.executor import ExecutorContract
+
+pytestmark = pytest.mark.usefixtures("forked_children")
 
 
 class TestTwoRanks(ExecutorContract):

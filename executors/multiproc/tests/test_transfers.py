@@ -11,6 +11,8 @@ from tenonry.step import SchedulerOutput
 from tenonry_testkit.fakes import TokenModel
 from tenonry_testkit.kernel.engine import Inbox, make_core, request
 
+pytestmark = pytest.mark.usefixtures("forked_children")
+
 CONNECTOR = f"{Path(__file__).with_name('rank_connector.py')}:RankConnector"
 PROMPT = list(range(5, 18))
 FULL_BLOCKS = 3

@@ -135,6 +135,14 @@ def fake_model_site(tmp_path: Path) -> Iterator[Any]:
 
 
 @pytest.fixture
+def forked_children(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Engines and ranks that this test starts are forks of its process: they import nothing again."""
+    from tenonry_testkit.kernel.forked import fork_children
+
+    fork_children(monkeypatch)
+
+
+@pytest.fixture
 def no_outside_settings(monkeypatch: pytest.MonkeyPatch) -> None:
     """TENONRY_… variables of the environment change neither this test nor the processes that it starts."""
     for name in [

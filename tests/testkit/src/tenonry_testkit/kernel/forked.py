@@ -1,7 +1,7 @@
-"""Children of this process that are forks of it, for tests about what they compute: torch is imported once.
+"""Children of a test process that are forks of it, for tests about what they do: nothing is imported again.
 
 How children start and end as fresh interpreters is shown where that is the subject: by the tests of `tenonry.launch`,
-of the executors, of signals, and by the documented commands. Test process and its children.
+of executors, of signals, and by the documented commands. Test process and its children.
 """
 
 from __future__ import annotations
