@@ -21,7 +21,7 @@ from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.parsers import check_setting
-from tenonry_openai_server.routes import chat, completions, operations, tokenize
+from tenonry_openai_server.routes import chat, completions, control, operations, tokenize
 from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
 
@@ -42,6 +42,8 @@ def create_app(state: ServerState) -> ASGIApp:
     )
     api.state.server = state
     routers = [module.router for module in (completions, chat, tokenize, operations)]
+    if settings.enable_operator_routes:
+        routers.append(control.router)
     for router in routers:
         api.include_router(router)
     mount_plugins(api, state, routers)

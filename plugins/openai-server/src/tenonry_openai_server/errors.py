@@ -24,6 +24,7 @@ from tenonry.errors import (
     RequestError,
     Unsupported,
 )
+from tenonry.operations.engine import ENGINE_REFUSES
 from tenonry.step import RowFailure
 
 logger = logging.getLogger("tenonry.server")
@@ -31,6 +32,7 @@ logger = logging.getLogger("tenonry.server")
 NOTHING_LEFT = RowFailure.TEXT[RowFailure.SAMPLING]
 NO_PROMPT_LOGPROBS = RowFailure.TEXT[RowFailure.PROMPT_LOGPROBS]
 MAX_MESSAGE_CHARS = 2000
+HELD_RETRY_S = 5.0
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
@@ -119,6 +121,9 @@ def _fault_of_request(text: str) -> APIError | None:
     """The answer where a row failed because of what its request asks; None for other failures of a row."""
     if NOTHING_LEFT in text:
         return bad_request(f"{NOTHING_LEFT}; allow more of them", code="no_token_left")
+    if ENGINE_REFUSES in text:
+        message = text[text.index(ENGINE_REFUSES) :]
+        return APIError(503, message, code="engine_held", retry_after_s=HELD_RETRY_S)
     if NO_PROMPT_LOGPROBS in text:
         remedy = "leave them out, and with echo logprobs, too"
         return bad_request(

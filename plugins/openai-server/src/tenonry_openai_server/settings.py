@@ -65,6 +65,14 @@ class ServerConfig(Settings):
     api_key: tuple[str, ...] = Field(
         (), description="Key that clients must send; repeat it for several.", repr=False
     )
+    enable_operator_routes: bool = Field(
+        False,
+        description="Routes that act on the engines: /sleep, /pause, /update_weights, …. Needs an API key.",
+    )
+    weight_source: tuple[str, ...] = Field(
+        (),
+        description="Folder that /update_weights may read, or shm:PREFIX of shared memory; repeat for several.",
+    )
     allowed_hosts: tuple[str, ...] = Field(
         (), description="Host names to answer to besides local ones."
     )
@@ -169,6 +177,14 @@ class ServerConfig(Settings):
         if any(not key.strip() for key in keys):
             raise ValueError("an API key is empty")
         return keys
+
+    @model_validator(mode="after")
+    def _check_operator_routes(self) -> ServerConfig:
+        if self.enable_operator_routes and not self.api_key:
+            raise ValueError("enable_operator_routes needs an api_key")
+        if self.weight_source and not self.enable_operator_routes:
+            raise ValueError("weight_source is for /update_weights: enable_operator_routes as well")
+        return self
 
     @model_validator(mode="after")
     def _check_tls(self) -> ServerConfig:

@@ -60,7 +60,7 @@ def wanted(model):
     return [worker_tools.greedy(model, prompt) for prompt in PROMPTS]
 
 
-@pytest.fixture(scope="module", params=["llama-biased", "gemma3", "mixtral"])
+@pytest.fixture(scope="module", params=["llama-biased", "mixtral"])
 def family(request):
     return request.param
 

@@ -45,13 +45,14 @@ def on_one_line(data: bytes) -> bytes:
 class _Prompt:
     """What is known of one prompt: the index of its first completion, and its tokens."""
 
-    __slots__ = ("base", "cached", "generated", "tokens")
+    __slots__ = ("base", "cached", "generated", "tokens", "version")
 
     def __init__(self, base: int, tokens: int, cached: int) -> None:
         self.base = base
         self.tokens = tokens
         self.cached = cached
         self.generated = 0
+        self.version = b""  # of the weights, as a field
 
 
 class ChunkWriter(ABC):
@@ -88,6 +89,8 @@ class ChunkWriter(ABC):
         """The events for one output; nothing, where it brings no text yet. Raises EngineGenerateError."""
         prompt = self._prompts.get(output.request_id) or self._begin(output)
         events = []
+        if output.weight_version:
+            prompt.version = b',"weight_version":' + _encode(output.weight_version)
         for completion in output.outputs:
             prompt.generated += len(completion.token_ids) if self._counts else 0
             head = self._heads.get(prompt.base + completion.index)
@@ -132,6 +135,7 @@ class ChunkWriter(ABC):
                 fields,
                 b"}]",
                 usage,
+                prompt.version,
                 b"}\n\n",
             )
         )

@@ -61,6 +61,7 @@ def completion_response(
         choices=choices,
         usage=_usage(outputs, context.options),
         kv_transfer_params=outputs[-1].kv_transfer_params or UNSET,
+        weight_version=outputs[-1].weight_version or UNSET,
     )
 
 
@@ -99,6 +100,7 @@ def chat_response(
         prompt_token_ids=output.prompt_token_ids if context.options.token_ids else UNSET,
         prompt_logprobs=shown_prompt_logprobs(context, output) or UNSET,
         kv_transfer_params=output.kv_transfer_params or UNSET,
+        weight_version=output.weight_version or UNSET,
     )
 
 

@@ -118,7 +118,18 @@ class ParsedChatChunks(ChatChunks):
         if self.context.options.continuous_usage:
             usage = b',"usage":' + _encode(Usage.of(prompt.tokens, prompt.generated, prompt.cached))
         rest = _encode(fields)[1:-1]
-        return b"".join((self._heads[index], _encode(delta), b",", rest, b"}]", usage, b"}\n\n"))
+        return b"".join(
+            (
+                self._heads[index],
+                _encode(delta),
+                b",",
+                rest,
+                b"}]",
+                usage,
+                prompt.version,
+                b"}\n\n",
+            )
+        )
 
     def _extras(self, completion: CompletionOutput) -> dict[str, Any]:
         """What the tokens of a part bring beside events."""

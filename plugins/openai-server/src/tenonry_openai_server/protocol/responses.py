@@ -94,6 +94,7 @@ class CompletionResponse(msgspec.Struct, kw_only=True):
     choices: list[CompletionChoice]
     usage: Usage | None = None
     kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    weight_version: str | UnsetType = UNSET
 
 
 class ChatFunction(msgspec.Struct):
@@ -145,6 +146,7 @@ class ChatResponse(msgspec.Struct, kw_only=True):
     prompt_token_ids: list[int] | UnsetType = UNSET
     prompt_logprobs: PromptLogprobs | UnsetType = UNSET
     kv_transfer_params: dict[str, Any] | UnsetType = UNSET
+    weight_version: str | UnsetType = UNSET
 
 
 class ModelCard(msgspec.Struct, kw_only=True):

@@ -1,0 +1,69 @@
+"""Bodies and answers of the routes by which an operator acts on engines that run. Front end."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from pydantic import Field
+
+from tenonry_openai_server.protocol.parse import Body
+
+Name = Annotated[str, Field(min_length=1, max_length=1024)]
+
+
+class EmptyRequest(Body):
+    """Body of a route that needs to know nothing: {}."""
+
+
+class SleepRequest(Body):
+    """Body of POST /sleep."""
+
+    level: int = Field(1, ge=1, le=2)
+
+
+class WakeUpRequest(Body):
+    """Body of POST /wake_up."""
+
+    tags: list[Literal["weights", "kv_cache"]] | None = Field(None, max_length=2)
+
+
+class PauseRequest(Body):
+    """Body of POST /pause: what becomes of the requests that run."""
+
+    mode: Literal["keep", "wait", "abort"] = "keep"
+    clear_cache: bool = True
+
+
+class ResetPrefixCacheRequest(Body):
+    """Body of POST /reset_prefix_cache."""
+
+    reset_running_requests: bool = False
+    reset_connector: bool = False
+
+
+class UpdateWeightsRequest(Body):
+    """Body of POST /update_weights."""
+
+    source: Annotated[str, Field(min_length=1, max_length=4096)]
+    names: list[Name] | None = Field(None, min_length=1, max_length=100_000)
+    version: str = Field("", max_length=256, pattern=r"^[\x21-\x7e]*$")
+
+
+class ScaleRequest(Body):
+    """Body of POST /scale."""
+
+    size: int = Field(ge=1, le=1024)
+    drain_timeout: float = Field(300.0, ge=0, le=86_400)
+
+
+class DoneResponse(msgspec.Struct):
+    """Answer of a route that acts: whether all of it was done."""
+
+    done: bool = True
+
+
+class SleepingResponse(msgspec.Struct):
+    """Answer of GET /is_sleeping."""
+
+    is_sleeping: bool

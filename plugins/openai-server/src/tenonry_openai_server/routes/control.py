@@ -1,0 +1,189 @@
+"""What operators do to engines that run: sleep, pause, caches, profiles, new weights, their number. Front end.
+
+These routes are there when the operator asks for them, behind API keys only. Weights are read from sources that the
+operator listed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeVar
+
+from fastapi import APIRouter
+from starlette.requests import Request
+from starlette.responses import Response
+
+from tenonry.errors import EngineGenerateError, TenonryError
+from tenonry_openai_server.errors import APIError, bad_request
+from tenonry_openai_server.openapi import describe
+from tenonry_openai_server.protocol.control import (
+    DoneResponse,
+    EmptyRequest,
+    PauseRequest,
+    ResetPrefixCacheRequest,
+    ScaleRequest,
+    SleepingResponse,
+    SleepRequest,
+    UpdateWeightsRequest,
+    WakeUpRequest,
+)
+from tenonry_openai_server.routes.bodies import read_body, server_state
+from tenonry_openai_server.routes.operations import answer
+
+if TYPE_CHECKING:
+    from tenonry_openai_server.settings import ServerConfig
+
+SHARED_MEMORY = "shm:"
+Result = TypeVar("Result")
+
+router = APIRouter()
+
+
+async def told(act: Awaitable[Result]) -> Result:
+    """The result of a call of the engines. Raises APIError 409 in their words: who asks is the operator."""
+    try:
+        return await act
+    except EngineGenerateError as error:
+        raise APIError(409, str(error), code="refused_by_engine") from None
+    except (TimeoutError, ValueError) as error:
+        raise APIError(409, str(error), code="not_done") from None
+
+
+@router.post("/sleep", **describe("Give memory back", SleepRequest, DoneResponse))
+async def sleep(request: Request) -> Response:
+    """Level 1: that of the KV cache; 2: that of the weights as well. Requests wait, or are refused, until /wake_up."""
+    body = await read_body(request, SleepRequest)
+    await told(server_state(request).engine.sleep(body.level))
+    return answer(DoneResponse())
+
+
+@router.post("/wake_up", **describe("Take memory again", WakeUpRequest, DoneResponse))
+async def wake_up(request: Request) -> Response:
+    """What `tags` name, or all."""
+    body = await read_body(request, WakeUpRequest)
+    await told(server_state(request).engine.wake_up(body.tags))
+    return answer(DoneResponse())
+
+
+@router.get("/is_sleeping", **describe("Whether the engines sleep", None, SleepingResponse))
+async def is_sleeping(request: Request) -> Response:
+    """True while weights or KV cache of every engine are away."""
+    found = await told(server_state(request).engine.is_sleeping())
+    return answer(SleepingResponse(found))
+
+
+@router.post("/pause", **describe("Hold requests", PauseRequest, DoneResponse))
+async def pause(request: Request) -> Response:
+    """keep: all requests where they are; wait: until those that run have ended; abort: end them."""
+    body = await read_body(request, PauseRequest)
+    state = server_state(request)
+    if body.mode != "keep" and state.settings.api_server_count > 1:
+        raise bad_request(
+            f"mode '{body.mode}' is about the requests of one API server, and there are "
+            f"{state.settings.api_server_count}; use keep, which holds the engines",
+            "mode",
+        )
+    pausing = state.engine.pause_generation(
+        wait_for_inflight_requests=body.mode == "wait",
+        clear_cache=body.clear_cache,
+        keep=body.mode == "keep",
+    )
+    await told(pausing)
+    return answer(DoneResponse())
+
+
+@router.post("/resume", **describe("End /pause", EmptyRequest, DoneResponse))
+async def resume(request: Request) -> Response:
+    """Requests go on."""
+    await read_body(request, EmptyRequest)
+    await told(server_state(request).engine.resume_generation())
+    return answer(DoneResponse())
+
+
+@router.post(
+    "/reset_prefix_cache",
+    **describe("Forget cached prefixes", ResetPrefixCacheRequest, DoneResponse),
+)
+async def reset_prefix_cache(request: Request) -> Response:
+    """`done` is false where requests still use blocks."""
+    body = await read_body(request, ResetPrefixCacheRequest)
+    resetting = server_state(request).engine.reset_prefix_cache(
+        body.reset_running_requests, body.reset_connector
+    )
+    return answer(DoneResponse(await told(resetting)))
+
+
+@router.post("/reset_mm_cache", **describe("Forget processed images", EmptyRequest, DoneResponse))
+async def reset_mm_cache(request: Request) -> Response:
+    """And whatever else was made of inputs that are no text."""
+    await read_body(request, EmptyRequest)
+    await told(server_state(request).engine.reset_mm_cache())
+    return answer(DoneResponse())
+
+
+@router.post("/start_profile", **describe("Begin a profile", EmptyRequest, DoneResponse))
+async def start_profile(request: Request) -> Response:
+    """On every rank."""
+    await read_body(request, EmptyRequest)
+    await told(server_state(request).engine.start_profile())
+    return answer(DoneResponse())
+
+
+@router.post("/stop_profile", **describe("End and write it", EmptyRequest, DoneResponse))
+async def stop_profile(request: Request) -> Response:
+    """Where the worker's option `profile_dir` says."""
+    await read_body(request, EmptyRequest)
+    await told(server_state(request).engine.stop_profile())
+    return answer(DoneResponse())
+
+
+@router.post("/scale", **describe("Go on with more or fewer engines", ScaleRequest, DoneResponse))
+async def scale(request: Request) -> Response:
+    """Engines that leave finish their requests first."""
+    body = await read_body(request, ScaleRequest)
+    try:
+        await told(server_state(request).engine.scale(body.size, body.drain_timeout))
+    except TenonryError as error:
+        raise APIError(409, str(error), code="not_scaled") from None
+    return answer(DoneResponse())
+
+
+@router.post("/update_weights", **describe("Replace weights", UpdateWeightsRequest, DoneResponse))
+async def update_weights(request: Request) -> Response:
+    """By those of a safetensors file, a folder of them, or shared memory (shm:NAME)."""
+    body = await read_body(request, UpdateWeightsRequest)
+    state = server_state(request)
+    source = allowed_source(body.source, state.settings)
+    await told(state.engine.update_weights(source, body.names, body.version))
+    return answer(DoneResponse())
+
+
+def allowed_source(source: str, settings: ServerConfig) -> str:
+    """The source, links followed, if the operator listed it. Raises APIError 403."""
+    listed = settings.weight_source
+    if source.startswith(SHARED_MEMORY):
+        prefixes = [prefix for prefix in listed if prefix.startswith(SHARED_MEMORY)]
+        if "/" not in source and any(source.startswith(prefix) for prefix in prefixes):
+            return source
+        raise _not_allowed(source)
+    try:
+        path = Path(source).resolve(strict=True)
+        inside = [path, *(path.glob("*.safetensors") if path.is_dir() else ())]
+        targets = [file.resolve(strict=True) for file in inside]
+    except (OSError, RuntimeError, ValueError):
+        raise _not_allowed(source) from None
+    folders = [Path(folder).resolve() for folder in listed if not folder.startswith(SHARED_MEMORY)]
+    if all(any(target.is_relative_to(folder) for folder in folders) for target in targets):
+        return str(path)
+    raise _not_allowed(source)
+
+
+def _not_allowed(source: str) -> APIError:
+    """One answer for what is not there and for what may not be read."""
+    return APIError(
+        403,
+        f"source {source[:200]!r} is not there, or not in what the operator listed with --weight-source",
+        code="source_not_allowed",
+        param="source",
+    )
