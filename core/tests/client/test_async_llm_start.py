@@ -77,6 +77,15 @@ class TestStart:
             ({"num_gpu_blocks_override": 1, "block_size": 4}, True),
             (
                 {
+                    "worker": {
+                        "name": "tenonry_testkit.kernel.faulty:FaultyWorker",
+                        "options": {"fail_load": "none"},
+                    }
+                },
+                True,
+            ),
+            (
+                {
                     "scheduler": {
                         "name": "tenonry_testkit.kernel.faulty:FaultyScheduler",
                         "options": {"fail": "constructor"},

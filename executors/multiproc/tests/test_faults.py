@@ -59,10 +59,13 @@ def test_a_start_that_fails_in_one_rank_says_what_it_said(build, fault, kind, te
     assert built.reasons == []  # `start` raised
 
 
-def test_a_model_error_stays_one(build):
+def test_a_model_error_stays_one_and_is_not_traced(build, capfd):
     built = build({"fail_load": "layer 3 is missing"}, tensor_parallel_size=1)
     with pytest.raises(ModelError, match=r"worker 0\.0: layer 3 is missing"):
         built.executor.start()
+    log = capfd.readouterr().err
+    assert "load failed" in log
+    assert "Traceback" not in log
 
 
 def test_a_start_has_a_deadline_and_names_who_is_late(build):

@@ -10,7 +10,7 @@ import msgspec
 import zmq
 
 from tenonry.engine.loop import EngineLoop
-from tenonry.errors import ConfigError, LaunchError, TenonryError
+from tenonry.errors import LaunchError, PluginFault, TenonryError
 from tenonry.interfaces.launcher import EngineSpec
 from tenonry.launch.supervise import Heartbeat
 from tenonry.messages import (
@@ -42,7 +42,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
         logger.exception(
             "engine %d could not be built",
             spec.engine_index,
-            exc_info=not isinstance(error, ConfigError),
+            exc_info=isinstance(error, PluginFault) or not isinstance(error, TenonryError),
         )
         handshake.failed(error)
         context.destroy()

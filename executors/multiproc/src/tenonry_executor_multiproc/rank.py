@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import msgspec
 
 from tenonry.config import EngineConfig
+from tenonry.errors import PluginFault, TenonryError
 from tenonry.info import ModelInfo, PluginRecord
 from tenonry.interfaces.worker import Worker, WorkerContext, call_worker
 from tenonry.kv_cache import KVCacheConfig
@@ -75,7 +76,7 @@ def run_rank(payload: Mapping[str, str]) -> int:
     try:
         worker = build_worker(setup)
     except Exception as error:
-        logger.exception("the worker could not be built")
+        logger.exception("the worker could not be built", exc_info=_needs_trace(error))
         answers.failed(Kind.TASK, 0, error)
         return 1
     try:
@@ -85,6 +86,11 @@ def run_rank(payload: Mapping[str, str]) -> int:
     finally:
         signal.signal(STOP_SIGNAL, signal.SIG_IGN)
         worker.shutdown()
+
+
+def _needs_trace(error: Exception) -> bool:
+    """Whether the message alone does not tell a user what to do."""
+    return isinstance(error, PluginFault) or not isinstance(error, TenonryError)
 
 
 def _terminate(signum: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001 - as signal handlers are called
@@ -157,7 +163,7 @@ class Rank:
                 result = self._tasks[call.method](*call.args)
             self._answers.send(packet.kind, packet.sequence, result)
         except Exception as error:
-            logger.exception("%s failed", method)
+            logger.exception("%s failed", method, exc_info=_needs_trace(error))
             self._answers.failed(packet.kind, packet.sequence, error)
         return True
 
