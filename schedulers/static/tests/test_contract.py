@@ -9,7 +9,7 @@ from tenonry_testkit.targets import resolve_target
 
 class TestStatic(SchedulerContract):
     scheduler = StaticScheduler
-    effort = 0.5
+    effort = 0.35
 
 
 def test_the_name_leads_to_the_class():

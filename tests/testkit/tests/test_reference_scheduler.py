@@ -6,4 +6,4 @@ from tenonry_testkit.scheduler import SchedulerContract
 
 class TestReference(SchedulerContract):
     scheduler = ReferenceScheduler
-    effort = 0.4
+    effort = 0.2

@@ -90,13 +90,13 @@ def gone_is_sent(harness: SchedulerHarness) -> None:
         expect(len(held) == 0, GONE_IS_SENT, f"the worker still holds rows {held.tolist()}")
 
 
-def a_row_fails(make_harness: MakeHarness, **model: Any) -> None:
+def a_row_fails(make_harness: MakeHarness, depths: Sequence[int] = (1, 2, 3), **model: Any) -> None:
     """One row of several fails, in its prompt or while decoding; a later request with its prompt is computed anew.
 
     `model`: fields of `HarnessSpec` for its KV groups.
     """
     for turns in (0, 1, 3, 5):
-        for depth in (1, 2, 3):
+        for depth in depths:
             harness = make_harness(
                 HarnessSpec(depth=depth, max_num_batched_tokens=8, num_blocks=24, **model),
             )

@@ -322,7 +322,9 @@ class SchedulerContract:
         search_machine(machine, max(1, round(15 * self.effort)), 20, self.phases)
         roomy = dataclasses.replace(spec, num_blocks=40)
         scenarios_blocks.the_cache_is_private(self.harness, roomy)
-        scenarios_endings.a_row_fails(self.harness, windows=windows, num_state_slots=slots)
+        scenarios_endings.a_row_fails(
+            self.harness, (depth,), windows=windows, num_state_slots=slots
+        )
 
     @pytest.mark.parametrize(
         "depth, windows, slots",
@@ -337,7 +339,9 @@ class SchedulerContract:
         search_machine(machine, max(1, round(15 * self.effort)), 20, self.phases)
         roomy = dataclasses.replace(spec, num_blocks=80)
         scenarios_blocks.the_cache_is_private(self.harness, roomy)
-        scenarios_endings.a_row_fails(self.harness, windows=windows, num_state_slots=slots)
+        scenarios_endings.a_row_fails(
+            self.harness, (depth,), windows=windows, num_state_slots=slots
+        )
 
     # ------------------------------------------------------------------ determinism
     def test_same_calls_give_the_same_decisions(self) -> None:
