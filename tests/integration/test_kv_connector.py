@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -67,11 +69,9 @@ def test_what_was_saved_is_loaded_by_the_next_engine(folder, asynchronous, fail_
     assert store.num_failed == 2 * fail_loads
 
 
-@pytest.mark.parametrize(
-    ("parallel", "asynchronous"),
-    [("tensor_parallel_size", True), ("pipeline_parallel_size", False)],
-)
-def test_every_rank_saves_and_loads_its_part(forked_children, folder, parallel, asynchronous):
+def test_every_rank_saves_and_loads_its_part(forked_children, folder):
+    parallel = "pipeline_parallel_size"
+    asynchronous = False
     with LLM(model=folder, **SETTINGS) as plain:
         wanted = tokens(plain)
     options = {"store": f"{parallel} {asynchronous}", "asynchronous": asynchronous}
@@ -83,3 +83,89 @@ def test_every_rank_saves_and_loads_its_part(forked_children, folder, parallel, 
         blocks = llm.engine_core.scheduler.blocks
         assert blocks.num_free == blocks.num_total
     assert len(memory_store(options["store"]).blocks) == 5 + 2 + 0 + 8
+
+
+# ------------------------------------------------------------------------------------- the connectors that come along
+def connectors(tmp_path):
+    directory = str(tmp_path / "blocks")
+    disk = {"directory": directory, "size": "64MiB"}
+    both = {"connectors": "host,disk", "host.size": "64KiB", "disk.directory": directory}
+    return {
+        "host": {"name": "host", "options": {"size": "64MiB"}},
+        "host that drops": {"name": "host", "options": {"size": "40KiB"}},
+        "disk": {"name": "disk", "options": disk},
+        "disk that deletes": {"name": "disk", "options": {**disk, "size": "40KiB"}},
+        "chain": {"name": "chain", "options": both},
+    }
+
+
+@pytest.fixture(scope="module")
+def wanted(folder):
+    with LLM(model=folder, **SETTINGS) as plain:
+        return tokens(plain)
+
+
+def external_hits(llm):
+    return llm.engine_core.scheduler.make_stats().external_prefix_cache_hits
+
+
+@pytest.mark.parametrize("name", ["host", "host that drops", "disk", "disk that deletes", "chain"])
+def test_tokens_are_the_same_with_it_again_and_after_a_restart(folder, wanted, tmp_path, name):
+    connector = connectors(tmp_path)[name]
+    hits = []
+    for _ in range(2):
+        with LLM(model=folder, **SETTINGS, kv_connector=connector) as llm:
+            assert tokens(llm) == wanted
+            hits.append(external_hits(llm))
+            assert tokens(llm) == wanted
+            hits.append(external_hits(llm))
+            blocks = llm.engine_core.scheduler.blocks
+            assert blocks.num_free == blocks.num_total
+    whole = 20 + 8 + 0 + 32
+    if name == "host":
+        assert hits == [0, whole, 0, whole]
+    if name in {"disk", "chain"}:  # files are written when there is time
+        assert hits[2:] == [whole, whole]
+    assert not [thread for thread in threading.enumerate() if "kv-connector" in thread.name]
+
+
+@pytest.mark.parametrize("name", ["host", "chain"])
+def test_tokens_are_the_same_when_requests_are_preempted(folder, wanted, tmp_path, name):
+    """Twelve blocks of four for four rows."""
+    settings = {**SETTINGS, "num_gpu_blocks_override": 12, "max_model_len": 44}
+    with LLM(model=folder, **settings, kv_connector=connectors(tmp_path)[name]) as llm:
+        preempted = 0
+        for _ in range(3):
+            assert tokens(llm) == wanted
+            preempted += llm.engine_core.scheduler.make_stats().num_preemptions
+        assert preempted
+
+
+def test_a_reset_of_the_connector_empties_it(folder, wanted, tmp_path):
+    for name in ("host", "disk"):
+        connector = connectors(tmp_path)[name]
+        with LLM(model=folder, **SETTINGS, kv_connector=connector) as llm:
+            tokens(llm)
+            external_hits(llm)
+            assert llm.reset_prefix_cache()
+            assert llm.engine_core.kv_connector.reset()
+            assert tokens(llm) == wanted
+            assert external_hits(llm) == 0
+            end = time.monotonic() + 9
+            hits = 0
+            while not hits and time.monotonic() < end:  # files are written when there is time
+                assert tokens(llm) == wanted
+                hits = external_hits(llm)
+            assert hits
+
+
+def test_two_ranks_keep_their_parts(forked_children, folder, wanted, tmp_path):
+    connector = connectors(tmp_path)["chain"]
+    settings = {**SETTINGS, "executor": "mp", "tensor_parallel_size": 2, "kv_connector": connector}
+    with LLM(model=folder, **settings) as llm:
+        assert tokens(llm) == wanted
+        external_hits(llm)
+        assert tokens(llm) == wanted
+        assert external_hits(llm) == 20 + 8 + 0 + 32
+    folders = {path.parents[1].name for path in (tmp_path / "blocks").rglob("*.block")}
+    assert folders == {"0-of-2", "1-of-2"}

@@ -101,9 +101,10 @@ class RankTransfers:
         """(done, failed) since the last call, for `ModelRunnerOutput.transfers_done` and `transfers_failed`."""
         ended = self._ended
         self._ended = {}
-        done = [handle for handle, has_failed in ended.items() if not has_failed]
-        failed = [handle for handle, has_failed in ended.items() if has_failed]
-        return done, failed
+        return (
+            [handle for handle, has_failed in ended.items() if not has_failed],
+            [handle for handle, has_failed in ended.items() if has_failed],
+        )
 
 
 class KVConnector(Plugin[KVConnectorContext], ABC):

@@ -23,25 +23,32 @@ if TYPE_CHECKING:
 class CacheBlocks:
     """A `BlockStore`: the bytes of a block are those of its K and V, layer by layer.
 
-    `writer` names what decides where K and V lie within a block.
+    `caches` are looked at in each call: there are none while the engine sleeps, and others afterwards. `writer` names
+    what decides where K and V lie within a block.
     """
 
     def __init__(self, caches: Sequence[LayerCache], writer: str = "") -> None:
-        self.tensors: dict[str, torch.Tensor] = {}
-        for number, cache in enumerate(caches):
+        self._caches = caches
+        tensors = self.tensors
+        shapes = [
+            f"{name} {tensor.dtype} {tuple(tensor.shape[1:])} {tensor[0].stride()}"
+            for name, tensor in tensors.items()
+        ]
+        self.layout = "; ".join([writer, *shapes])
+        self._sizes = [tensor[0].numel() * tensor.itemsize for tensor in tensors.values()]
+
+    @property
+    def tensors(self) -> dict[str, torch.Tensor]:
+        tensors: dict[str, torch.Tensor] = {}
+        for number, cache in enumerate(self._caches):
             if cache.both is not None:
-                self.tensors[f"layer.{number}"] = cache.both
+                tensors[f"layer.{number}"] = cache.both
             else:
-                self.tensors |= {
+                tensors |= {
                     f"layer.{number}.key": cache.key,
                     f"layer.{number}.value": cache.value,
                 }
-        shapes = [
-            f"{name} {tensor.dtype} {tuple(tensor.shape[1:])} {tensor[0].stride()}"
-            for name, tensor in self.tensors.items()
-        ]
-        self.layout = "; ".join([writer, *shapes])
-        self._sizes = [tensor[0].numel() * tensor.itemsize for tensor in self.tensors.values()]
+        return tensors
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:

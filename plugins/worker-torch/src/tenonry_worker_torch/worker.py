@@ -190,11 +190,7 @@ class TorchWorker(Worker):
             from tenonry_worker_torch.connector import ConnectorHalf
 
             self._connector = ConnectorHalf(self.context, kv_cache, self._runner)
-        self.residency.serve(self._runner, self._bind_connector)
-
-    def _bind_connector(self) -> None:
-        if self._connector is not None:
-            self._connector.bind()
+        self.residency.serve(self._runner)
 
     def warm_up(self) -> None:
         from tenonry_worker_torch.startup import warm_up

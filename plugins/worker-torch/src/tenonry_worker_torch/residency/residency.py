@@ -17,7 +17,7 @@ from tenonry_worker_torch.residency.reload import RankReload
 from tenonry_worker_torch.residency.update import WeightUpdate
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     import torch
 
@@ -43,7 +43,6 @@ class Residency:
         self._held: dict[str, torch.Tensor] = {}  # weights without a model
         self._has_cache = True
         self._runner: ModelRunner | None = None
-        self._on_cache: Callable[[], None] = lambda: None
 
     @property
     def model(self) -> LoadedModel:
@@ -57,10 +56,9 @@ class Residency:
         """Whether anything is missing to compute."""
         return self._model is None or not self._has_cache
 
-    def serve(self, runner: ModelRunner, on_cache: Callable[[], None]) -> None:
-        """The runner exists; `on_cache` is called when its KV cache is another one."""
+    def serve(self, runner: ModelRunner) -> None:
+        """The runner exists."""
         self._runner = runner
-        self._on_cache = on_cache
 
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int) -> None:
@@ -114,7 +112,6 @@ class Residency:
     def _take_cache(self) -> None:
         if self._runner is not None:
             self._runner.allocate()
-            self._on_cache()
         self._has_cache = True
 
     def _forget_model(self) -> None:

@@ -1,0 +1,1 @@
+"""The KV connector `chain`: several connectors, asked in order."""

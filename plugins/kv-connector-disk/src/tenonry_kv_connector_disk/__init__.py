@@ -1,0 +1,1 @@
+"""The KV connector `disk`: blocks of ended requests in files."""

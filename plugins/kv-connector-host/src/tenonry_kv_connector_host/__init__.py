@@ -1,0 +1,1 @@
+"""The KV connector `host`: blocks of ended requests in main memory."""
