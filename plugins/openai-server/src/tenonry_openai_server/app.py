@@ -21,7 +21,14 @@ from tenonry_openai_server.errors import APIError, as_api_error, bad_request
 from tenonry_openai_server.guard import REQUEST_ID, Guard
 from tenonry_openai_server.limits import BodyLimit
 from tenonry_openai_server.parsers import check_setting
-from tenonry_openai_server.routes import chat, completions, control, operations, tokenize
+from tenonry_openai_server.routes import (
+    adapters,
+    chat,
+    completions,
+    control,
+    operations,
+    tokenize,
+)
 from tenonry_openai_server.routes.plugins import mount_plugins
 from tenonry_openai_server.state import ServerState
 
@@ -41,7 +48,7 @@ def create_app(state: ServerState) -> ASGIApp:
         redirect_slashes=False,
     )
     api.state.server = state
-    routers = [module.router for module in (completions, chat, tokenize, operations)]
+    routers = [module.router for module in (completions, chat, tokenize, operations, adapters)]
     if settings.enable_operator_routes:
         routers.append(control.router)
     for router in routers:

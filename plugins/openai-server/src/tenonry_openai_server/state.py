@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from tenonry.config import EngineConfig
+from tenonry_openai_server.adapters import ServedAdapters
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.health import HealthCheck
 from tenonry_openai_server.parsers import OutputParsers, chosen_parsers
@@ -17,6 +18,7 @@ from tenonry_openai_server.settings import ServerConfig
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
+    from tenonry.step import Adapter
 
 
 class Phase(enum.StrEnum):
@@ -47,6 +49,7 @@ class ServerState:
         self.created = int(time.time())
         self.health = HealthCheck()
         self.facts = ServedFacts()
+        self.adapters = ServedAdapters(config, is_shared=settings.api_server_count > 1)
         self.parsers: OutputParsers | None = None
         self._engine: AsyncLLM | None = None
 
@@ -111,14 +114,24 @@ class ServerState:
             return self.config.served_model_name
         return (self._engine.model.name,) if self._engine is not None else (self.config.model,)
 
-    def check_model(self, name: str | None) -> str:
-        """The served name that a request means. Raises APIError 404 that lists what is served."""
+    async def choose_model(self, name: str | None) -> tuple[str, Adapter | None]:
+        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503."""
+        if name is None or name in self.model_names:
+            return self.check_model(name), None
+        adapters = await self.adapters.all(self.engine)
+        adapter = adapters.get(name)
+        if adapter is None:
+            return self.check_model(name, tuple(adapters)), None
+        return name, adapter
+
+    def check_model(self, name: str | None, others: Sequence[str] = ()) -> str:
+        """The served name that a request means. Raises APIError 404 that lists what is served, and `others`."""
         names = self.model_names
         if name is None or name in names:
             return name or names[0]
         raise APIError(
             404,
-            f"the model '{name}' is not served here; served: {', '.join(names)}",
+            f"the model '{name}' is not served here; served: {', '.join([*names, *others])}",
             param="model",
             code="model_not_found",
         )

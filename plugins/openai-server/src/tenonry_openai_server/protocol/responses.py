@@ -157,7 +157,7 @@ class ModelCard(msgspec.Struct, kw_only=True):
     created: int
     owned_by: str = "tenonry"
     root: str
-    parent: None = None
+    parent: str | None = None
     max_model_len: int
     architecture: str | UnsetType = UNSET
     worker: str | UnsetType = UNSET

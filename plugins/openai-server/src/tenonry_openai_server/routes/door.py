@@ -139,7 +139,7 @@ class ChatDoor:
         state = server_state(request)
         engine = state.engine
         chat = parse_body(ChatRequest, msgspec.json.encode(fields))
-        state.check_model(chat.model)
+        await state.choose_model(chat.model)
         prompt = await render(engine, chat.messages, chat, special=chat.adds_special_tokens)
         io_processor = need_text(engine, "a chat", "messages")
         params = chat.sampling_params({}, detokenize=True)

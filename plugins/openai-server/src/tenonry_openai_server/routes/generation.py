@@ -32,6 +32,7 @@ from tenonry_openai_server.state import ServerState
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
+    from tenonry.step import Adapter
 
 BodyType = TypeVar("BodyType", bound=SamplingBody)
 OutputStream = AsyncGenerator[RequestOutput, None]
@@ -97,11 +98,11 @@ class Endpoint(Generic[BodyType]):
         """Start a request whose body was read. Raises APIError and RequestError."""
         state = server_state(request)
         engine = state.admit()
-        model = state.check_model(body.model)
+        model, adapter = await state.choose_model(body.model)
         _check_transfer(engine, body)
         identity = RequestIdentity.of(request, body, self.id_prefix)
         form = self.form(state, body)
-        generation = Generation(engine, body, identity, model, form)
+        generation = Generation(engine, body, identity, model, form, adapter)
         prompts = await self.prompts(engine, body)
         if form is not None and form.wanted:
             form = generation.force(form, prompts[0])
@@ -122,8 +123,10 @@ class Generation:
         identity: RequestIdentity,
         model: str,
         form: AnswerForm | None = None,
+        adapter: Adapter | None = None,
     ) -> None:
         self._engine = engine
+        self._adapter = adapter
         self._body = body
         self._identity = identity
         options = ResponseOptions.of(body)
@@ -165,6 +168,7 @@ class Generation:
             priority=self._body.priority or 0,
             tags=self._identity.tags,
             cache_salt=self._identity.cache_salt,
+            adapter=self._adapter,
             data_parallel_rank=self._identity.data_parallel_rank,
             trace_headers=self._identity.trace_headers,
             kv_transfer_params=self._body.kv_transfer_params,

@@ -95,11 +95,13 @@ async def _cards(request: Request, names: Sequence[str]) -> list[ModelCard]:
     engine = state.engine
     facts = await state.facts.of(engine)
     known: dict[str, Any] = {} if facts is None else msgspec.structs.asdict(facts)
+    adapters = await state.adapters.all(engine)
     return [
         ModelCard(
             id=name,
             created=state.created,
             root=name,
+            parent=state.model_names[0] if name in adapters else None,
             max_model_len=engine.info.max_model_len,
             **known,
         )
@@ -110,8 +112,9 @@ async def _cards(request: Request, names: Sequence[str]) -> list[ModelCard]:
 @router.head("/v1/models", include_in_schema=False)
 @router.get("/v1/models", **describe("Served models", None, ModelList))
 async def models(request: Request) -> Response:
-    """The served names of the model."""
-    names = server_state(request).model_names
+    """The served names of the model, and those of adapters."""
+    state = server_state(request)
+    names = [*state.model_names, *await state.adapters.all(state.engine)]
     return answer(ModelList(data=await _cards(request, names)))
 
 
@@ -119,5 +122,6 @@ async def models(request: Request) -> Response:
 @router.get("/v1/models/{name:path}", **describe("One served model", None, ModelCard))
 async def model(request: Request, name: str) -> Response:
     """One served name."""
-    (card,) = await _cards(request, [server_state(request).check_model(name)])
+    served, _ = await server_state(request).choose_model(name)
+    (card,) = await _cards(request, [served])
     return answer(card)
