@@ -9,6 +9,8 @@ import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any
 
+from tenonry.adapters.calls import AdapterCalls
+from tenonry.adapters.offered import OffersAdapters
 from tenonry.client.admission import Admission
 from tenonry.client.engine_calls import EngineCalls
 from tenonry.client.engines import Engines, OwnedEngines
@@ -29,7 +31,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.threads import prepared
 
 
-class AsyncLLM(OffersOperations):
+class AsyncLLM(OffersOperations, OffersAdapters):
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -71,6 +73,7 @@ class AsyncLLM(OffersOperations):
             self._admission = Admission(config, self._outputs, self._engines)
             self._handler = OutputHandler(self._engines, self._outputs, self._admission)
             self._calls = EngineCalls(self._client, self._handler)
+            self.adapters = AdapterCalls(self._calls)
             self.operations = Operations(self._calls, self._stats.submit)
             self._engines.on_death = self._handler.died
             self._engines.start()
@@ -238,6 +241,7 @@ class AsyncLLM(OffersOperations):
         self._handler.listen()
         async with self._scaling:
             await self._engines.scale(size, drain_timeout)
+            await self.adapters.renew()
 
     async def reset_prefix_cache(
         self, reset_running_requests: bool = False, reset_connector: bool = False
@@ -265,19 +269,6 @@ class AsyncLLM(OffersOperations):
             dict(kwargs or {}),
         )
         return [result for ranks in engines for result in ranks]
-
-    async def add_lora(self, name: str, path: str) -> bool:
-        return await self._calls.all("add_lora", name, path)
-
-    async def remove_lora(self, name: str) -> bool:
-        return await self._calls.all("remove_lora", name)
-
-    async def list_loras(self) -> list[str]:
-        first, *_ = await self._calls.call("list_loras")
-        return list(first)
-
-    async def pin_lora(self, name: str) -> bool:
-        return await self._calls.all("pin_lora", name)
 
     # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:

@@ -11,6 +11,8 @@ from typing import Any, Self
 
 import msgspec
 
+from tenonry.adapters.calls import EngineAdapters
+from tenonry.adapters.offered import OffersAdaptersBlocking
 from tenonry.client.input_processor import InputProcessor, check_call
 from tenonry.client.io_calls import post_processor
 from tenonry.client.output_processor import OutputProcessor
@@ -27,9 +29,10 @@ from tenonry.operations.offered import OffersBlocking
 from tenonry.outputs import CompletionOutput, RequestOutput
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.settings.sources import make_config
+from tenonry.step import Adapter
 
 
-class LLM(OffersBlocking):
+class LLM(OffersBlocking, OffersAdaptersBlocking):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
@@ -60,6 +63,7 @@ class LLM(OffersBlocking):
             parts.callback(self._stats.shutdown)
             self.engine_core = EngineCore(build_engine(config, self.model, plan))
             parts.callback(self.engine_core.shutdown)
+            self.adapters = EngineAdapters(self.engine_core)
             self.operations = EngineOperations(self.engine_core)
             longest = self.engine_core.kv_cache.max_model_len
             self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
@@ -85,12 +89,13 @@ class LLM(OffersBlocking):
         use_tqdm: bool | None = None,
         priority: Sequence[int] | None = None,
         tags: dict[str, str | float] | None = None,
+        adapter: Adapter | None = None,
     ) -> list[RequestOutput]:
         """Complete prompts (texts, {"prompt": …} or {"prompt_token_ids": …}); one output each, in order.
 
         A request that fails ends with finish_reason "error" and `output.error`; the others are unaffected. An invalid
         prompt or parameter raises RequestError before anything runs. Without `sampling_params`: what the model's
-        authors recommend. `use_tqdm`: a progress line; by default on a terminal.
+        authors recommend. `use_tqdm`: a progress line; by default on a terminal. `adapter`: as `add_lora` returned it.
         """
         if self._dead is not None:
             raise EngineDeadError(f"the engine is gone: {self._dead}")
@@ -118,7 +123,9 @@ class LLM(OffersBlocking):
             check_call(sampling, request_id)
             final = msgspec.structs.replace(sampling, output_kind=OutputKind.FINAL)
             prepared.append(
-                self._inputs.process(prompt, final, request_id, priority=rank, tags=tags)
+                self._inputs.process(
+                    prompt, final, request_id, priority=rank, tags=tags, adapter=adapter
+                )
             )
         if use_tqdm is None:
             use_tqdm = sys.stderr.isatty()

@@ -72,6 +72,7 @@ def engine_info(
         engine_indexes=tuple(sorted(engine.index for engine in engines)),
         plugins=plan.records(),
         usage=UsageRecord(
+            enable_lora=config.max_loras > 0,
             architecture=model.architecture,
             dtype=dtype,
             block_size=engines[0].block_size,

@@ -1,0 +1,237 @@
+"""LoRA adapters end to end: the real server on two ranks, the official client, and tokens of peft (AF-7, AF-15, EC-13).
+
+Adapters come and go while the server runs, share batches with each other and with rows without one, and a name that
+comes back with other content finds no K/V of the former one.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import sys
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import openai
+import pytest
+import torch
+from server_process import Server
+
+from tenonry import LLM, SamplingParams
+from tenonry.errors import ConfigError
+from tenonry.step import Adapter
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+WORKER_TESTS = Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests"
+KEY = "operator"
+RANKS = (1, 2, 3, 4, 5, 8, 11, 16)
+BODY = {"temperature": 0, "extra_body": {"ignore_eos": True, "return_token_ids": True}}
+
+
+def load(name):
+    """A helper of the worker's own tests."""
+    path = WORKER_TESTS / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(name, path)
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+families = load("worker_families")
+load("worker_tools")
+lora = load("lora_tools")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("model") / "llama"
+    families.save("llama", folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def peft(folder, tmp_path_factory):
+    return lora.Peft(families.build("llama"), tmp_path_factory.mktemp("adapters"), RANKS)
+
+
+def prompt_of(number):
+    generator = torch.Generator().manual_seed(number)
+    return torch.randint(3, 96, (9 + number,), generator=generator).tolist()
+
+
+@pytest.fixture(scope="module")
+def server(folder, peft):
+    server = Server(
+        folder, "--load-format", "auto", "--skip-tokenizer-init", "--dtype", "float32", "--api-key", KEY,
+        "--tensor-parallel-size", "2", "--max-loras", "3", "--max-model-len", "64", "--block-size", "4",
+        "--lora-modules", f"first={peft.path('a1')}", "--max-num-batched-tokens", "32", "--max-num-seqs", "8",
+        OMP_NUM_THREADS="1",
+    )  # fmt: skip
+    try:
+        yield server.ready()
+    finally:
+        server.close()
+
+
+@pytest.fixture
+def client(server):
+    return server.client(KEY)
+
+
+def post(server, path, key=KEY, **body):
+    """(status, the answer)."""
+    request = urllib.request.Request(
+        f"{server.url}/v1/{path}",
+        json.dumps(body).encode(),
+        {"content-type": "application/json", "authorization": f"Bearer {key}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, json.load(response)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)["error"]
+
+
+def tokens(client, model, prompt):
+    answer = client.completions.create(
+        model=model, prompt=prompt, max_tokens=lora.NUM_TOKENS, **BODY
+    )
+    return answer.choices[0].token_ids
+
+
+def test_one_of_the_start_is_served_and_listed(client, peft):
+    cards = {card.id: card for card in client.models.list()}
+    assert set(cards) == {"tiny", "first"}
+    assert cards["first"].parent == "tiny"
+    assert tokens(client, "first", prompt_of(1)) == peft.generate("a1", prompt_of(1))
+    assert tokens(client, "tiny", prompt_of(1)) == peft.generate(None, prompt_of(1))
+
+
+def test_eight_at_once_in_steps_of_three(server, client, peft):
+    names = [f"a{rank}" for rank in RANKS]
+    for name in names:
+        status, answer = post(
+            server, "load_lora_adapter", lora_name=name, lora_path=peft.path(name)
+        )
+        assert (status, answer["status"]) == (200, "loaded")
+    models = [*names, "tiny", *names, "tiny"]
+    wanted = [
+        peft.generate(None if model == "tiny" else model, prompt_of(number % 5))
+        for number, model in enumerate(models)
+    ]
+    with ThreadPoolExecutor(len(models)) as threads:
+        found = threads.map(
+            lambda pair: tokens(client, pair[1], prompt_of(pair[0] % 5)), enumerate(models)
+        )
+        assert list(found) == wanted
+    for name in names:
+        assert post(server, "unload_lora_adapter", lora_name=name)[0] == 200
+    assert {card.id for card in client.models.list()} == {"tiny", "first"}
+
+
+def test_a_name_that_comes_back_with_other_content_finds_no_old_kv(server, client, peft):
+    prompt = prompt_of(20)
+    for name in ("a3", "a4"):
+        status, _ = post(
+            server,
+            "load_lora_adapter",
+            lora_name="style",
+            lora_path=peft.path(name),
+            load_inplace=True,
+        )
+        assert status == 200
+        for _ in range(2):  # the second time from the prefix cache
+            assert tokens(client, "style", prompt) == peft.generate(name, prompt)
+    status, again = post(server, "load_lora_adapter", lora_name="style", lora_path=peft.path("a3"))
+    assert (status, again["param"]) == (400, "lora_name")
+    assert post(server, "unload_lora_adapter", lora_name="style")[0] == 200
+    with pytest.raises(
+        openai.NotFoundError, match=r"'style' is not served here; served: tiny, first"
+    ):
+        tokens(client, "style", prompt)
+    status, answer = post(server, "unload_lora_adapter", lora_name="style")
+    assert (status, answer["code"]) == (404, "adapter_not_found")
+
+
+def test_what_is_refused_says_why_and_changes_nothing(server, client, peft, tmp_path):
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA", "r": 4, "use_dora": true}')
+    (tmp_path / "adapter_model.bin").write_bytes(b"pickle")
+    path = str(tmp_path)
+    status, error = post(server, "load_lora_adapter", lora_name="bad", lora_path=path)
+    assert (status, error["param"]) == (400, "lora_path")
+    assert "adapter_model.bin can run code" in error["message"]
+    (tmp_path / "adapter_model.safetensors").write_bytes(
+        Path(peft.path("a4"), "adapter_model.safetensors").read_bytes()
+    )
+    error = post(server, "load_lora_adapter", lora_name="bad", lora_path=path)[1]
+    assert "use_dora=True is not supported" in error["message"]
+    error = post(server, "load_lora_adapter", lora_name="tiny", lora_path=path)[1]
+    assert "a name of the model itself" in error["message"]
+    error = post(server, "load_lora_adapter", lora_name="x" * 129, lora_path=path)[1]
+    assert error["param"] == "lora_name"
+    assert post(server, "load_lora_adapter", key="x", lora_name="a", lora_path=path)[0] == 401
+    assert {card.id for card in client.models.list()} == {"tiny", "first"}
+
+
+SETTINGS = {
+    "dtype": "float32", "device": "cpu", "max_num_seqs": 6, "max_model_len": 64, "block_size": 4,
+    "skip_tokenizer_init": True,
+}  # fmt: skip
+GREEDY = SamplingParams(temperature=0.0, max_tokens=lora.NUM_TOKENS, ignore_eos=True)
+
+
+def offline(llm, prompts, adapter=None):
+    given = [{"prompt_token_ids": prompt} for prompt in prompts]
+    return [output.outputs[0].token_ids for output in llm.generate(given, GREEDY, adapter=adapter)]
+
+
+DEEP = """
+from tenonry_worker_torch.worker import TorchWorker
+
+class TwoSteps(TorchWorker):
+    steps_in_flight = 2
+"""
+WAYS = {
+    "whole prompts": {},
+    "preemption, chunks and two steps in flight": {
+        "num_gpu_blocks_override": 22,
+        "max_num_batched_tokens": 11,
+        "worker": "{folder}/deep.py:TwoSteps",
+    },
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_offline_with_a_prefix_cache(folder, peft, way, tmp_path):
+    (tmp_path / "deep.py").write_text(DEEP)
+    ways = dict(WAYS[way])
+    if "worker" in ways:
+        ways["worker"] = ways["worker"].format(folder=tmp_path)
+    shared = prompt_of(30)[:16]
+    prompts = [shared + prompt_of(number)[:8] for number in range(4)]
+    with LLM(model=str(folder), max_loras=2, **SETTINGS, **ways) as llm:
+        for name in ("a2", "a16"):
+            adapter = llm.add_lora("style", peft.path(name))
+            wanted = [peft.generate(name, prompt) for prompt in prompts]
+            assert offline(llm, prompts, adapter) == wanted
+            assert offline(llm, prompts, adapter) == wanted
+            assert offline(llm, prompts) == [peft.generate(None, prompt) for prompt in prompts]
+        assert [each.name for each in llm.list_loras()] == ["style"]
+        llm.remove_lora("style")
+        (failed,) = llm.generate([{"prompt_token_ids": shared}], GREEDY, adapter=adapter)
+        assert failed.outputs[0].finish_reason == "error"
+        assert "is not loaded" in failed.error
+
+
+def test_a_worker_without_adapters_refuses_the_setting_by_name(folder):
+    with pytest.raises(ConfigError, match=r"max_loras=2: .* serves no adapters; .*--worker torch"):
+        LLM(model=str(folder), worker="transformers", max_loras=2, **SETTINGS)
+
+
+def test_requests_of_an_engine_that_serves_none_are_refused(folder):
+    with LLM(model=str(folder), **SETTINGS) as llm:
+        failed = llm.generate([{"prompt_token_ids": [5]}], GREEDY, adapter=Adapter("a", "0"))
+        assert "does not support 'lora'" in str(failed[0].error)
