@@ -66,6 +66,7 @@ def prompt_of(number):
 def server(folder, peft):
     server = Server(
         folder, "--load-format", "auto", "--skip-tokenizer-init", "--dtype", "float32", "--api-key", KEY,
+        "--enable-operator-routes",
         "--tensor-parallel-size", "2", "--max-loras", "3", "--max-model-len", "64", "--block-size", "4",
         "--lora-modules", f"first={peft.path('a1')}", "--max-num-batched-tokens", "32", "--max-num-seqs", "8",
         OMP_NUM_THREADS="1",

@@ -48,9 +48,9 @@ def create_app(state: ServerState) -> ASGIApp:
         redirect_slashes=False,
     )
     api.state.server = state
-    routers = [module.router for module in (completions, chat, tokenize, operations, adapters)]
+    routers = [module.router for module in (completions, chat, tokenize, operations)]
     if settings.enable_operator_routes:
-        routers.append(control.router)
+        routers += [control.router, adapters.router]
     for router in routers:
         api.include_router(router)
     mount_plugins(api, state, routers)

@@ -67,7 +67,7 @@ class ServerConfig(Settings):
     )
     enable_operator_routes: bool = Field(
         False,
-        description="Routes that act on the engines: /sleep, /pause, /update_weights, …. Needs an API key.",
+        description="Routes that act on the engines: /sleep, /update_weights, adapters, …. Needs an API key.",
     )
     weight_source: tuple[str, ...] = Field(
         (),

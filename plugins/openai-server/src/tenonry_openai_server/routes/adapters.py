@@ -1,4 +1,4 @@
-"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, for operators. Front end, event loop."""
+"""POST /v1/load_lora_adapter and /v1/unload_lora_adapter, where the operator asked for such routes. Front end."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from fastapi import APIRouter
 from starlette.requests import Request
 from starlette.responses import Response
 
-from tenonry_openai_server.auth import is_local
-from tenonry_openai_server.errors import APIError, bad_request
+from tenonry_openai_server.errors import bad_request
 from tenonry_openai_server.openapi import describe
 from tenonry_openai_server.protocol.adapters import (
     AdapterResponse,
@@ -18,7 +17,6 @@ from tenonry_openai_server.protocol.adapters import (
 )
 from tenonry_openai_server.routes.bodies import read_body, server_state
 from tenonry_openai_server.routes.operations import answer
-from tenonry_openai_server.state import ServerState
 
 logger = logging.getLogger("tenonry.server")
 
@@ -30,7 +28,7 @@ router = APIRouter()
 )
 async def load(request: Request) -> Response:
     """Load a folder of peft into every engine; requests choose it by `model`."""
-    state = _for_operators(request)
+    state = server_state(request)
     engine = state.admit()
     body = await read_body(request, LoadAdapterRequest)
     if body.lora_name in state.model_names:
@@ -52,22 +50,9 @@ async def load(request: Request) -> Response:
 )
 async def unload(request: Request) -> Response:
     """No new request finds the adapter; those that run end with it."""
-    state = _for_operators(request)
+    state = server_state(request)
     engine = state.admit()
     body = await read_body(request, UnloadAdapterRequest)
     await state.adapters.unload(engine, body.lora_name)
     logger.info("unloaded adapter %s", body.lora_name)
     return answer(AdapterResponse(status="unloaded", lora_name=body.lora_name))
-
-
-def _for_operators(request: Request) -> ServerState:
-    """Raises APIError 403 where any client on the network could name a path of this machine."""
-    state = server_state(request)
-    settings = state.settings
-    if settings.api_key or settings.uds is not None or is_local(settings.host):
-        return state
-    raise APIError(
-        403,
-        "a server without keys loads adapters for clients on its own machine only; start it with --api-key",
-        code="key_needed",
-    )
