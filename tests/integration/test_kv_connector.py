@@ -141,6 +141,25 @@ def test_tokens_are_the_same_when_requests_are_preempted(folder, wanted, tmp_pat
         assert preempted
 
 
+def test_tokens_are_the_same_when_files_are_damaged_or_gone(folder, wanted, tmp_path):
+    connector = connectors(tmp_path)["disk"]
+    with LLM(model=folder, **SETTINGS, kv_connector=connector) as llm:
+        tokens(llm)
+    files = sorted((tmp_path / "blocks").rglob("*.block"))
+    assert len(files) > 12
+    for number, path in enumerate(files):
+        data = path.read_bytes()
+        if number % 3 == 0:
+            path.write_bytes(data[: len(data) // 2])
+        elif number % 3 == 1:
+            path.write_bytes(data[:-1] + bytes([data[-1] ^ 1]))
+    with LLM(model=folder, **SETTINGS, kv_connector=connector) as llm:
+        assert tokens(llm) == wanted  # what could not be loaded is computed, and saved again
+    with LLM(model=folder, **SETTINGS, kv_connector=connector) as llm:
+        assert tokens(llm) == wanted
+        assert external_hits(llm) == 20 + 8 + 0 + 32
+
+
 def test_a_reset_of_the_connector_empties_it(folder, wanted, tmp_path):
     for name in ("host", "disk"):
         connector = connectors(tmp_path)[name]

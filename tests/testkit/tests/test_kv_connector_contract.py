@@ -252,6 +252,51 @@ class WritesElsewhere(DiskConnector):
         super().read_files([[name, (block + 3) % 24] for name, block in pairs])
 
 
+class LosesAFailure(DiskConnector):
+    """A file that is gone is no failure for it."""
+
+    caught_by = NEXT_ENGINE
+    message = (
+        r"poll\(\) named handle 1 as done, but block \d+ does not hold .* it held before the load"
+    )
+
+    def read_files(self, pairs):
+        for name, _ in pairs:
+            self._path(name).unlink()
+        super().read_files(pairs)
+
+    def poll(self):
+        done, failed = super().poll()
+        return [*done, *failed], []
+
+
+class KeepsOnlyTheLastBlockOfAName(DiskConnector):
+    """Names of eight bits: another prompt's block comes under the same one."""
+
+    caught_by = TRAFFIC
+    message = r"does not hold the K/V of tokens"
+
+    def _hashes(self, request):
+        return [name[:1] for name in super()._hashes(request)]
+
+
+class LosesADelayedLoad(MemoryConnector):
+    """A load that is under way when another begins is dropped."""
+
+    caught_by = TRAFFIC
+    message = r"poll\(\) has not named handle|does not hold the K/V"
+
+    def load(self, metadata):
+        if (metadata or {}).get("load"):
+            self._transfers.clear()
+        self.options = self.options.model_copy(update={"asynchronous": True})
+        super().load(metadata)
+
+    def match(self, request, num_computed_tokens):
+        extra, _ = super().match(request, num_computed_tokens)
+        return extra, bool(extra)
+
+
 class NeverAnswers(DiskConnector):
     caught_by = "test_a_reset_forgets"
     message = r"match\(\) has answered None \(ask again later\) \d+ times in a row for request-1 \(handle 1\)"

@@ -73,8 +73,8 @@ class Mover:
 
     def ended(self) -> tuple[list[int], list[int]]:
         """Handles whose transfer ended since the last call: (done, failed)."""
-        done = []
-        failed = []
+        done: list[int] = []
+        failed: list[int] = []
         while self._ended:
             handle, worked = self._ended.popleft()
             (done if worked else failed).append(handle)

@@ -71,7 +71,7 @@ class CacheBlocks:
         if len(block_ids) != len(data):
             raise ValueError(f"{len(data)} contents for {len(block_ids)} blocks")
         joined = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8)
-        parts = joined.view(len(data), size).split(self._sizes, dim=1)
+        parts = torch.split(joined.view(len(data), size), self._sizes, dim=1)
         places = torch.tensor(block_ids, dtype=torch.long)
         for tensor, part in zip(self.tensors.values(), parts, strict=True):
             contents = part.contiguous().view(tensor.dtype).view(len(data), *tensor.shape[1:])
