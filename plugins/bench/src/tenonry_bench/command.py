@@ -20,6 +20,7 @@ VERBS = {
     "serve": "tenonry_bench.serve:ServeBench",
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",
     "executor": "tenonry_bench.executor:ExecutorBench",
+    "restore": "tenonry_bench.restore:RestoreBench",
     "loading": "tenonry_bench.loading:LoadingBench",
     "startup": "tenonry_bench.startup:StartupBench",
     "start-engines": "tenonry_bench.start_engines:StartEnginesBench",
