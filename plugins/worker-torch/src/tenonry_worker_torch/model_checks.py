@@ -9,7 +9,6 @@ Any other model is compared at full depth.
 from __future__ import annotations
 
 import logging
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from tenonry_worker_torch.fuse.decoder import LeanForward
@@ -38,7 +37,10 @@ PROBE_LENGTHS = (9, 3, 6, 4, 8)  # of the rows that begin as the probe's prompt 
 
 
 class ModelChecks:
-    """The comparisons of one model. All ranks ask for the same ones in the same order."""
+    """The comparisons of one model. All ranks ask for the same ones in the same order.
+
+    `lengths`: of the prompts.
+    """
 
     def __init__(
         self,
@@ -55,17 +57,14 @@ class ModelChecks:
         self.max_model_len = max_model_len
         self._vocab_size = int(model.config.get_text_config().vocab_size)
         self._short: tuple[ShortStack, SelfCheck] | None = None
-
-    @cached_property
-    def lengths(self) -> list[int]:
-        """Of the prompts."""
-        return prompt_lengths(self.model.config.get_text_config(), self.max_model_len)
+        self._at_full_depth: SelfCheck | None = None
+        self.lengths = prompt_lengths(model.config.get_text_config(), max_model_len)
 
     def prepare(self, *, may_be_lean: bool) -> None:
         """Ask the model's own code, while its weights are as they were loaded."""
         stack = self._stack() if may_be_lean else None
         if stack is None:
-            _ = self._whole
+            self._whole()
         else:
             self._short = (stack, SelfCheck(self.run, self._short_reference(stack)))
 
@@ -81,7 +80,7 @@ class ModelChecks:
                 return True
             self._short = None
             logger.debug("the short stack differs; comparing all layers")
-        return self._whole.agrees(forward)
+        return self._whole().agrees(forward)
 
     def require(self, forward: Forward) -> None:
         """Raises ModelError when the model would be served with other logits than its own."""
@@ -93,19 +92,21 @@ class ModelChecks:
                 forward, architecture, cache_sizes=(1,)
             )
         else:
-            self._whole.require(forward, architecture)
+            self._whole().require(forward, architecture)
 
-    @cached_property
     def _whole(self) -> SelfCheck:
-        self.run.release()  # layers with state run as they are, until the next step is planned
-        found = reference_of(
-            self.model,
-            self._vocab_size,
-            self.parallel,
-            self.max_model_len,
-            self.probed,
-        )
-        return SelfCheck(self.run, found)
+        """Asked of the model once. No lock: the ranks of one process, as in tests, wait for each other here."""
+        if self._at_full_depth is None:
+            self.run.release()  # layers with state run as they are, until the next step is planned
+            found = reference_of(
+                self.model,
+                self._vocab_size,
+                self.parallel,
+                self.max_model_len,
+                self.probed,
+            )
+            self._at_full_depth = SelfCheck(self.run, found)
+        return self._at_full_depth
 
     def _stack(self) -> ShortStack | None:
         if self.parallel.link.num_stages > 1:  # the stages depend on each other's
