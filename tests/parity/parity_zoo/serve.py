@@ -50,6 +50,7 @@ class Run:
     served_by: str = ""
     preemptions: int = 0
     cached_tokens: int = 0
+    num_groups: int = 1  # KV groups, which share the blocks
     suspect: Answer | None = None  # the answer that was compared last
 
     def engine(self) -> Any:
@@ -120,6 +121,7 @@ def mixed(run: Run, prompts: Prompts) -> Iterator[str]:
     """Mixed lengths in one batch; then a second batch in the same engine, with two completions of each prompt."""
     with run.engine() as llm:
         run.served_by = _served_by(llm, run.worker)
+        run.num_groups = max(1, len(paged(llm.engine_core.kv_cache.groups)))
         yield run.check(llm, prompts.first, logprobs=1)
         yield run.check(llm, prompts.second, n=2)
         yield run.check(llm, prompts.second, prompt_logprobs=0)
@@ -145,11 +147,9 @@ def shared(run: Run, prompts: Prompts) -> Iterator[str]:
 
 def preempted(run: Run, prompts: Prompts) -> Iterator[str]:
     """Too few blocks for all rows: some are preempted and computed again."""
-    with run.engine() as llm:  # KV groups share the blocks
-        blocks = 11 * max(1, len(paged(llm.engine_core.kv_cache.groups)))
     run.settings = {
         "block_size": 7,
-        "num_gpu_blocks_override": blocks,
+        "num_gpu_blocks_override": 11 * run.num_groups,
         "max_num_batched_tokens": 64,
     }
     run.settings["kv_cache_memory_bytes"] = None
@@ -192,8 +192,9 @@ def outcome(
 
     found = Outcome("identical", worker=worker)
     known = {tuple(answer.prompt): answer for answer in answers}
+    num_groups = 1
     for title, way in WAYS.items():
-        run = Run(folder, worker, known, {})
+        run = Run(folder, worker, known, {}, num_groups=num_groups)
         try:
             for wrong in way(run, prompts):
                 if wrong:
@@ -213,6 +214,7 @@ def outcome(
             ):
                 continue
             return Outcome("crash", _where(error), run.served_by or found.worker, title)
+        num_groups = run.num_groups
         found.worker = run.served_by or found.worker
         found.preemptions += run.preemptions
         found.cached_tokens += run.cached_tokens
