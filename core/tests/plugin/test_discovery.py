@@ -51,6 +51,14 @@ class TestInstalled:
         acme.install("late-logger", entry_points={GROUP: {"late": "late:Late"}})
         assert find_entry_point(LOGGERS, "late") is not None
 
+    def test_a_distribution_that_is_being_removed_is_left_out(self, acme):
+        """pip deletes METADATA before the entry points, or the other way round."""
+        acme.install("going", entry_points={GROUP: {"acme": "acme_loggers:Mine"}})
+        (acme.folder / "going-1.0.dist-info" / "METADATA").unlink()
+        acme.install("arrived", entry_points={GROUP: {"new": "new:New"}})  # so it is read again
+        names = [entry.distribution for entry in installed(LOGGERS) if entry.name == "acme"]
+        assert names == ["acme-loggers"]
+
     def test_metadata_is_read_again_only_when_a_distribution_came_or_went(self, acme, monkeypatch):
         reads, read = [], importlib.metadata.entry_points
         monkeypatch.setattr(importlib.metadata, "entry_points", lambda: reads.append(1) or read())

@@ -59,7 +59,9 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 @functools.lru_cache(maxsize=64)
 def _installed(point: Point, state: object) -> list[PluginRecord]:  # noqa: ARG001
     points: Any = _Extensions(point.group, names=[]).list_entry_points()
-    found = {(one.name, one.value, one.dist.name, one.dist.version) for one in points}
+    found = {
+        (one.name, one.value, one.dist.name, one.dist.version) for one in points if one.dist.name
+    }
     return [PluginRecord(point.kind, *one) for one in sorted(found)]
 
 
