@@ -117,9 +117,8 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
     known = {point.group for point in points}
     found = {}
     for group in sorted(_entry_points(_path_state()).groups - known):
-        near = difflib.get_close_matches(group, known, n=1, cutoff=NEAR_GROUP)
-        if near:
-            found[group] = near[0]
+        for nearest in difflib.get_close_matches(group, known, n=1, cutoff=NEAR_GROUP):
+            found[group] = nearest
     return found
 
 
