@@ -80,8 +80,9 @@ def test_running_requests_are_finished(start, layout):
     ends_in_order(server)
 
 
-@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("layout", ["one engine", "two engines", "two servers"])
 def test_an_idle_server_ends_at_once(start, layout):
+    """With two ranks: `test_an_engine_alone_takes_no_notice` ends so."""
     server = start(*LAYOUTS[layout]).ready()
     server.signal_all()
     ends_in_order(server)

@@ -8,12 +8,12 @@ from tenonry_bench.scheduler import MIN_STEPS
 from tenonry_bench.scheduler_steps import Case, SchedulerRig
 
 
-@pytest.mark.parametrize("scheduler", ["batching", "static"])
-def test_report(bench, scheduler):
-    words = "--running 4,9 --waiting 0,3 --steps 20 --runs 2"
+@pytest.mark.parametrize(("scheduler", "running"), [("batching", (4, 9)), ("static", (4,))])
+def test_report(bench, scheduler, running):
+    words = f"--running {','.join(map(str, running))} --waiting 0,3 --steps 20 --runs 2"
     report, printed = bench("scheduler", "--scheduler", scheduler, *words.split())
     cases = [(case["running"], case["waiting"], case["validator"]) for case in report["results"]]
-    assert cases == [(r, w, v) for r in (4, 9) for w in (0, 3) for v in (False, True)]
+    assert cases == [(r, w, v) for r in running for w in (0, 3) for v in (False, True)]
     for case in report["results"]:
         assert case["steps"] == 20
         parts = [case[name]["median"] for name in ("schedule_ms", "update_ms", "validate_ms")]

@@ -79,26 +79,12 @@ class SchedulerHarness:
         self.transfer_log: TransferLog | None = None
         if connectors:
             self.transfer_log = TransferLog(
-                connectors,
-                model,
-                self.spec.block_size,
-                self._blocks_of_rows,
+                connectors, model, self.spec.block_size, self._blocks_of_rows
             )
         self.worker: StepRunner = worker or ready_fake_worker(
             self.spec, connectors[1] if connectors else None
         )
-        context = SchedulerContext(
-            self.config,
-            self.kv_cache,
-            max_model_len=self.spec.max_model_len,
-            clock=self.clock,
-            options=options if options is not None else NO_OPTIONS,
-            plugin_name=plugin_name,
-            max_concurrent_steps=self.spec.depth,
-            feeds_back_tokens=self.spec.feeds_back,
-            kv_connector=self.connector,
-            resolve=resolve or resolve_point,
-        )
+        context = self._context(plugin_name, options, resolve)
         with self.guard():
             self.scheduler = build(context)
         self.validator = StepValidator(self.scheduler.context)
@@ -115,6 +101,22 @@ class SchedulerHarness:
         self._patience = patience or Patience()
         self._count = 0
         self._name: Callable[[int], str] = "request-{}".format
+
+    def _context(
+        self, plugin_name: str, options: Any, resolve: Callable[[str, str], Any] | None
+    ) -> SchedulerContext:
+        return SchedulerContext(
+            self.config,
+            self.kv_cache,
+            max_model_len=self.spec.max_model_len,
+            clock=self.clock,
+            options=options if options is not None else NO_OPTIONS,
+            plugin_name=plugin_name,
+            max_concurrent_steps=self.spec.depth,
+            feeds_back_tokens=self.spec.feeds_back,
+            kv_connector=self.connector,
+            resolve=resolve or resolve_point,
+        )
 
     def _blocks_of_rows(self) -> set[int]:
         rows = self.step_checker.rows.values()
