@@ -14,6 +14,7 @@ from tenonry.interfaces.command import Command
 STANDARD = "tenonry_bench.standard:StandardBench"
 VERBS = {
     "engine": "tenonry_bench.engine:EngineBench",
+    "adapters": "tenonry_bench.adapters:AdaptersBench",
     "structured": "tenonry_bench.structured:StructuredBench",
     "throughput": "tenonry_bench.throughput:ThroughputBench",
     "workers": "tenonry_bench.workers:WorkersBench",
