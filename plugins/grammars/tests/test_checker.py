@@ -72,6 +72,7 @@ BAD = [
     (spec(regex=r"(a)\1"), "backreferences are not supported"),
     (spec(regex="[a&&b]"), "nothing satisfies it"),
     (spec(grammar="start: foo"), "unknown name"),
+    (spec(grammar='start: "a" one\none: %json {"typ": 1}'), "unknown keyword 'typ'"),
     (spec(grammar='start: a{1000000}\na: "a"'), "too complex to follow"),
     (spec(regex="\ud800"), "lone surrogate"),
 ]

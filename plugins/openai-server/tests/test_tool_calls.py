@@ -347,6 +347,11 @@ class Shout(ScanningParser):
 class TestDemandedCalls:
     FORCED = '[{"name": "say", "arguments": {"text": "x"}}, {"name": "add", "arguments": {"a": 2}}]'
 
+    @pytest.fixture
+    def api(self, make_api):
+        """With a format that has no grammar."""
+        return make_api(output_parser="think+glm")
+
     def schema(self, api):
         return json.loads(api.engine.calls[-1].params.structured_output.json)
 
@@ -411,6 +416,27 @@ class TestDemandedCalls:
         (choice,) = ask(api, tool_choice="required")
         assert without_ids(choice["message"]["tool_calls"]) == [{"name": "say", "arguments": "{}"}]
         assert api.engine.calls[-1].params.structured_output.regex == "!add|say"
+
+    def test_first_party_format_with_a_grammar_is_read_as_such(self, make_api):
+        api = make_api(output_parser="think+hermes")
+        api.engine.answer = ANSWER
+        (choice,) = ask(api, tool_choice="required")
+        assert choice["finish_reason"] == "tool_calls"
+        assert "<tool_call>" in api.engine.calls[-1].params.structured_output.grammar
+
+    @pytest.mark.parametrize(
+        ("strict", "parser"), [(True, "hermes"), (False, "hermes"), (True, "glm")]
+    )
+    def test_a_strict_tool_bounds_the_calls_of_a_free_answer(self, make_api, strict, parser):
+        api = make_api(output_parser=parser)
+        api.engine.answer = "No call."
+        tool = {**ADD, "function": {**ADD["function"], "strict": strict}}
+        (choice,) = ask(api, tools=[tool])
+        assert choice["message"]["content"] == "No call."
+        spec = api.engine.calls[-1].params.structured_output
+        assert (spec is not None) is (strict and parser == "hermes")
+        if spec is not None:
+            assert "head[lazy]" in spec.grammar
 
     def test_a_format_besides_is_refused(self, api):
         form = AnswerForm(api.state.parsers, (Tool("add"),), wanted=(Tool("add"),))

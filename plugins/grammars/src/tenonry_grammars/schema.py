@@ -6,8 +6,10 @@ as it was meant, forbids: `maxLenght` is an error, with its path.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import re
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,6 +49,15 @@ def parse_schema(text: str) -> Any:
     if not isinstance(schema, dict | bool):
         raise GrammarError(f"the schema is a {type(schema).__name__}; it must be an object")
     return schema
+
+
+def embedded_schemas(grammar: str) -> Iterator[Any]:
+    """Schemas behind `%json` in Lark's notation; what is no JSON there is left to the backend."""
+    decoder = json.JSONDecoder()
+    for found in re.finditer(r"%json\s*", grammar):
+        with contextlib.suppress(ValueError, RecursionError):
+            schema, _ = decoder.raw_decode(grammar, found.end())
+            yield schema
 
 
 def check_keywords(schema: Any) -> None:

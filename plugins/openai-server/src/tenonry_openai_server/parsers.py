@@ -129,10 +129,26 @@ class OutputParsers:
         start_after = self.start_after(prompt)
         for cls, _ in self._found:
             grammar = cls.grammar(tools, parallel=parallel) if cls.reads_calls else None
-            if grammar is not None:
+            if grammar is not None and not self._has_special(cls, grammar):
                 return ForcedAnswer(replace(grammar, start_after=start_after), is_bare=False)
         grammar = forced_calls(tools, parallel=parallel, start_after=start_after)
         return ForcedAnswer(grammar, is_bare=True)
+
+    def strict(self, tools: tuple[Tool, ...]) -> StructuredOutput | None:
+        """Text or calls of these tools, of which some are strict; None where the format has no grammar for it.
+
+        Special tokens are no text, so there is none where markup of calls or reasoning is such a token. Raises
+        RequestError for schemas that are too large together.
+        """
+        if self.needs_special_tokens:
+            return None
+        found = (cls.strict_grammar(tools) for cls, _ in self._found if cls.reads_calls)
+        return next((grammar for grammar in found if grammar is not None), None)
+
+    def _has_special(self, cls: type[OutputParser], grammar: StructuredOutput) -> bool:
+        """Whether markup of the grammar is one special token, which no text in a grammar stands for."""
+        text = grammar.grammar or ""
+        return any(marker in text and self._is_special(marker) for marker in cls.markers)
 
     def start_after(self, prompt: object) -> tuple[int, ...]:
         """The tokens that end the reasoning where this prompt has begun it: its form holds then."""

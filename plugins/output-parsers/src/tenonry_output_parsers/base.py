@@ -84,6 +84,14 @@ class OutputParser(ABC):
         return None
 
     @classmethod
+    def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput | None:
+        """Text or calls, whose arguments obey the schema where a tool is strict; None where that cannot be said.
+
+        For requests that leave the choice to the model and have a strict tool.
+        """
+        return None
+
+    @classmethod
     def recognises(cls, template: str) -> bool:
         """Whether the source of a chat template shows that its model writes this format."""
         return False

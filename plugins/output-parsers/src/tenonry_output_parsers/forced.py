@@ -23,7 +23,7 @@ def forced_calls(
     Raises RequestError for schemas that are too large together.
     """
     definitions: dict[str, Any] = {}
-    forms = [_call_schema(tool, definitions) for tool in tools]
+    forms = [call_schema(tool, definitions) for tool in tools]
     schema: dict[str, Any] = {
         "type": "array",
         "items": forms[0] if len(forms) == 1 else {"anyOf": forms},
@@ -36,7 +36,10 @@ def forced_calls(
     return StructuredOutput(json=json.dumps(schema), start_after=start_after)
 
 
-def _call_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
+def call_schema(
+    tool: Tool, definitions: dict[str, Any], arguments: str = "arguments"
+) -> dict[str, Any]:
+    """The schema of one call, whose arguments have the key `arguments`; what refers to itself goes to `definitions`."""
     parameters = dict(tool.parameters) or ANY_OBJECT
     if has_references(parameters):
         place = f"#/$defs/{len(definitions)}"
@@ -44,8 +47,8 @@ def _call_schema(tool: Tool, definitions: dict[str, Any]) -> dict[str, Any]:
         parameters = {"$ref": place}
     return {
         "type": "object",
-        "properties": {"name": {"const": tool.name}, "arguments": parameters},
-        "required": ["name", "arguments"],
+        "properties": {"name": {"const": tool.name}, arguments: parameters},
+        "required": ["name", arguments],
         "additionalProperties": False,
     }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from tenonry.sampling_params import StructuredOutput
+from tenonry_output_parsers.base import Tool
+from tenonry_output_parsers.call_grammar import CallFormat
 from tenonry_output_parsers.scanning import ScanningParser
 from tenonry_output_parsers.text_input import Malformed, Steps
 
 TAG = "<|python_tag|>"
+FORMAT = CallFormat("", "", "", "; ", "parameters")
 
 
 class Llama(ScanningParser):
@@ -22,6 +27,10 @@ class Llama(ScanningParser):
     @classmethod
     def recognises(cls, template: str) -> bool:
         return '"parameters"' in template and ("<|eom_id|>" in template or TAG in template)
+
+    @classmethod
+    def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
+        return FORMAT.demanded(tools, parallel=parallel)
 
     def read(self) -> Steps[None]:
         if not self.context.tools:

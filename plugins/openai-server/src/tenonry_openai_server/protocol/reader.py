@@ -11,7 +11,7 @@ import msgspec
 
 from tenonry.errors import RequestError, TenonryError
 from tenonry.outputs import CompletionOutput, RequestOutput
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry_openai_server.parsers import OutputParsers
 from tenonry_output_parsers.base import Tool
 from tenonry_output_parsers.chain import Chain
@@ -54,6 +54,12 @@ class AnswerForm:
         forced = self.parsers.forced(prompt, self.wanted, parallel=self.parallel)
         form = dataclasses.replace(self, is_bare=forced.is_bare)
         return form, msgspec.structs.replace(params, structured_output=forced.grammar)
+
+    def strict_grammar(self) -> StructuredOutput | None:
+        """What the answer must look like because of strict tools; None for no bound. Raises RequestError."""
+        if not any(tool.strict for tool in self.tools):
+            return None
+        return self.parsers.strict(self.tools)
 
     def open(self, output: RequestOutput) -> CompletionReader:
         """A reader of one completion. Raises PluginFault."""

@@ -107,7 +107,7 @@ class Endpoint(Generic[BodyType]):
         if form is not None and form.wanted:
             form = generation.force(form, prompts[0])
         elif form is not None:
-            generation.let_it_think(form, prompts[0])
+            generation.bound(form, prompts[0])
         streams = generation.start(prompts)
         bases = generation.choice_bases(len(streams))
         return Begun(generation.context, streams, bases, form)
@@ -147,9 +147,14 @@ class Generation:
         form, self._params = form.forced(prompt, self._params)
         return form
 
-    def let_it_think(self, form: AnswerForm, prompt: Any) -> None:
-        """What the answer must look like holds after the reasoning, where the prompt has begun that."""
+    def bound(self, form: AnswerForm, prompt: Any) -> None:
+        """What the answer must look like holds after the reasoning, where the prompt has begun that.
+
+        Strict tools bound an answer that may look as it likes. Raises RequestError for schemas that are too large.
+        """
         wanted = self._params.structured_output
+        if wanted is None:
+            wanted = form.strict_grammar()
         if wanted is None or wanted.start_after:
             return
         start_after = form.parsers.start_after(prompt)
