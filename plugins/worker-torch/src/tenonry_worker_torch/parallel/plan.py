@@ -50,7 +50,8 @@ def pipeline_plan(model: PreTrainedModel, size: int) -> tuple[list[str], str, li
     layers = [name for name in names if _is_list(getattr(stack, name, None))]
     if len(layers) != 1:
         raise ModelError(
-            f"the pipeline plan of {_family(model)} names {len(layers)} stacks of layers; it must be one"
+            f"the pipeline plan of {_family(model)} names {len(layers)} stacks of layers; it must be one. Use "
+            "pipeline_parallel_size=1"
         )
     inputs, outputs = plan[layers[0]]
     if not set(inputs) <= LAYER_INPUTS or list(outputs) != LAYER_OUTPUTS:

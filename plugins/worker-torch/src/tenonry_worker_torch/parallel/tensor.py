@@ -143,7 +143,8 @@ class Cutter:
             self._cut_linear(name, module, style)
         elif not isinstance(module, nn.Identity):  # what another stage holds
             raise ModelError(
-                f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}')"
+                f"{name} is a {type(module).__name__}, which worker 'torch' cannot cut ('{style}'); use "
+                "tensor_parallel_size=1"
             )
 
     def _cut_linear(
@@ -195,7 +196,8 @@ class Cutter:
         heads = module.out_features // head_dim
         if heads % self.group.size and self.group.size % heads:
             raise ModelError(
-                f"{name} has {heads} KV heads, which {self.group.size} ranks cannot share evenly"
+                f"{name} has {heads} KV heads, which {self.group.size} ranks cannot share evenly; use "
+                "tensor_parallel_size=1"
             )
         return heads
 
