@@ -104,8 +104,8 @@ class EngineConfig(Settings):
     """auto, cpu or cuda."""
     seed: int = Field(0, ge=0)
     """Seeds the seeds of requests that bring none, and dummy weights."""
-    load_format: Literal["auto", "safetensors", "dummy"] = "auto"
-    """dummy: random weights."""
+    load_format: Literal["auto", "safetensors", "sharded", "dummy"] = "auto"
+    """sharded: files of each rank, as `save_sharded_state` writes them; dummy: random weights."""
     max_model_len: int | None = Field(None, ge=1)
     """Longest sequence in tokens; the model's own by default."""
     skip_model_check: bool = False
@@ -120,8 +120,8 @@ class EngineConfig(Settings):
     """Template text or file used instead of the model's own."""
 
     # the batch and the KV cache
-    requests_while_asleep: Literal["wait", "refuse"] = "wait"
-    """What becomes of requests that come while the engine sleeps."""
+    refuse_while_asleep: bool = False
+    """Refuse requests that come while the engine sleeps; otherwise they wait."""
     max_num_seqs: int = Field(256, ge=1, le=65536)
     """Most sequences that run at once."""
     max_num_batched_tokens: int | None = Field(None, ge=1, le=1 << 24)

@@ -23,7 +23,7 @@ class EngineUtilities:
         self._core = core
         self._ports = ports
         self._capabilities = core.executor.capabilities
-        refuses = core.parts.config.requests_while_asleep == "refuse"
+        refuses = core.parts.config.refuse_while_asleep
         self.operations = EngineOperations(core, refuses_asleep=refuses)
 
     def ping(self) -> bool:

@@ -7,6 +7,16 @@ from pydantic import Field
 from tenonry.interfaces.plugin import PluginOptions
 
 
+class ProfileOptions(PluginOptions):
+    """`--worker-option key=value`: the profiles between `start_profile` and `stop_profile`."""
+
+    profile_dir: str | None = Field(
+        None, description="Folder for profiles of torch.profiler; without it there are none."
+    )
+    profile_stack: bool = Field(False, description="Note where in the code each operation began.")
+    profile_gzip: bool = Field(True, description="Compress profiles.")
+
+
 class DeviceOptions(PluginOptions):
     """`--worker-option key=value`: how a step reaches the device, and what is added to sampling."""
 

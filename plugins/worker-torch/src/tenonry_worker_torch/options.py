@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from tenonry_torch_base.options import DeviceOptions
+from tenonry_torch_base.options import DeviceOptions, ProfileOptions
 
 
-class TorchOptions(DeviceOptions):
+class TorchOptions(DeviceOptions, ProfileOptions):
     """`--worker-option key=value`."""
 
     fuse: bool = Field(

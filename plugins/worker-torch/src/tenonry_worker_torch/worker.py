@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
     from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+    from tenonry_torch_base.traces import RankProfile
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.connector import ConnectorHalf
     from tenonry_worker_torch.loaded_model import LoadedModel
@@ -37,7 +38,7 @@ class TorchWorker(Worker):
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"dummy_batch", "grammar", "kv_connector", "lora", "sleep", "weights"}
+        {"dummy_batch", "grammar", "kv_connector", "lora", "profile", "save", "sleep", "weights"}
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         {
@@ -49,7 +50,9 @@ class TorchWorker(Worker):
             "load_phases",
             "model_facts",
             "pin_lora",
+            "profile",
             "remove_lora",
+            "save_sharded_state",
             "sleep",
             "update_weights",
             "wake_up",
@@ -65,6 +68,7 @@ class TorchWorker(Worker):
         self._found: Look | None = None
         self._known: WorkerFacts | None = None
         self._residency: Residency | None = None
+        self._profile: RankProfile | None = None
         self._runner: ModelRunner | None = None
         self._resolved: dict[str, str] = {}
         self._opened: tuple[Any, str] | None = None
@@ -233,6 +237,21 @@ class TorchWorker(Worker):
             )
         return found
 
+    def profile(self, is_start: bool = True) -> None:
+        """Begin a profile of this rank, or end and write it. Raises ConfigError without the option profile_dir."""
+        from tenonry_torch_base.traces import RankProfile
+
+        if self._profile is None:
+            self._profile = RankProfile(
+                self.options,
+                self.context.rank,
+                self.context.engine_index,
+            )
+        if is_start:
+            self._profile.start()
+        else:
+            self._profile.stop()
+
     def sleep(self, level: int = 1) -> None:
         """Give memory back: 1 that of the KV cache (weights go to main memory), 2 that of the weights as well."""
         self.residency.sleep(level)
@@ -256,10 +275,29 @@ class TorchWorker(Worker):
         """
         self.residency.update(source, names)
 
+    def save_sharded_state(
+        self,
+        path: str,
+        pattern: str | None = None,
+        max_size: int | None = None,
+    ) -> None:
+        """Write this rank's weights, under the checkpoint's names, for `load_format=sharded`; the first engine does it.
+
+        `pattern`: of file names, with {rank} and {part}; `max_size`: bytes of a file.
+        """
+        if self.context.engine_index == 0:
+            self.residency.save(self.context.model.path, path, pattern, max_size)
+
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)
 
     def shutdown(self) -> None:
+        if self._profile is not None:
+            self._profile.end()
+        if self._residency is not None:
+            from tenonry_torch_base.traces import flush_tuning
+
+            flush_tuning()
         if self._connector is not None:
             self._connector.shutdown()
         if self._runner is not None:

@@ -14,7 +14,9 @@ from worker_driver import Driver, Request
 from tenonry.errors import ConfigError
 from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import DoneFuture
+from tenonry_worker_torch.fuse.linear import can_pack
 from tenonry_worker_torch.options import TorchOptions
+from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.worker import TorchWorker
 
 PROMPTS = worker_tools.prompts()
@@ -120,3 +122,28 @@ class TestUpdate:
             save_file(state, tmp_path / f"{number}.safetensors")
             worker.update_weights(str(tmp_path / f"{number}.safetensors"))
             assert answers(worker) == wanted(model)
+
+
+@pytest.mark.skipif(
+    not can_pack(torch.bfloat16, torch.device("cpu")), reason="oneDNN packs no bfloat16 here"
+)
+@pytest.mark.parametrize("family", ["llama-biased", "gpt_neox"], indirect=True)
+def test_packed_layers_give_their_weights_back(folder, family, tmp_path):
+    """Lean layers and the model's own, in bfloat16: as an engine that was started with the new weights."""
+    worker = started(folder, dtype="bfloat16")
+    first = answers(worker)
+    model = worker_families.build(family).to(torch.bfloat16)
+    held = plain_weights(worker.model)
+    for name, weight in model.state_dict().items():
+        assert torch.equal(held[name], weight), name
+    name = next(
+        name for name in model.state_dict() if name.endswith(("k_proj.weight", "dense.weight"))
+    )
+    new = {name: model.state_dict()[name].roll(1, 0).contiguous()}
+    save_file(new, tmp_path / "some.safetensors")
+    worker.update_weights(str(tmp_path / "some.safetensors"))
+    model.load_state_dict(new, strict=False)
+    model.save_pretrained(tmp_path / "new")
+    made = answers(worker)
+    assert made == answers(started(tmp_path / "new", dtype="bfloat16"))
+    assert made != first

@@ -6,6 +6,7 @@ import logging
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from tenonry.errors import ModelError
 from tenonry.info import WorkerFacts
 from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
 from tenonry_torch_base.grammars import open_grammars
@@ -25,9 +26,19 @@ if TYPE_CHECKING:
 logger = logging.getLogger("tenonry.worker")
 
 
+def refuse_sharded(load_format: str) -> None:
+    """Raises ModelError: the files of ranks are those of another worker."""
+    if load_format == "sharded":
+        raise ModelError(
+            "worker 'transformers' does not read load_format=sharded; --worker torch does, or give the checkpoint"
+        )
+
+
 def facts(context: WorkerContext) -> WorkerFacts:
     """What the model needs, without its weights; only a run says how many bytes its cache takes. Raises ModelError."""
-    needs_weights = context.config.load_format != "dummy"
+    load_format = context.config.load_format
+    refuse_sharded(load_format)
+    needs_weights = load_format != "dummy"
     return facts_of(outline(context.model.path, needs_weights=needs_weights), context)
 
 
@@ -71,6 +82,7 @@ def load(
         options.buffers or DEFAULT_BUFFERS[device.type],
         resolved,
     )
+    refuse_sharded(config.load_format)
     prepare_device(device, options)
     path = context.model.path
     with phases.of("look"):

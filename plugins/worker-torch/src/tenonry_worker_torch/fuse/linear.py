@@ -223,9 +223,9 @@ class PackedModule(nn.Module):
         """
         return _in_rows(self._packed)
 
-    def in_rows(self, prefix: str) -> dict[str, torch.Tensor]:
+    def in_rows(self, prefix: str, *, with_weight: bool = True) -> dict[str, torch.Tensor]:
         """Its parameters, as an `nn.Linear` of that name has them."""
-        found = {f"{prefix}weight": _in_rows(self._packed)}
+        found = {f"{prefix}weight": _in_rows(self._packed)} if with_weight else {}
         if self.bias is not None:
             found[f"{prefix}bias"] = self.bias
         return found

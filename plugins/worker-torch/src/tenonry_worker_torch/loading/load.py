@@ -19,6 +19,7 @@ from tenonry_torch_base.weights import (
     weights_of,
 )
 from tenonry_worker_torch.loading.refusals import refuse_encoder_decoder, refuse_unsupported
+from tenonry_worker_torch.loading.sharded import read_index, stored_pieces
 from tenonry_worker_torch.parallel.groups import alone
 
 if TYPE_CHECKING:
@@ -32,12 +33,14 @@ if TYPE_CHECKING:
 class Look:
     """A model that this worker does not refuse. `whole` has no storage, and stays as it is.
 
-    `checkpoint` is what its files hold for it; None with random weights.
+    `checkpoint` is what its files hold for it; None with random weights, and where each rank has files of its own,
+    which `is_sharded` says.
     """
 
     architecture: str
     whole: PreTrainedModel
     checkpoint: Checkpoint | None
+    is_sharded: bool = False
 
 
 def look(path: str, *, load_format: str) -> Look:
@@ -46,6 +49,7 @@ def look(path: str, *, load_format: str) -> Look:
     Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
     """
     is_dummy = load_format == "dummy"
+    is_sharded = load_format == "sharded"
     raw = check_folder(path, needs_weights=not is_dummy)
     architecture = architecture_of(raw)
     config = read_model_config(path, architecture)
@@ -53,10 +57,12 @@ def look(path: str, *, load_format: str) -> Look:
     with progress_only_on_a_terminal():
         whole = skeleton(config, architecture, path)
         refuse_unsupported(whole, architecture)
-    checkpoint = None if is_dummy else Checkpoint(path, whole)
+    if is_sharded:
+        read_index(path, 0)
+    checkpoint = None if is_dummy or is_sharded else Checkpoint(path, whole)
     if checkpoint is not None:
         checkpoint.check(whole)
-    return Look(architecture, whole, checkpoint)
+    return Look(architecture, whole, checkpoint, is_sharded)
 
 
 def load_model(
@@ -103,11 +109,13 @@ def _part(
     architecture = type(found.whole).__name__
     rank_model = RankModel(found.whole, found.whole.config, parallel)
     with ExitStack() as open_files, weights_of(architecture, path):
-        weights: Any = (
-            rank_model.random(seed)
-            if found.checkpoint is None
-            else rank_model.stored(found.checkpoint, open_files)
-        )
+        weights: Any
+        if found.is_sharded:
+            weights = stored_pieces(path, parallel, open_files)
+        elif found.checkpoint is None:
+            weights = rank_model.random(seed)
+        else:
+            weights = rank_model.stored(found.checkpoint, open_files)
         model, info = rank_model.model_class.from_pretrained(
             None,
             config=rank_model.config,

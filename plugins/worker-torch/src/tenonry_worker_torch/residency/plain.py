@@ -32,16 +32,15 @@ def plain_weights(
         name: tensor for name, tensor in model.module.state_dict().items() if name not in without
     }
     for name, part in model.module.named_modules():
-        if f"{name}.weight" not in without:
-            found |= _packed_in(name, part)
+        found |= _packed_in(name, part, with_weight=f"{name}.weight" not in without)
     return found
 
 
-def _packed_in(name: str, part: nn.Module) -> dict[str, torch.Tensor]:
+def _packed_in(name: str, part: nn.Module, *, with_weight: bool) -> dict[str, torch.Tensor]:
     """The weight of a linear layer that only its packed form still has, and its bias where that went along."""
     if isinstance(part, PackedModule):
-        return part.in_rows(f"{name}.")
-    rows = packed_rows(part)
+        return part.in_rows(f"{name}.", with_weight=with_weight)
+    rows = packed_rows(part) if with_weight else None
     return {} if rows is None else {f"{name}.weight": rows}
 
 

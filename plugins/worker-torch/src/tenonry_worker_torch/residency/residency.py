@@ -14,6 +14,7 @@ from tenonry.errors import ConfigError
 from tenonry_torch_base.memory import return_freed_memory
 from tenonry_worker_torch.residency.plain import plain_weights
 from tenonry_worker_torch.residency.reload import RankReload
+from tenonry_worker_torch.residency.save import save_rank
 from tenonry_worker_torch.residency.update import WeightUpdate
 
 if TYPE_CHECKING:
@@ -138,6 +139,20 @@ class Residency:
         self._make(update)
         if had_cache:
             self._take_cache()
+
+    def save(self, source: str, folder: str, pattern: str | None, max_size: int | None) -> None:
+        """Write this rank's weights into `folder`. `source`: the model's own. Raises ConfigError and OSError."""
+        model = self.model
+        reload = self._reload()
+        save_rank(
+            model.module,
+            reload.kept(plain_weights(model), set()),
+            self._loader.parallel,
+            source,
+            folder,
+            pattern,
+            max_size,
+        )
 
     def _make(self, update: WeightUpdate | None) -> None:
         """The model from held weights and an update; from its files, where nothing is held or replaced."""
