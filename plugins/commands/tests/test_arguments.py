@@ -74,6 +74,7 @@ class TestFlags:
             (["--no-enable-prefix-caching"], "enable_prefix_caching", False),
             (["--enforce-eager"], "enforce_eager", True),
             (["--served-model-name", "a", "b"], "served_model_name", ("a", "b")),
+            (["--lora-modules", "a=x", "b=y", "--lora-modules", "c=z"], "lora_modules", ("a=x", "b=y", "c=z")),
             (["--stat-logger", "a", "--stat-loggers", "b"], "stat_loggers", TWO_LOGGERS),
             (["--dtype", "bfloat16"], "dtype", "bfloat16"),
             (["--io-processor", "none"], "io_processor", None),

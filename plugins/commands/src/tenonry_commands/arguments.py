@@ -106,7 +106,7 @@ def _add_field(group: Any, name: str) -> None:
     elif name == "served_model_name":
         keywords |= {"nargs": "+", "metavar": "NAME"}
     elif name == "lora_modules":
-        keywords |= {"nargs": "+", "metavar": "NAME=PATH"}
+        keywords |= {"action": "extend", "nargs": "+", "metavar": "NAME=PATH"}
     elif get_origin(kind) is Literal:
         keywords["choices"] = get_args(kind)
     elif kind in (int, float):
