@@ -16,6 +16,7 @@ LIBRARIES = {
     "tenonry_front_ends",
     "tenonry_grammars",
     "tenonry_hf_hub",
+    "tenonry_images",
     "tenonry_kv_stores",
     "tenonry_kvcache",
     "tenonry_output_parsers",

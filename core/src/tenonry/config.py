@@ -118,6 +118,8 @@ class EngineConfig(Settings):
     """Names in the API; the model's by default."""
     chat_template: str | None = None
     """Template text or file used instead of the model's own."""
+    max_images: int = Field(0, ge=0, le=256)
+    """Most images of a request; 0: none, and what sees in a model is not loaded."""
 
     # the batch and the KV cache
     refuse_while_asleep: bool = False

@@ -134,12 +134,14 @@ class RowFailure:
     GRAMMAR = 3  # nothing can follow the row's output under its grammar
     PROMPT_LOGPROBS = 4  # they are asked for, and the model gives none
     ADAPTER = 5  # the row's adapter is not loaded
+    FEATURES = 6  # the model's code does not take them
 
     TEXT: ClassVar[dict[int, str]] = {
         NUMERICAL: "the model produced NaN logits for this request",
         SAMPLING: "no token is left to sample under these sampling parameters",
         GRAMMAR: "the output cannot be continued under this request's grammar",
         ADAPTER: "the adapter of this request is not loaded, or was removed meanwhile",
+        FEATURES: "the features of this request do not fit the model",
         PROMPT_LOGPROBS: "prompt_logprobs: this model gives no log-probabilities of its prompt",
     }
 

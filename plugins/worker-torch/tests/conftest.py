@@ -21,6 +21,7 @@ for _name in (
     "state_families",
     "worker_driver",
     "worker_wrappers",
+    "worker_images",
     "worker_tools",
     "parallel_tools",
     "lora_tools",

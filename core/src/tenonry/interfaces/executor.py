@@ -57,8 +57,13 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        declared = self.context.worker_class.capabilities
-        return declared if self.context.config.max_loras else declared - {"lora"}
+        config = self.context.config
+        unused = {
+            name
+            for name, most in (("lora", config.max_loras), ("features", config.max_images))
+            if not most
+        }
+        return self.context.worker_class.capabilities - unused
 
     @abstractmethod
     def start(self) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry_hf_hub import read_json, read_text
-from tenonry_io_text.content import ContentForm, content_form, normalise_messages, plain
+from tenonry_io_text.content import ChatImages, ContentForm, content_form, normalise_messages, plain
 from tenonry_io_text.sandbox import ChatTemplate
 
 DEFAULT, TOOL_USE = "default", "tool_use"
@@ -101,8 +101,12 @@ class ChatRenderer:
         add_generation_prompt: bool | None = None,
         continue_final_message: bool = False,
         chat_template_kwargs: dict[str, Any] | None = None,
+        images: ChatImages | None = None,
     ) -> str:
-        """The prompt's text; arguments as in `TextIOProcessor.render_chat`. Raises RequestError."""
+        """The prompt's text; arguments as in `TextIOProcessor.render_chat`. Raises RequestError.
+
+        `images` gets those of the messages; None where the model is shown none.
+        """
         if continue_final_message and add_generation_prompt:
             raise RequestError(
                 "continue_final_message and add_generation_prompt exclude each other: the last message is either "
@@ -116,7 +120,7 @@ class ChatRenderer:
                 "can give another template with --chat-template",
                 "tools",
             )
-        chat = normalise_messages(messages, form, max_messages=self._max_messages)
+        chat = normalise_messages(messages, form, max_messages=self._max_messages, images=images)
         marker = _mark_end(chat) if continue_final_message else ""
         values = self._special_tokens | self._checked_kwargs(chat_template_kwargs, template)
         values |= {
@@ -196,7 +200,7 @@ def _mark_end(chat: list[dict[str, Any]]) -> str:
     message, mark = chat[-1], f"end{secrets.token_hex(8)}"
     content = message.get("content")
     if isinstance(content, list):
-        if content:
+        if content and "text" in content[-1]:
             content[-1]["text"] += f"{mark} "
             return mark
     elif content is not None:

@@ -12,9 +12,34 @@ from jinja2 import nodes
 from tenonry.errors import RequestError
 
 MAX_DEPTH = 64
+IMAGE_TYPES = frozenset({"image_url", "input_image", "image"})
 TEXT_TYPES = {"text": "text", "input_text": "text", "output_text": "text", "refusal": "refusal"}
 REASONING = ("reasoning_content", "thinking", "reasoning")
 FORM_TESTS = frozenset({"string", "iterable", "sequence", "mapping"})
+
+
+class ChatImages:
+    """The images of one chat, in order. `most` of them may be there; `token` is the text that stands for each."""
+
+    def __init__(self, most: int, token: str) -> None:
+        self.token = token
+        self._most = most
+        self.urls: list[tuple[str, str]] = []  # and the field that each stands in
+
+    def add(self, part: dict[str, Any], where: str) -> None:
+        """Raises RequestError for a part without URL, and for one more than may be there."""
+        given = part.get("image_url", part.get("url"))
+        url = given.get("url") if isinstance(given, dict) else given
+        if not isinstance(url, str):
+            raise RequestError(
+                f'{where} must hold {{"image_url": {{"url": …}}}}, a data: or https: URL', where
+            )
+        if len(self.urls) == self._most:
+            raise RequestError(
+                f"{where}: the messages hold more than max_images={self._most} images; leave some out",
+                where,
+            )
+        self.urls.append((f"{where}.image_url", url))
 
 
 class ContentForm(enum.Enum):
@@ -54,9 +79,16 @@ def _is_content(node: nodes.Node | None, names: set[str]) -> bool:
 
 
 def normalise_messages(
-    messages: Any, form: ContentForm, *, max_messages: int
+    messages: Any,
+    form: ContentForm,
+    *,
+    max_messages: int,
+    images: ChatImages | None = None,
 ) -> list[dict[str, Any]]:
-    """Fresh messages of plain data; the caller's are not touched. Raises RequestError that names the message."""
+    """Fresh messages of plain data; the caller's are not touched. Raises RequestError that names the message.
+
+    `images` gets those that the messages hold; None where the model is shown none.
+    """
     if not isinstance(messages, Sequence) or isinstance(messages, str | bytes):
         raise RequestError(f"messages must be a list, not a {type(messages).__name__}", "messages")
     if not messages:
@@ -68,12 +100,17 @@ def normalise_messages(
             f"messages has {len(messages)} entries; at most {max_messages} are allowed", "messages"
         )
     return [
-        _normalise(plain(message), form, f"messages[{index}]")
+        _normalise(plain(message), form, f"messages[{index}]", images)
         for index, message in enumerate(messages)
     ]
 
 
-def _normalise(given: Any, form: ContentForm, where: str) -> dict[str, Any]:
+def _normalise(
+    given: Any,
+    form: ContentForm,
+    where: str,
+    images: ChatImages | None,
+) -> dict[str, Any]:
     if not isinstance(given, dict) or not isinstance(given.get("role"), str):
         raise RequestError(f"{where} must be an object with 'role' (a string) and 'content'", where)
     # clients send null for what does not apply; templates print it as "None"
@@ -82,35 +119,48 @@ def _normalise(given: Any, form: ContentForm, where: str) -> dict[str, Any]:
     if reasoning is not None:
         message = {"thinking": reasoning, **message, "reasoning_content": reasoning}
     if "content" in message:
-        message["content"] = _content(message["content"], form, f"{where}.content")
+        message["content"] = _content(message["content"], form, f"{where}.content", images)
     if "tool_calls" in message:
         message["tool_calls"] = list(_tool_calls(message["tool_calls"], f"{where}.tool_calls"))
     return message
 
 
-def _content(content: Any, form: ContentForm, where: str) -> Any:
+def _content(
+    content: Any,
+    form: ContentForm,
+    where: str,
+    images: ChatImages | None,
+) -> Any:
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if form is ContentForm.PARTS else content
     if not isinstance(content, list):
         raise RequestError(
             f"{where} must be a string or a list of parts, not a {type(content).__name__}", where
         )
-    texts = [_part_text(part, f"{where}[{index}]") for index, part in enumerate(content)]
-    return (
-        "\n".join(texts)
-        if form is ContentForm.TEXT
-        else [{"type": "text", "text": text} for text in texts]
-    )
+    parts = [_part(part, f"{where}[{index}]", images) for index, part in enumerate(content)]
+    if form is not ContentForm.TEXT:
+        return parts
+    token = images.token if images is not None else ""
+    return "\n".join(part.get("text", token) for part in parts)
 
 
-def _part_text(part: Any, where: str) -> str:
+def _part(part: Any, where: str, images: ChatImages | None) -> dict[str, Any]:
+    """A part as templates know it: {"type": "text", "text": …} or {"type": "image"}."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if images is None or kind not in IMAGE_TYPES:
+        return {"type": "text", "text": _part_text(part, kind, where)}
+    images.add(part, where)
+    return {"type": "image"}
+
+
+def _part_text(part: Any, kind: Any, where: str) -> str:
     if isinstance(part, str):
         return part
-    kind = part.get("type") if isinstance(part, dict) else None
     if not isinstance(kind, str) or kind not in TEXT_TYPES:
         what = f"type {kind!r}" if kind else f"a {type(part).__name__}"
+        hint = "; images are read where the server runs with --max-images" * (kind in IMAGE_TYPES)
         raise RequestError(
-            f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}', where
+            f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}{hint}', where
         )
     text = part.get(TEXT_TYPES[kind])
     if not isinstance(text, str):

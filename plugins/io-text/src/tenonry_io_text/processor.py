@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pydantic import Field
+from pydantic import Field, field_validator
 
+from tenonry.config import read_list
 from tenonry.errors import ConfigError, RequestError
 from tenonry.interfaces.io_processor import (
     Detokenizer,
@@ -25,6 +26,7 @@ from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
 if TYPE_CHECKING:
     from tenonry_io_text.chat import ChatRenderer
     from tenonry_io_text.codec import Codec
+    from tenonry_io_text.images import PromptImages
 
 logger = logging.getLogger("tenonry.io")
 
@@ -47,6 +49,27 @@ class TextOptions(PluginOptions):
         le=600,
         description="Processor time that checking one structured output may take, else its request is refused.",
     )
+    image_processor: str = Field("transformers", description="Makes images ready for the model.")
+    image_hosts: tuple[str, ...] = Field(
+        (), description="Hosts that images are read from by https; none: data URLs only."
+    )
+    max_image_bytes: int = Field(
+        20 << 20, ge=1, le=1 << 28, description="Largest image file, as it is sent."
+    )
+    max_image_pixels: int = Field(
+        50_000_000, ge=1, le=1 << 30, description="Most pixels of an image, width times height."
+    )
+    image_seconds: float = Field(
+        10.0,
+        gt=0,
+        le=600,
+        description="Processor time that decoding one image may take, else its request is refused.",
+    )
+
+    @field_validator("image_hosts", mode="before")
+    @classmethod
+    def _read_hosts(cls, value: Any) -> Any:
+        return read_list(value)
 
 
 class TextIOProcessor(IOProcessor):
@@ -67,10 +90,28 @@ class TextIOProcessor(IOProcessor):
         self._codec: Codec | None = None
         self._transformers_tokenizer: Any = None
         self._folder: Path | None = None
+        self._images: PromptImages | None = None
         if not config.skip_tokenizer_init:
             self._open_tokenizer()
         self._chat: ChatRenderer | None = (
             self._operator_chat(config.chat_template) if config.chat_template else None
+        )
+        if config.max_images:
+            self._open_images(options)
+
+    def _open_images(self, options: TextOptions) -> None:
+        from tenonry_images.base import ImageLimits
+        from tenonry_io_text.images import PromptImages
+
+        self._need_codec("max_images")
+        self._images = PromptImages(
+            self.context.model.path,
+            processor=options.image_processor,
+            limits=ImageLimits(
+                options.max_image_bytes, options.max_image_pixels, options.image_seconds
+            ),
+            hosts=options.image_hosts,
+            most=self.context.config.max_images,
         )
 
     def _open_tokenizer(self) -> None:
@@ -95,10 +136,17 @@ class TextIOProcessor(IOProcessor):
         if params.structured_output is not None:
             self._grammars.check(params, self._need_codec("structured_output"))
         token_ids = self._token_ids(parsed, add_special_tokens)
+        features = None
+        if parsed.images and self._images is not None:
+            is_cut = parsed.truncate is not None
+            token_ids, features = self._images.put(token_ids, parsed.images, is_cut=is_cut)
         if parsed.truncate is not None:
             token_ids = token_ids[-parsed.truncate :]
         return ProcessedPrompt(
-            token_ids=token_ids, text=parsed.text, bad_words=self._bad_words(params)
+            token_ids=token_ids,
+            text=parsed.text,
+            bad_words=self._bad_words(params),
+            features=features,
         )
 
     def _token_ids(self, parsed: ParsedPrompt, add_special_tokens: bool) -> I32:
@@ -186,7 +234,8 @@ class TextIOProcessor(IOProcessor):
     # --------------------------------------------------------------------------------------------------- chats
 
     def render_chat(self, messages: Sequence[dict[str, Any]], **kwargs: Any) -> dict[str, Any]:
-        """A chat as a prompt for `process_prompt`: {"prompt": text, "add_special_tokens": False}.
+        """A chat as a prompt for `process_prompt`: {"prompt": text, "add_special_tokens": False}, and "images" where it
+        holds some, which are read and decoded here: call it where that may take seconds.
 
         Keyword arguments: `tools` and `documents` (lists of objects), `add_generation_prompt` (default: unless the last
         message is to be continued), `continue_final_message`, `chat_template_kwargs` (values for names that the
@@ -198,8 +247,14 @@ class TextIOProcessor(IOProcessor):
                 f"unknown chat settings: {', '.join(unknown)}; known are {', '.join(sorted(_CHAT_ARGUMENTS))}",
                 unknown[0],
             )
-        text = self._chats().render(messages, **kwargs)
-        return {"prompt": text, "add_special_tokens": False}
+        images = None
+        if self._images is not None:
+            images = self._images.of_chat(self._need_codec("messages"))
+        text = self._chats().render(messages, images=images, **kwargs)
+        prompt: dict[str, Any] = {"prompt": text, "add_special_tokens": False}
+        if self._images is not None and images is not None and images.urls:
+            prompt["images"] = self._images.read(images)
+        return prompt
 
     def chat_template(self) -> str | None:
         if self._chat is None and self._codec is None:
@@ -258,6 +313,8 @@ class TextIOProcessor(IOProcessor):
 
     def shutdown(self) -> None:
         self._grammars.shutdown()
+        if self._images is not None:
+            self._images.shutdown()
         self._codec = None
         self._chat = None
         self._transformers_tokenizer = None

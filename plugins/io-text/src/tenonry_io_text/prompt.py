@@ -11,7 +11,13 @@ from tenonry.step import I32
 
 # Fields of other kinds of prompts, which are read elsewhere or not at all, and do no harm here.
 IGNORED = frozenset({"cache_salt"})
-FIELDS = ("prompt", "prompt_token_ids", "truncate_prompt_tokens", "add_special_tokens")
+FIELDS = (
+    "prompt",
+    "prompt_token_ids",
+    "truncate_prompt_tokens",
+    "add_special_tokens",
+    "images",
+)
 FORMS = "a text, a list of token ids, {'prompt': text} or {'prompt_token_ids': ids}"
 
 
@@ -22,6 +28,7 @@ class ParsedPrompt(NamedTuple):
     token_ids: Any
     truncate: int | None
     add_special_tokens: bool | None
+    images: list[Any] | None = None
 
 
 def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
@@ -51,6 +58,7 @@ def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
         ids,
         _checked_truncation(prompt.get("truncate_prompt_tokens"), max_model_len),
         _checked_flag(prompt.get("add_special_tokens")),
+        prompt.get("images"),
     )
 
 

@@ -99,19 +99,22 @@ def skeleton(
     config: PretrainedConfig,
     architecture: str,
     path: str,
+    *,
+    towers: bool = False,
 ) -> PreTrainedModel:
-    """The model without storage, to look at its layers; of one that also sees or hears, the text part.
+    """The model without storage, to look at its layers; of one that also sees or hears, the text part, or with
+    `towers` all of it.
 
     Raises ModelError when there is no such model, or what config.json says of it cannot be built.
     """
     try:
-        builder = auto_class(config)
+        builder = auto_class(config, towers=towers)
         if builder is None:
             raise ModelError(f"{architecture} is no causal language model of transformers")
         with torch.device("meta"):
             # A copy, since what finds the towers changes it.
             model = builder.from_config(copy.deepcopy(config), trust_remote_code=False)
-        return text_part(model)
+        return model if towers else text_part(model)
     except ModelError:
         raise
     except ImportError as error:
@@ -122,8 +125,9 @@ def skeleton(
         raise _bad_config(path, error) from error
 
 
-def auto_class(config: PretrainedConfig) -> Any:
-    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more.
+def auto_class(config: PretrainedConfig, *, towers: bool = False) -> Any:
+    """Who builds a model of this configuration: as a causal model if there is one, else as one that takes more; with
+    `towers` the other way round.
 
     The class that config.json names stands in for what is only part of a wrapper, and has no entry of its own; None if
     there is none.
@@ -133,7 +137,7 @@ def auto_class(config: PretrainedConfig) -> Any:
     # The last one came after the oldest release that is supported.
     names = ("AutoModelForCausalLM", "AutoModelForImageTextToText", "AutoModelForMultimodalLM")
     known = [getattr(transformers, name) for name in names if hasattr(transformers, name)]
-    for auto in known:
+    for auto in reversed(known) if towers else known:
         if type(config) in auto._model_mapping:  # noqa: SLF001
             return auto
     named = getattr(transformers, (config.architectures or [""])[0], None)

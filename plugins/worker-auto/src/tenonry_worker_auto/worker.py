@@ -36,10 +36,20 @@ class AutoWorker(Worker):
 
     Options = AutoOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"dummy_batch", "grammar", "kv_connector", "lora", "profile", "save", "sleep", "weights"}
+        {
+            "dummy_batch",
+            "features",
+            "grammar",
+            "kv_connector",
+            "lora",
+            "profile",
+            "save",
+            "sleep",
+            "weights",
+        }
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
-        {"execute_dummy_batch", "load_phases", "model_facts"}
+        {"execute_dummy_batch", "load_phases", "model_facts", "reset_mm_cache"}
     )
 
     def __init__(self, context: WorkerContext) -> None:
@@ -144,6 +154,11 @@ class AutoWorker(Worker):
         if self.context.kv_connector is not None and "kv_connector" not in worker.capabilities:
             raise ConfigError(
                 f"worker '{name}' keeps K/V that no KV connector can move; leave out kv_connector"
+            )
+        max_images = self.context.config.max_images
+        if max_images and "features" not in worker.capabilities:
+            raise ConfigError(
+                f"max_images={max_images}: worker '{name}' shows no images to a model; use max_images=0"
             )
 
     def _choose(

@@ -42,8 +42,9 @@ class Forward(Protocol):
     ) -> torch.Tensor:
         """`inputs`, `positions` i64[T] → logits [S, vocabulary] of the tokens `keep` i64[S], in that order.
 
-        None keeps every token. The K/V of all T tokens are written. `inputs` are token ids, or, after the first
-        pipeline stage, hidden states [T, hidden]; a stage that is not the last returns those of all tokens.
+        None keeps every token. The K/V of all T tokens are written. `inputs` are token ids, or embeddings [T, hidden]
+        where a prompt holds images (`positions` then may be i64[3, T]), or, after the first pipeline stage, hidden
+        states [T, hidden]; a stage that is not the last returns those of all tokens.
         """
         ...
 

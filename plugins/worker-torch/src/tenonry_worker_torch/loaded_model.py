@@ -18,6 +18,7 @@ from tenonry_worker_torch.attention.layer import (
 )
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.fuse.generic import unpack_read
+from tenonry_worker_torch.images.encoder import ImageEncoder
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
+    from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.state.mixer import PackedMixer
 
@@ -79,6 +81,7 @@ class LoadedModel:
         self.forward: Forward = ModuleForward(module, step)
         self.step = step
         self.adapters: Adapters | None = None
+        self.images: ImageEncoder | None = None
 
     @property
     def mixers(self) -> list[PackedMixer]:
@@ -98,10 +101,12 @@ def build(  # noqa: PLR0913 - by name, from one caller
     parallel: Parallel | None = None,
     phases: Phases | None = None,
     adapters: Adapters | None = None,
+    image_check: ImageCheck | None = None,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
+    `image_check`: the model is to see, and this shows that it does so rightly.
     """
     phases = phases or Phases()
     fix_frequencies(module, max_model_len)
@@ -133,6 +138,10 @@ def build(  # noqa: PLR0913 - by name, from one caller
         model.adapters = adapters
         seats = Seats(adapters, module)
         seats.refuse_inside([mixer.module for mixer in model.mixers])
+    if image_check is not None:
+        model.images = ImageEncoder(module)
+        fuse = fuse and not model.images.has_rope_index  # rotary tables are of one dimension
+        image_check.prepare(model.images, module, skip=skip_check)
     with named_failure(module, parallel.tensor.size):
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
@@ -141,6 +150,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
         if not skip_check:
             checks.require(model.forward)
             unpack_read(module)
+            if image_check is not None:
+                image_check.require(model.forward, run, type(module).__name__)
     if seats is not None:
         seats.hook()
     run.release()

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
-from tenonry.step import BatchState, DoneFuture
+from tenonry.step import BatchState, DoneFuture, RowFailure
 from tenonry_torch_base.history import History
 from tenonry_torch_base.profiling import scoped
 from tenonry_torch_base.results import DeviceFuture, PromptPart, StepResult
@@ -16,6 +16,7 @@ from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
+from tenonry_worker_torch.images.rows import ImageRows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
@@ -50,6 +51,9 @@ class ModelRunner:
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.model = model
+        self.images: ImageRows | None = None
+        if model.images is not None:
+            self.images = ImageRows(model.images, max_num_seqs)
         self.device = model.device
         self.buffers = model.buffers
         self.adapters = model.adapters
@@ -120,6 +124,8 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
+            if self.images is not None:
+                self.images.enter(new)
         if self.adapters is not None:
             self.adapters.enter(output)
         if not len(output.row):
@@ -154,6 +160,8 @@ class ModelRunner:
         self.model.backend.release(rows)
         for row in rows.tolist():
             self.sampler.leave(row)
+            if self.images is not None:
+                self.images.leave(row)
 
     # ------------------------------------------------------------------ the forward pass
 
@@ -185,7 +193,10 @@ class ModelRunner:
             plans.last = backend.plan(pruned)
         if self.adapters is not None:
             self.adapters.begin_step(inputs, self.buffers, is_pruned=plans.last is not None)
-        positions = inputs.positions.astype(np.int64)
+        if self.images is None:
+            positions = inputs.positions.astype(np.int64)
+        else:
+            given, positions = self.images.inputs(inputs, given)
         return forward(given, self.buffers.put("positions", positions), keep, plans)
 
     @scoped("tenonry: sample")
@@ -195,6 +206,9 @@ class ModelRunner:
         sampled: Sampled | None = None
         if group.rank == 0:
             sampled = self.sampler.sample(logits, step)
+            if self.images is not None and self.images.failed.any():
+                failed = self.buffers.put("failed", self.images.failed[step.row])
+                sampled.failure.masked_fill_(failed, RowFailure.FEATURES)
         if group.size > 1:
             sampled = shared(sampled, len(step.row), group, self.device)
         self.history.record(step.row, step.length, sampled.token_ids, self.buffers)

@@ -18,6 +18,7 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSOR
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.examine import examine, known_facts
@@ -64,7 +65,22 @@ def backend_class(
 def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would."""
     config = context.config
-    found = look(context.model.path, load_format=config.load_format)
+    if config.max_images and config.world_size > 1:
+        raise ConfigError(
+            f"max_images={config.max_images} with tensor_parallel_size={config.tensor_parallel_size} and "
+            f"pipeline_parallel_size={config.pipeline_parallel_size}: worker 'torch' reads images on one rank; set "
+            "both to 1, or max_images to 0"
+        )
+    if config.max_images and config.max_loras:
+        raise ConfigError(
+            f"max_images={config.max_images} with max_loras={config.max_loras}: worker 'torch' serves no adapters where it "
+            "reads images; set one of them to 0"
+        )
+    found = look(
+        context.model.path,
+        load_format=config.load_format,
+        towers=config.max_images > 0,
+    )
     device = choose_device(config.device, context.local_rank, config.world_size)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
@@ -204,6 +220,7 @@ class Loader:
                 parallel=self.parallel,
                 phases=phases,
                 adapters=adapters,
+                image_check=ImageCheck(self._context.model.path) if config.max_images else None,
             )
         if adapters is not None:
             adapters.add_all(config.lora_modules)

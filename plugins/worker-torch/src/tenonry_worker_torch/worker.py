@@ -38,7 +38,17 @@ class TorchWorker(Worker):
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(
-        {"dummy_batch", "grammar", "kv_connector", "lora", "profile", "save", "sleep", "weights"}
+        {
+            "dummy_batch",
+            "features",
+            "grammar",
+            "kv_connector",
+            "lora",
+            "profile",
+            "save",
+            "sleep",
+            "weights",
+        }
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
         {
@@ -53,6 +63,7 @@ class TorchWorker(Worker):
             "profile",
             "remove_lora",
             "save_sharded_state",
+            "reset_mm_cache",
             "sleep",
             "update_weights",
             "wake_up",
@@ -287,6 +298,7 @@ class TorchWorker(Worker):
         """
         if self.context.engine_index == 0:
             self.residency.save(self.context.model.path, path, pattern, max_size)
+    def reset_mm_cache(self) -> None:
 
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)

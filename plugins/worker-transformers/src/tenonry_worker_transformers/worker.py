@@ -88,7 +88,7 @@ class TransformersWorker(Worker):
     def load(self) -> None:
         from tenonry_worker_transformers.startup import load
 
-        self._refuse_ranks()
+        self._refuse_settings()
         self._model, self._resolved, self._known = load(self.context, self.options, self._phases)
 
     def load_phases(self) -> dict[str, tuple[float, float]]:
@@ -103,8 +103,13 @@ class TransformersWorker(Worker):
         found: dict[str, Any] = msgspec.to_builtins(facts)
         return found
 
-    def _refuse_ranks(self) -> None:
+    def _refuse_settings(self) -> None:
         config = self.context.config
+        if config.max_images:
+            raise ConfigError(
+                f"max_images={config.max_images}, but worker 'transformers' shows no images to a model; use "
+                "max_images=0, or --worker torch with a model that it serves"
+            )
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             size = getattr(config, name)
             if size > 1:

@@ -1,8 +1,9 @@
 """Chained block hashes: a digest stands for a block's tokens and for everything before them. Engine process.
 
 digest(0) = H(seed, tokens of block 0), digest(i) = H(digest(i−1), tokens of block i), with H = SHA-256 and the seed
-made of everything but tokens that K/V depend on, and of the tenant that may share it. Two requests have equal digests
-only if they may use each other's blocks.
+made of everything but tokens that K/V depend on, and of the tenant that may share it. A block in which images begin has
+H(that digest, their own digests) instead, so that digests cover exactly the images of which a block holds or follows a
+token. Two requests have equal digests only if they may use each other's blocks.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
+from tenonry.media import DIGESTS, SPANS, is_media
 from tenonry.request import Request
 
 TOKEN_BYTES = np.dtype(np.int32).itemsize
@@ -22,10 +24,24 @@ CONNECTOR_SEED = "tenonry KV blocks 1"  # another number whenever digests of the
 Chain = list[bytes]  # the seed, then one digest per block
 
 
+class ImageChain(list[bytes]):
+    """A chain of a prompt with images: `images` are the digests of those that begin in a block, by its number."""
+
+    def __init__(self, seed: bytes, images: dict[int, bytes]) -> None:
+        super().__init__((seed,))
+        self._images = images
+
+    def append(self, digest: bytes) -> None:
+        """The digest of the next block's tokens; what is kept covers its images, too."""
+        images = self._images.get(len(self) - 1)
+        super().append(sha256(digest + images).digest() if images else digest)
+
+
 class BlockHasher:
     """Makes seeds and digests. Without a `seed` it draws one, so that digests are of no use outside the process."""
 
     def __init__(self, block_size: int, seed: str | None = None) -> None:
+        self._block_size = block_size
         self.block_bytes = block_size * TOKEN_BYTES
         if seed is None:
             self._root = os.urandom(ROOT_BYTES)
@@ -37,15 +53,32 @@ class BlockHasher:
         )
 
     def seed(self, request: Request) -> bytes:
-        """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features."""
+        """The digest before the first block: cache salt (a tenant's own), content of the adapter, and features that
+        belong to no image.
+        """
         source = request.source
         salt = source.cache_salt
         adapter = source.adapter and source.adapter.digest
         features = source.features
+        if features and SPANS in features:
+            features = {name: each for name, each in features.items() if not is_media(name)}
         if salt is None and adapter is None and not features:
             return self._root
         parts = self._encoder.encode((salt, adapter, features))
         return sha256(self._root + parts).digest()
+
+    def chain(self, request: Request) -> Chain:
+        """A chain that begins with the request's seed."""
+        features = request.source.features
+        seed = self.seed(request)
+        if not features or SPANS not in features:
+            return [seed]
+        images: dict[int, bytes] = {}
+        for (begin, count), digest in zip(features[SPANS].tolist(), features[DIGESTS], strict=True):
+            number = begin // self._block_size
+            place = f"{begin % self._block_size}+{count}:".encode()
+            images[number] = images.get(number, b"") + place + digest.tobytes()
+        return ImageChain(seed, images)
 
     def extend_each(self, chains: list[Chain], data: bytes) -> list[bytes]:
         """Extend each chain by one block, whose tokens follow each other in `data`; returns the new digests."""
@@ -56,7 +89,7 @@ class BlockHasher:
             stop = start + size
             digest = sha256(chain[-1] + data[start:stop]).digest()
             chain.append(digest)
-            digests.append(digest)
+            digests.append(chain[-1])
             start = stop
         return digests
 

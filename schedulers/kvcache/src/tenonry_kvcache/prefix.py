@@ -126,7 +126,7 @@ class PrefixCache:
         handle = request.handle
         chain = self._chain_of_handle.get(handle)
         if chain is None:
-            chain = [self._hasher.seed(request)]
+            chain = self._hasher.chain(request)
             self._chain_of_handle[handle] = chain
         return chain
 

@@ -124,24 +124,44 @@ def _spend(info: ValidationInfo) -> None:
         raise ValueError(f"the messages have more than {MAX_PARTS} parts and tool calls together")
 
 
+class ImageUrl(BaseModel):
+    """Where an image is."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    url: str
+
+
 class Part(BaseModel):
-    """A part of a message; only text can be read."""
+    """A part of a message: text, or an image where the model is shown some."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
     type: str = Field(max_length=64)
     text: str | None = None
+    image_url: ImageUrl | str | None = None
 
     @model_validator(mode="after")
     def _check(self, info: ValidationInfo) -> Part:
         _spend(info)
+        if self.type in {"image_url", "input_image"}:
+            if self.image_url is None:
+                raise ValueError(f"holds a part of type '{self.type}' without image_url")
+            return self
         if self.type not in {"text", "input_text"}:
             raise ValueError(
-                f"holds a part of type '{self.type}'; this server reads parts of type 'text' only"
+                f"holds a part of type '{self.type}'; this server reads parts of type 'text' and 'image_url' only"
             )
         if self.text is None:
             raise ValueError("holds a part without text")
         return self
+
+    @property
+    def url(self) -> str:
+        """Of an image; empty for text."""
+        if isinstance(self.image_url, ImageUrl):
+            return self.image_url.url
+        return self.image_url or ""
 
 
 class Function(BaseModel):
@@ -195,7 +215,23 @@ class Message(BaseModel):
         values = self.model_dump(exclude_none=True, exclude={"content"})
         if values["role"] == "developer":
             values["role"] = "system"
-        return {**values, "content": self.text}
+        return {**values, "content": self.parts if self.has_images else self.text}
+
+    @property
+    def has_images(self) -> bool:
+        """Whether any of its parts is an image."""
+        return isinstance(self.content, list) and any(part.image_url for part in self.content)
+
+    @property
+    def parts(self) -> list[dict[str, Any]]:
+        """The parts one by one, as IO processors read them."""
+        return [
+            {"type": "image_url", "image_url": {"url": part.url}}
+            if part.url
+            else {"type": "text", "text": part.text or ""}
+            for part in self.content or ()
+            if isinstance(part, Part)
+        ]
 
     @property
     def text(self) -> str:

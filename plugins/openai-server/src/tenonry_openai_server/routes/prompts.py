@@ -37,6 +37,8 @@ async def render(
     io_processor = need_text(engine, "a chat", "messages")
     chat = [message.for_template() for message in messages]
     size = sum(MESSAGE_CHARS + len(message["content"]) for message in chat)
+    if any(message.has_images for message in messages):
+        size = INLINE_CHARS + 1  # they are read and decoded there
     tools = [tool.for_template() for tool in options.shown_tools]
     with_tools: dict[str, Any] = {"tools": tools} if tools else {}
     values = options.template_values
@@ -72,6 +74,11 @@ async def truncated(
         )
     if isinstance(prompt, list):
         return prompt[-keep:]
+    if isinstance(prompt, dict) and prompt.get("images"):
+        raise RequestError(
+            "truncate_prompt_tokens: a prompt with images cannot be cut; leave it out, or shorten the chat",
+            "truncate_prompt_tokens",
+        )
     io_processor = need_text(engine, "truncate_prompt_tokens", "truncate_prompt_tokens")
     special = body.adds_special_tokens
     processed = await off_loop(

@@ -56,7 +56,8 @@ class LeanForward:
         keep: torch.Tensor | None,
         plans: ForwardPlans,
     ) -> torch.Tensor:
-        hidden = inputs if self.embed is None else self.embed(inputs)
+        is_embedded = self.embed is None or inputs.is_floating_point()
+        hidden = inputs if is_embedded else self.embed(inputs)
         turns = {kind: table.at(positions) for kind, table in self.ropes.items()}
         self.step.plan = plans.full
         for layer in self.layers[:-1]:

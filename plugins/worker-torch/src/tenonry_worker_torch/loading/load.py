@@ -18,7 +18,11 @@ from tenonry_torch_base.weights import (
     stored_model,
     weights_of,
 )
-from tenonry_worker_torch.loading.refusals import refuse_encoder_decoder, refuse_unsupported
+from tenonry_worker_torch.loading.refusals import (
+    refuse_blind,
+    refuse_encoder_decoder,
+    refuse_unsupported,
+)
 from tenonry_worker_torch.loading.sharded import read_index, stored_pieces
 from tenonry_worker_torch.parallel.groups import alone
 
@@ -43,8 +47,8 @@ class Look:
     is_sharded: bool = False
 
 
-def look(path: str, *, load_format: str) -> Look:
-    """The model in a folder before a weight is read.
+def look(path: str, *, load_format: str, towers: bool = False) -> Look:
+    """The model in a folder before a weight is read; `towers`: with what sees in it.
 
     Raises ModelError with the layer that cannot be served, or the file and the tensor that do not fit.
     """
@@ -57,6 +61,9 @@ def look(path: str, *, load_format: str) -> Look:
     with progress_only_on_a_terminal():
         whole = skeleton(config, architecture, path)
         refuse_unsupported(whole, architecture)
+        if towers:
+            whole = skeleton(config, architecture, path, towers=True)
+            refuse_blind(whole, architecture)
     if is_sharded:
         read_index(path, 0)
     checkpoint = None if is_dummy or is_sharded else Checkpoint(path, whole)

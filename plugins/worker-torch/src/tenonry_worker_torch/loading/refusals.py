@@ -59,6 +59,15 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
         )
 
 
+def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
+    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt."""
+    if not callable(getattr(model, "get_image_features", None)):
+        raise CannotRun(
+            f"max_images: {architecture} cannot be shown images by worker 'torch': it has no `get_image_features`; "
+            "use max_images=0, or a model that reads images"
+        )
+
+
 def _layer_type_reasons(config: Any, mixers: tuple[str, ...]) -> Iterator[str]:
     known = LAYER_TYPES.union(state_layer_types()) if mixers else LAYER_TYPES
     unknown = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - known)

@@ -121,18 +121,18 @@ class Stage:
         positions: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
-        """`inputs`: token ids i64[T] in the first stage, hidden states [T, H] in the others; `positions` i64[T], or
-        None for those that the model takes for one sequence alone. Returns logits [kept, vocabulary] in the last stage
-        (`keep` None: of every token), hidden states [T, H] in the others.
+        """`inputs`: token ids i64[T], or their embeddings [T, H], in the first stage, hidden states [T, H] in the
+        others; `positions` i64[T] or i64[3, T], or None for those that the model takes for one sequence alone. Returns
+        logits [kept, vocabulary] in the last stage (`keep` None: of every token), hidden states [T, H] in the others.
         """
         fed: dict[str, Any] = {}
         if positions is not None:
-            fed["position_ids"] = positions[None]
+            fed["position_ids"] = positions.unsqueeze(-2)
             if self.cache is not None:
                 self.cache.positions = positions
                 fed["past_key_values"] = self.cache
         if self.entry is None:
-            fed["input_ids"] = inputs[None]
+            fed["inputs_embeds" if inputs.is_floating_point() else "input_ids"] = inputs[None]
         else:
             self.entry.received = fed["inputs_embeds"] = inputs[None]
         if not self.is_last:

@@ -1,0 +1,21 @@
+"""Names in `features` of a request with images. Front end, engine and worker processes.
+
+`SPANS` i64[N, 2]: of each image, in order, the first prompt token that stands for it, and how many do. `DIGESTS`
+u8[N, 32]: of its content, as the model reads it; block digests cover those of the images that have begun. What the
+model's towers are given of image i has the names `media_input(i, name)`.
+"""
+
+from __future__ import annotations
+
+SPANS = "media.spans"
+DIGESTS = "media.digests"
+
+
+def media_input(index: int, name: str) -> str:
+    """The feature that holds the input `name` of the image at `index`."""
+    return f"media.{index}.{name}"
+
+
+def is_media(name: str) -> bool:
+    """Whether a feature is one of these."""
+    return name.startswith("media.")

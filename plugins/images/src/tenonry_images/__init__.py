@@ -1,0 +1,1 @@
+"""Images in prompts: from the URL in a message to what a model's towers read, within limits. Front end."""

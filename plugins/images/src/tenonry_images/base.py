@@ -1,0 +1,77 @@
+"""What an image processor is, and what it makes of an image. Front end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import numpy as np
+
+if TYPE_CHECKING:
+    from tenonry.step import I32
+
+
+class ImageLimits(msgspec.Struct, frozen=True):
+    """What one image may take: bytes as sent, pixels, and seconds of processor time to decode and prepare it."""
+
+    max_bytes: int = 20 << 20
+    max_pixels: int = 50_000_000
+    seconds: float = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class ImageContext:
+    """What an image processor is built from: the model's folder, and what one image may take."""
+
+    path: str
+    limits: ImageLimits
+
+
+class ProcessedImage(msgspec.Struct, frozen=True):
+    """An image ready for the engine.
+
+    `token_ids` i32[n] stand for it in the prompt; from the place `first` on the model replaces `count` of them by the
+    image. `inputs` are what the model's `get_image_features` is given; `digest` (32 bytes) covers them.
+    """
+
+    token_ids: np.ndarray
+    first: int
+    count: int
+    inputs: dict[str, np.ndarray]
+    digest: bytes
+
+    @property
+    def num_bytes(self) -> int:
+        """What it takes in memory."""
+        return sum(array.nbytes for array in self.inputs.values())
+
+
+class ImageProcessor(ABC):
+    """Makes images ready for one model. Safe to use from several threads.
+
+    `token_id` stands for an image in a prompt before it is made ready. Raises RequestError for an image that cannot be
+    read, and QueueFullError where many wait.
+    """
+
+    token_id: int
+
+    def __init__(self, context: ImageContext) -> None:
+        self.context = context
+
+    @abstractmethod
+    def process(self, data: bytes, param: str) -> ProcessedImage:
+        """An image file's bytes, made ready; `param` is the request's field that errors name."""
+
+    def placeholder(self, token_ids: I32) -> I32:
+        """The places in `token_ids` i32[n] that stand for images."""
+        return np.flatnonzero(token_ids == self.token_id).astype(np.int32)
+
+    @abstractmethod
+    def reset(self) -> None:
+        """Forget what was kept of images."""
+
+    @abstractmethod
+    def shutdown(self) -> None:
+        """Release everything. Called once."""

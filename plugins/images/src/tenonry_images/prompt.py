@@ -1,0 +1,61 @@
+"""Puts images into a prompt: token ids in which each has its places, and features that name them. Front end."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tenonry.errors import RequestError
+from tenonry.media import DIGESTS, SPANS, media_input
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from tenonry.step import I32
+    from tenonry_images.base import ImageProcessor, ProcessedImage
+
+
+def with_images(
+    token_ids: I32,
+    images: Sequence[ProcessedImage],
+    processor: ImageProcessor,
+) -> tuple[I32, dict[str, np.ndarray]]:
+    """The prompt i32[n] with each image in place of one placeholder, in order, and the features of the request.
+
+    Raises RequestError when there are more or fewer placeholders than images.
+    """
+    places = processor.placeholder(token_ids)
+    if len(places) != len(images):
+        raise RequestError(
+            f"the prompt has {len(places)} places for images, token {processor.token_id}, and {len(images)} images; "
+            "leave the token's text out of the messages, or give one image for each",
+            "messages",
+        )
+    parts: list[I32] = []
+    spans = []
+    length = 0
+    start = 0
+    for place, image in zip(places.tolist(), images, strict=True):
+        parts += [token_ids[start:place], image.token_ids]
+        length += place - start
+        spans.append((length + image.first, image.count))
+        length += len(image.token_ids)
+        start = place + 1
+    parts.append(token_ids[start:])
+    return np.concatenate(parts).astype(np.int32), _features(spans, images)
+
+
+def _features(
+    spans: list[tuple[int, int]],
+    images: Sequence[ProcessedImage],
+) -> dict[str, np.ndarray]:
+    digests = np.frombuffer(b"".join(image.digest for image in images), np.uint8)
+    features = {
+        SPANS: np.array(spans, np.int64),
+        DIGESTS: digests.reshape(len(images), -1),
+    }
+    for number, image in enumerate(images):
+        for name, array in image.inputs.items():
+            features[media_input(number, name)] = array
+    return features

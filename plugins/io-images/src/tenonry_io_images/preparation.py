@@ -1,0 +1,122 @@
+"""Makes an image file ready for a model with transformers' processors. In the process that decodes."""
+
+from __future__ import annotations
+
+import io
+import json
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from tenonry_io_images.messages import Made, packed
+
+FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
+TOKEN_NAMES = ("image_token_id", "image_token_index")
+MAX_RATIO = 200  # of the longer edge to the shorter one
+
+
+class BadImage(Exception):
+    """An image that cannot be read; the text is for the client."""
+
+
+class CannotPrepare(Exception):
+    """A model for which no image can be made ready; the text is for the operator."""
+
+
+def decode(data: bytes, max_pixels: int) -> Any:
+    """An image file as a picture in RGB, turned as its EXIF data say. Raises BadImage.
+
+    The size is looked at before a pixel is decoded; of a file with several pictures the first is read.
+    """
+    from PIL import Image, ImageOps
+
+    Image.MAX_IMAGE_PIXELS = None  # bounded here, by the setting
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        try:
+            picture = Image.open(io.BytesIO(data), formats=FORMATS)
+        except Exception:  # noqa: BLE001 - any class, and texts that may hold addresses
+            raise BadImage(f"it is none of {', '.join(FORMATS)}") from None
+        width, height = picture.size
+        if width * height > max_pixels:
+            raise BadImage(f"it has {width} × {height} pixels; at most {max_pixels} are allowed")
+        if max(width, height) > MAX_RATIO * min(width, height):
+            raise BadImage(
+                f"it has {width} × {height} pixels; one edge may be {MAX_RATIO} times the other"
+            )
+        try:
+            return ImageOps.exif_transpose(picture).convert("RGB")
+        except Exception:  # noqa: BLE001 - as above
+            raise BadImage(f"its {picture.format} data are damaged") from None
+
+
+class Preparation:
+    """The processors of the model in a folder. Raises CannotPrepare."""
+
+    def __init__(self, path: str) -> None:
+        from transformers import AutoImageProcessor
+
+        self._config = json.loads((Path(path) / "config.json").read_text("utf-8"))
+        named = [
+            self._config[name] for name in TOKEN_NAMES if isinstance(self._config.get(name), int)
+        ]
+        if not named:
+            raise CannotPrepare(f"the config.json in {path} names no image_token_id")
+        self.token_id: int = named[0]
+        try:
+            self._images: Any = AutoImageProcessor.from_pretrained(
+                path, local_files_only=True, trust_remote_code=False
+            )
+        except Exception as error:
+            raise CannotPrepare(
+                f"the image processor in {path} cannot be built: {_short(error)}"
+            ) from error
+        self._whole = None if self._counts_patches else _whole_processor(path)
+
+    @property
+    def _counts_patches(self) -> bool:
+        """Whether the processor says how many patches an image has (Qwen-VL's kind): no text is needed to count."""
+        return hasattr(self._images, "merge_size")
+
+    def make(self, data: bytes, max_pixels: int) -> Made:
+        """An image file made ready. Raises BadImage."""
+        picture = decode(data, max_pixels)
+        made = self._images(images=[picture], return_tensors="np")
+        inputs = {str(name): np.asarray(value) for name, value in made.items()}
+        token_ids = self._token_ids(picture, inputs)
+        places = np.flatnonzero(np.array(token_ids) == self.token_id)
+        if not len(places) or places[-1] - places[0] + 1 != len(places):
+            raise BadImage("the model does not show it as one piece")
+        sent = {name: packed(array) for name, array in inputs.items()}
+        return Made("", token_ids, int(places[0]), len(places), sent)
+
+    def _token_ids(self, picture: Any, inputs: dict[str, np.ndarray]) -> list[int]:
+        if self._whole is None:
+            count = int(inputs["image_grid_thw"].prod()) // self._images.merge_size**2
+            return [self.token_id] * count
+        processor = self._whole
+        made = processor(
+            text=[processor.image_token],
+            images=[picture],
+            add_special_tokens=False,
+            return_tensors="np",
+        )
+        return [int(token_id) for token_id in np.asarray(made["input_ids"]).reshape(-1)]
+
+
+def _whole_processor(path: str) -> Any:
+    from transformers import AutoProcessor
+
+    try:
+        found = AutoProcessor.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+    except Exception as error:
+        raise CannotPrepare(f"the processor in {path} cannot be built: {_short(error)}") from error
+    if not isinstance(getattr(found, "image_token", None), str):
+        raise CannotPrepare(f"{type(found).__name__} in {path} has no image_token")
+    return found
+
+
+def _short(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,0 +1,76 @@
+"""Images in chats: made ready while the chat is rendered, put in place when the prompt is tokenised. Front end.
+
+Everything about a kind of model is in the image processor, a plugin of the point `tenonry.image_processors`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.errors import RequestError
+from tenonry.plugin.manager import resolve_point
+from tenonry_images.base import ImageContext, ImageLimits, ProcessedImage
+from tenonry_images.points import IMAGE_PROCESSORS
+from tenonry_images.prompt import with_images
+from tenonry_images.sources import ImageSources
+from tenonry_io_text.content import ChatImages
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from tenonry.step import I32
+    from tenonry_images.base import ImageProcessor
+    from tenonry_io_text.codec import Codec
+
+
+class PromptImages:
+    """The images of prompts, `most` of them in one. `hosts`: those that https addresses may name."""
+
+    def __init__(
+        self,
+        path: str,
+        *,
+        processor: str,
+        limits: ImageLimits,
+        hosts: tuple[str, ...],
+        most: int,
+    ) -> None:
+        """Raises PluginError without the processor, and ModelError for a model that it cannot serve."""
+        found, _ = resolve_point(IMAGE_PROCESSORS, processor)
+        self._processor: ImageProcessor = found(ImageContext(path, limits))
+        self._sources = ImageSources(hosts, limits.max_bytes)
+        self._most = most
+
+    def of_chat(self, codec: Codec) -> ChatImages:
+        """Takes up the images of one chat."""
+        return ChatImages(self._most, codec.token_text(self._processor.token_id))
+
+    def read(self, images: ChatImages) -> list[ProcessedImage]:
+        """Read and prepare what a chat named. May take seconds. Raises RequestError that names the part."""
+        return [
+            self._processor.process(self._sources.read(url, where), where)
+            for where, url in images.urls
+        ]
+
+    def put(
+        self,
+        token_ids: I32,
+        images: list[ProcessedImage],
+        *,
+        is_cut: bool,
+    ) -> tuple[I32, dict[str, np.ndarray]]:
+        """The prompt with its images, and the features. Raises RequestError."""
+        if is_cut:
+            raise RequestError(
+                "truncate_prompt_tokens: a prompt with images cannot be cut; leave it out, or shorten the chat",
+                "truncate_prompt_tokens",
+            )
+        return with_images(token_ids, images, self._processor)
+
+    def reset(self) -> None:
+        """Forget images that were made ready."""
+        self._processor.reset()
+
+    def shutdown(self) -> None:
+        """End what decodes."""
+        self._processor.shutdown()

@@ -1,0 +1,1 @@
+"""Images in prompts: towers make embeddings of them, which stand in place of the embeddings of tokens."""

@@ -1,0 +1,193 @@
+"""Shows at start that a model sees rightly: a prompt with two images, computed in chunks, against the model's own pass
+over the whole of it. Worker process.
+
+It finds families that do more with an image than worker `torch` does: tokens of an image that see one another, images
+that are fed to several layers.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_torch_base.text_part import set_attention
+from tenonry_worker_torch.attention.layer import INTERFACE_NAME
+from tenonry_worker_torch.loading.prompts import numbered_tokens
+from tenonry_worker_torch.loading.self_check import TOLERANCE, relative_errors
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.forward import Forward
+    from tenonry_worker_torch.images.encoder import ImageEncoder
+    from tenonry_worker_torch.images.request import Span
+    from tenonry_worker_torch.loading.packed_run import PackedRun
+
+SIZES = ((40, 56), (56, 40))  # height and width of the images, in pixels
+TEXT_TOKENS = 5  # before, between and after them
+IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index")
+
+
+class ImageCheck:
+    """`prepare` before the model's layers are changed, then `require`."""
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._logits: torch.Tensor | None = None  # [T, vocabulary], of the model's own pass
+        self._given: torch.Tensor | None = None  # embeddings [T, H]
+        self._positions: NDArray[np.int64] | None = None
+
+    @torch.inference_mode()
+    def prepare(self, encoder: ImageEncoder, model: PreTrainedModel, *, skip: bool) -> None:
+        """Have the model's own code compute the prompt. Raises ModelError when it cannot see."""
+        if skip:
+            return
+        try:
+            self._prepare(encoder, model)
+        except ModelError:
+            raise
+        except Exception as error:  # any class: it is the model's code
+            raise ModelError(
+                f"max_images: {encoder.family} cannot be shown a picture: {type(error).__name__}: {error}; use "
+                "max_images=0, or look at its preprocessor_config.json"
+            ) from error
+
+    def _prepare(self, encoder: ImageEncoder, model: PreTrainedModel) -> None:
+        inputs = [
+            {name: array for name, array in of_one.items() if encoder.takes(name)}
+            for of_one in processed_images(self._path)
+        ]
+        made = [encoder.encode(of_one) for of_one in inputs]
+        ids, spans = _prompt(model, made)
+        given = encoder.embed(ids).clone()
+        for (begin, end), embeddings in zip(spans, made, strict=True):
+            given[begin:end] = embeddings
+        self._given = given
+        host_ids = ids.cpu().numpy().astype(np.int32)
+        self._positions = np.arange(len(ids))
+        if encoder.has_rope_index:
+            self._positions, _ = encoder.positions(host_ids, spans, inputs)
+        self._logits = _own_logits(model, ids, spans, inputs)
+
+    def require(self, own_forward: Forward, run: PackedRun, family: str) -> None:
+        """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole."""
+        if self._given is None or self._logits is None:
+            return
+        assert self._positions is not None  # noqa: S101 - made with them
+        cut = len(self._given) // 2
+        counts = [cut, len(self._given) - cut]
+        positions = torch.from_numpy(self._positions).to(self._given.device)
+        forward = _Placed(own_forward, positions)
+        (got,) = run.steps(forward, [self._given], [[count] for count in counts])
+        wanted = self._logits[[cut - 1, -1]]
+        error = float(relative_errors(torch.stack(got), wanted).max())
+        tolerance = TOLERANCE[self._logits.dtype]
+        if error > tolerance:
+            raise ModelError(
+                f"max_images: {family} fails the self check of worker 'torch' with images: a "
+                f"prompt in chunks gives other logits than the model's own pass (relative error {error:.3g}, allowed "
+                f"{tolerance:g}), so answers would be wrong. It may let the tokens of an image see one another, or "
+                "feed images to several layers; use max_images=0 to serve it for text"
+            )
+        self._given = self._logits = None
+
+
+class _Placed:
+    """A forward pass over a prompt whose positions are known beforehand."""
+
+    def __init__(self, forward: Any, positions: torch.Tensor) -> None:
+        self._forward = forward
+        self._positions = positions
+        self.can_prune = forward.can_prune
+
+    def __call__(
+        self,
+        inputs: torch.Tensor,
+        positions: torch.Tensor,
+        keep: torch.Tensor | None,
+        plans: Any,
+    ) -> Any:
+        return self._forward(inputs, self._positions[..., positions], keep, plans)
+
+
+def processed_images(path: str) -> list[dict[str, np.ndarray]]:
+    """What the model's image processor makes of two pictures. Raises ModelError without Pillow."""
+    from transformers import AutoImageProcessor
+
+    try:
+        from PIL import Image
+    except ImportError as error:
+        raise ModelError("max_images needs Pillow: pip install tenonry-io-images") from error
+    processor = AutoImageProcessor.from_pretrained(
+        path, local_files_only=True, trust_remote_code=False
+    )
+    found = []
+    for height, width in SIZES:
+        size = height * width * 3
+        values = (np.arange(size) * 2654435761 >> 7).astype(np.uint8)
+        picture = Image.fromarray(values.reshape(height, width, 3))
+        made = processor(images=[picture], return_tensors="np")
+        found.append({name: np.asarray(value) for name, value in made.items()})
+    return found
+
+
+def _prompt(model: PreTrainedModel, made: list[torch.Tensor]) -> tuple[torch.Tensor, list[Span]]:
+    """Token ids i64[T] with places for the images, and where these are."""
+    config = model.config
+    names = [name for name in IMAGE_TOKEN_NAMES if isinstance(getattr(config, name, None), int)]
+    if not names:
+        raise ModelError(
+            f"max_images: the config.json of {type(model).__name__} names no image_token_id; use max_images=0"
+        )
+    place = int(getattr(config, names[0]))
+    vocab_size = int(config.get_text_config().vocab_size)
+    text = numbered_tokens(TEXT_TOKENS * (len(made) + 1), vocab_size, model.device)
+    text = torch.where(text == place, (text + 1) % vocab_size, text)
+    parts = []
+    spans = []
+    length = 0
+    for number, embeddings in enumerate(made):
+        parts.append(text[number * TEXT_TOKENS : (number + 1) * TEXT_TOKENS])
+        parts.append(text.new_full((len(embeddings),), place))
+        begin = length + TEXT_TOKENS
+        length = begin + len(embeddings)
+        spans.append((begin, length))
+    parts.append(text[-TEXT_TOKENS:])
+    return torch.cat(parts), spans
+
+
+def _own_logits(
+    model: PreTrainedModel,
+    ids: torch.Tensor,
+    spans: list[Span],
+    inputs: list[dict[str, np.ndarray]],
+) -> torch.Tensor:
+    """Logits [T, vocabulary] of the model's own pass with its `eager` attention."""
+    given: dict[str, Any] = {}
+    for name in inputs[0]:
+        joined = np.concatenate([of_one[name] for of_one in inputs])
+        given[name] = torch.tensor(joined, device=ids.device)
+    kinds = torch.zeros_like(ids)
+    for begin, end in spans:
+        kinds[begin:end] = 1
+    accepted = inspect.signature(type(model).forward).parameters
+    for name in ("mm_token_type_ids", "token_type_ids"):
+        if name in accepted:
+            given[name] = kinds[None]
+    set_attention(model, "eager")
+    try:
+        made = model(
+            input_ids=ids[None],
+            attention_mask=torch.ones_like(ids)[None],
+            use_cache=False,
+            **given,
+        )
+    finally:
+        set_attention(model, INTERFACE_NAME)
+    logits: torch.Tensor = made.logits[0]
+    return logits

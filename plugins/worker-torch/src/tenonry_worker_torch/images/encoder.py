@@ -1,0 +1,90 @@
+"""The part of a model that sees: from what an image processor made of one image to embeddings; and the positions of a
+prompt with images. Worker process.
+"""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from tenonry.errors import ModelError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.images.request import Span
+
+IMAGE = 1  # in `mm_token_type_ids`
+
+
+class ImageEncoder:
+    """Calls the model's own `get_image_features`, and `get_rope_index` where it has one."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        """Raises ModelError for a model of which an image cannot be encoded apart from its prompt."""
+        family = type(model).__name__
+        if not hasattr(model, "get_image_features"):
+            raise ModelError(
+                f"{family} has no `get_image_features`, so worker 'torch' cannot show it images; use max_images=0"
+            )
+        self._model = model
+        self.family = family
+        self._takes = frozenset(inspect.signature(type(model).forward).parameters)
+        self._rope_index: Any = getattr(model.base_model, "get_rope_index", None)
+
+    @property
+    def has_rope_index(self) -> bool:
+        """Whether tokens of an image have positions of several dimensions (M-RoPE)."""
+        return self._rope_index is not None
+
+    def takes(self, name: str) -> bool:
+        """Whether the model reads what an image processor made under this name."""
+        return name in self._takes
+
+    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+        """Token ids i64[T] → embeddings [T, H]."""
+        found: torch.Tensor = self._model.get_input_embeddings()(token_ids)
+        return found
+
+    def encode(self, inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
+        """One image → embeddings [n, H]. Raises whatever the model's code does for inputs that do not fit it."""
+        device = self._model.device
+        given = {
+            name: torch.tensor(array, device=device)
+            for name, array in inputs.items()
+            if name in self._takes
+        }
+        made: Any = self._model.get_image_features(**given, return_dict=True)
+        if getattr(made, "deepstack_features", None) is not None:
+            raise ModelError(
+                f"{self.family} feeds images to several of its layers, which worker 'torch' does not; use max_images=0"
+            )
+        parts: Any = getattr(made, "pooler_output", made)
+        if isinstance(parts, torch.Tensor):
+            parts = [parts]
+        return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).to(self._model.dtype)
+
+    def positions(
+        self,
+        token_ids: NDArray[np.int32],
+        spans: Sequence[Span],
+        inputs: Sequence[Mapping[str, np.ndarray]],
+    ) -> tuple[NDArray[np.int64], int]:
+        """Positions i64[3, P] of a prompt i32[P], and what to add to the index of a token after it for its own."""
+        kinds = np.zeros(len(token_ids), np.int32)
+        for begin, end in spans:
+            kinds[begin:end] = IMAGE
+        given: dict[str, Any] = {"mm_token_type_ids": torch.from_numpy(kinds)[None]}
+        for name in inputs[0]:
+            given[name] = torch.from_numpy(np.concatenate([of_one[name] for of_one in inputs]))
+        accepted = inspect.signature(self._rope_index).parameters
+        wanted = {name: value for name, value in given.items() if name in accepted}
+        ids = torch.from_numpy(token_ids.astype(np.int64))[None]
+        positions, shift = self._rope_index(ids, **wanted)
+        return positions[:, 0].numpy(), int(shift.reshape(-1)[0])

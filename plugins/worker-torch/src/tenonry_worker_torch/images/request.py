@@ -1,0 +1,59 @@
+"""The images of one request, as its features have them. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tenonry.media import DIGESTS, SPANS, media_input
+
+if TYPE_CHECKING:
+    import torch
+    from numpy.typing import NDArray
+
+Span = tuple[int, int]  # first token of an image in its prompt, and the one after its last
+
+
+class RequestImages:
+    """`spans`, `digests` and `inputs` of each image, in order; `embeddings` [n, H] of each, once it was encoded.
+
+    `positions` i64[3, P] of the prompt, where the model has positions of several dimensions.
+    """
+
+    __slots__ = ("digests", "embeddings", "inputs", "positions", "spans")
+
+    def __init__(self, features: dict[str, np.ndarray]) -> None:
+        """Raises KeyError or ValueError for features that are not those of images."""
+        spans = np.asarray(features[SPANS], np.int64).reshape(-1, 2)
+        digests = features[DIGESTS]
+        if len(digests) != len(spans):
+            raise ValueError(f"{len(spans)} images have {len(digests)} digests")
+        self.spans: list[Span] = [(begin, begin + count) for begin, count in spans.tolist()]
+        self.digests = [np.asarray(digest, np.uint8).tobytes() for digest in digests]
+        self.inputs = [_inputs_of(features, number) for number in range(len(spans))]
+        self.embeddings: list[torch.Tensor | None] = [None] * len(spans)
+        self.positions: NDArray[np.int64] | None = None
+
+    def overlapping(self, begin: int, end: int) -> list[int]:
+        """The images that have a token from `begin` on, before `end`."""
+        return [
+            number
+            for number, (first, stop) in enumerate(self.spans)
+            if first < end and stop > begin
+        ]
+
+    def forget_before(self, end: int) -> None:
+        """The embeddings of images that end before `end` are not needed again."""
+        for number, (_, stop) in enumerate(self.spans):
+            if stop <= end:
+                self.embeddings[number] = None
+
+
+def _inputs_of(features: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+    prefix = media_input(number, "")
+    return {
+        name.removeprefix(prefix): array
+        for name, array in features.items()
+        if name.startswith(prefix)
+    }

@@ -1,0 +1,129 @@
+"""The images of running rows: what a step's forward pass is given where prompts hold any. Worker process."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry_worker_torch.images.cache import CACHED_TOKENS, EncodedImages
+from tenonry_worker_torch.images.request import RequestImages
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from tenonry.step import NewRow, StepInputs
+    from tenonry_worker_torch.images.encoder import ImageEncoder
+
+logger = logging.getLogger("tenonry.worker")
+
+
+class ImageRows:
+    """Columns over rows (S): prompt i64[S], tokens of the prompts that hold images, 0 for other rows; shift i64[S],
+    what to add to the index of a later token for its position. `failed` bool[S]: rows whose images the model does not
+    take.
+    """
+
+    def __init__(self, encoder: ImageEncoder, max_num_seqs: int) -> None:
+        self.encoder = encoder
+        self.encoded = EncodedImages(CACHED_TOKENS)
+        self.failed = np.zeros(max_num_seqs, np.bool_)
+        self._prompt = np.zeros(max_num_seqs, np.int64)
+        self._shift = np.zeros(max_num_seqs, np.int64)
+        self._requests: dict[int, RequestImages] = {}
+
+    def enter(self, new: NewRow) -> None:
+        """A request starts, or comes back."""
+        self.leave(new.row)
+        if not new.features:
+            return
+        prompt = new.token_ids[: len(new.token_ids) - new.num_output]
+        try:
+            images = RequestImages(new.features)
+            if self.encoder.has_rope_index:
+                found = self.encoder.positions(prompt, images.spans, images.inputs)
+                images.positions, self._shift[new.row] = found
+        except Exception:  # noqa: BLE001 - any class: it is the model's code, over what a front end sent
+            self._fail(new.row)
+            return
+        self._prompt[new.row] = len(prompt)
+        self._requests[new.row] = images
+
+    def leave(self, row: int) -> None:
+        """The row is free."""
+        self._requests.pop(row, None)
+        self.failed[row] = False
+        self._prompt[row] = self._shift[row] = 0
+
+    def inputs(
+        self,
+        step: StepInputs,
+        token_ids: torch.Tensor,
+    ) -> tuple[torch.Tensor, NDArray[np.int64]]:
+        """What the model is given: token ids i64[T], or embeddings [T, H] where a prompt's image is in the step; and
+        positions i64[T], or i64[3, T] where they have several dimensions there.
+        """
+        positions = step.positions.astype(np.int64)
+        if not self._requests:
+            return token_ids, positions
+        positions += self._shift[step.token_row]
+        in_prompt = np.flatnonzero(step.start < self._prompt[step.row])
+        if not len(in_prompt):
+            return token_ids, positions
+        if self.encoder.has_rope_index:
+            positions = np.repeat(positions[None], 3, 0)
+        embeddings: torch.Tensor | None = None
+        for place in in_prompt.tolist():
+            row = int(step.row[place])
+            begin = int(step.start[place])
+            end = begin + int(step.num_tokens[place])
+            first = int(step.query_start_loc[place])
+            images = self._requests[row]
+            if images.positions is not None:
+                stop = min(end, int(self._prompt[row]))
+                positions[:, first : first + stop - begin] = images.positions[:, begin:stop]
+            for number in images.overlapping(begin, end):
+                if embeddings is None:
+                    embeddings = self.encoder.embed(token_ids).clone()
+                self._place(row, number, embeddings[first : first + end - begin], begin)
+            images.forget_before(end)
+        return (token_ids if embeddings is None else embeddings), positions
+
+    def _place(self, row: int, number: int, target: torch.Tensor, begin: int) -> None:
+        """Write what is seen of an image in the tokens from `begin` on, `target` [n, H]."""
+        images = self._requests[row]
+        start, stop = images.spans[number]
+        made = images.embeddings[number]
+        if made is None:
+            made = self._encoded(row, number)
+        if made is None:
+            return
+        images.embeddings[number] = made
+        low = max(start, begin)
+        high = min(stop, begin + len(target))
+        target[low - begin : high - begin] = made[low - start : high - start]
+
+    def _encoded(self, row: int, number: int) -> torch.Tensor | None:
+        images = self._requests[row]
+        start, stop = images.spans[number]
+        digest = images.digests[number]
+        made = self.encoded.get(digest)
+        if made is not None and len(made) == stop - start:
+            return made
+        try:
+            made = self.encoder.encode(images.inputs[number])
+            if len(made) != stop - start:
+                raise ValueError(f"{stop - start} tokens stand for {len(made)} embeddings")
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - as above
+            self._fail(row)
+            return None
+        self.encoded.put(digest, made)
+        return made
+
+    def _fail(self, row: int) -> None:
+        logger.error("an image does not fit %s", self.encoder.family)
+        self.failed[row] = True

@@ -1,0 +1,175 @@
+"""Prompts with images: greedy tokens equal the model's own `generate`, in float32, however prompts are cut (MM-1)."""
+
+from __future__ import annotations
+
+import functools
+
+import pytest
+import torch
+import worker_images
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry.errors import ModelError
+from tenonry.media import SPANS, media_input
+from tenonry.step import RowFailure
+from tenonry_torch_base.buffers import HostBuffers
+from tenonry_worker_torch.images.cache import EncodedImages
+from tenonry_worker_torch.images.request import RequestImages
+from tenonry_worker_torch.loaded_model import build
+
+SERVED = ["qwen2_vl", "qwen2_5_vl", "llava"]
+WAYS = {
+    "one big batch": {},
+    "images cut into chunks": {"budget": 5},
+    "preempted, two steps in flight": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+TEXT = [5, 6, 7, 8]
+LENGTH = 10
+
+
+class Seen:
+    """A family: its folder and model, two prompts with the same pictures in either order, and what `generate` makes."""
+
+    def __init__(self, folder, family):
+        self.check = worker_images.write_folder(folder, family)
+        self.model = worker_images.build(family)
+        self.model.config.save_pretrained(folder)
+        self.module = worker_images.build(family)
+        pictures = [worker_images.picture(1, 84, 70), worker_images.picture(2, 60, 33)]
+        inputs = worker_images.processed(folder, pictures)
+        self.prompts = [self._prompt(inputs), self._prompt(inputs[::-1])]
+        self.wanted = [
+            worker_images.generated(self.model, *prompt, LENGTH) for prompt in self.prompts
+        ]
+
+    def _prompt(self, inputs):
+        counts = worker_images.count_of(self.model, inputs)
+        return (*worker_images.prompt_of([[5, 6, 7], None, [8, 9], None, [12]], counts), inputs)
+
+    def requests(self):
+        return [
+            Request(
+                number,
+                ids,
+                max_tokens=LENGTH,
+                features=worker_images.features_of(spans, inputs),
+            )
+            for number, (ids, spans, inputs) in enumerate(self.prompts, 1)
+        ]
+
+
+@pytest.fixture(scope="module")
+def seen(tmp_path_factory):
+    return functools.cache(lambda family: Seen(tmp_path_factory.mktemp(family), family))
+
+
+@pytest.fixture(scope="module")
+def loaded(seen):
+    @functools.cache
+    def model_of(family):
+        return build(
+            seen(family).module,
+            worker_tools.BACKENDS["cpu"],
+            HostBuffers(torch.device("cpu"), 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=False,
+            image_check=seen(family).check,
+        )
+
+    return model_of
+
+
+def run(runner, requests, **way):
+    Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way).run(requests)
+    return [request.output for request in requests]
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("family", SERVED)
+def test_tokens_equal_generate(seen, loaded, family, way):
+    """Two prompts with the same pictures in either order, and one of text between them."""
+    first, second = seen(family).requests()
+    text = Request(9, TEXT, max_tokens=LENGTH)
+    found = run(worker_tools.runner(loaded(family)), [first, text, second], **WAYS[way])
+    plain = worker_tools.greedy(seen(family).model, TEXT)[:LENGTH]
+    assert found == [seen(family).wanted[0], plain, seen(family).wanted[1]]
+    assert found[0] != found[2]
+
+
+def test_a_picture_is_encoded_once_for_all_prompts(seen, loaded, monkeypatch):
+    runner = worker_tools.runner(loaded("llava"))
+    calls = []
+    encode = runner.images.encoder.encode
+    monkeypatch.setattr(
+        runner.images.encoder, "encode", lambda inputs: calls.append(1) or encode(inputs)
+    )
+    assert run(runner, seen("llava").requests()) == seen("llava").wanted
+    assert len(calls) == 2
+    runner.images.encoded.clear()
+    assert run(runner, seen("llava").requests()) == seen("llava").wanted
+    assert len(calls) == 4
+
+
+@pytest.mark.parametrize("spoilt", ["another size", "no digests", "too few tokens"])
+def test_features_that_do_not_fit_fail_their_request_alone(seen, loaded, spoilt):
+    good, bad = seen("llava").requests()
+    if spoilt == "another size":
+        name = media_input(0, "pixel_values")
+        bad.features[name] = bad.features[name][..., :13]
+        bad.features["media.digests"] = bad.features["media.digests"] ^ 1
+    elif spoilt == "no digests":
+        del bad.features["media.digests"]
+    else:
+        bad.features[SPANS] = bad.features[SPANS] - [0, 1]
+    run(worker_tools.runner(loaded("llava")), [good, bad])
+    assert good.output == seen("llava").wanted[0]
+    assert bad.failure == RowFailure.FEATURES
+
+
+def test_a_family_whose_image_tokens_see_one_another_fails_the_self_check(loaded):
+    with pytest.raises(ModelError, match="Gemma3.* self check .* with images.*max_images=0"):
+        loaded("gemma3")
+
+
+def test_a_family_that_feeds_images_to_several_layers_is_refused_by_name(tmp_path):
+    check = worker_images.write_folder(tmp_path, "qwen3_vl")
+    model = worker_images.build("qwen3_vl")
+    model.config.save_pretrained(tmp_path)
+    with pytest.raises(ModelError, match="Qwen3VL.*several of its layers.*max_images=0"):
+        build(
+            model,
+            worker_tools.BACKENDS["cpu"],
+            HostBuffers(torch.device("cpu"), 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=False,
+            image_check=check,
+        )
+
+
+def test_the_images_of_a_chunk_are_those_that_have_a_token_in_it():
+    spans = torch.tensor([[2, 3], [5, 1]]).numpy()
+    images = RequestImages({SPANS: spans, "media.digests": torch.zeros(2, 32).byte().numpy()})
+    assert [images.overlapping(*chunk) for chunk in [(0, 2), (2, 3), (4, 6), (6, 9)]] == [
+        [],
+        [0],
+        [0, 1],
+        [],
+    ]
+
+
+def test_the_cache_forgets_the_image_that_was_used_longest_ago():
+    cache = EncodedImages(10)
+    for name in (b"a", b"b"):
+        cache.put(name, torch.zeros(4, 2))
+    cache.get(b"a")
+    cache.put(b"c", torch.zeros(4, 2))
+    cache.put(b"huge", torch.zeros(11, 2))
+    assert [cache.get(name) is not None for name in (b"a", b"b", b"c", b"huge")] == [
+        True,
+        False,
+        True,
+        False,
+    ]

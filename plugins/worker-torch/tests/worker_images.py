@@ -1,0 +1,110 @@
+"""Small random models that see, pictures for them, and prompts with places for the pictures."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import torch
+import worker_wrappers
+from PIL import Image
+
+from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry_worker_torch.images.check import ImageCheck
+
+PLACE = 90  # the token that stands for a part of an image
+PROCESSORS = {
+    "qwen2_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+        "min_pixels": 28 * 28, "max_pixels": 84 * 84,
+    },
+    "qwen2_5_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+        "min_pixels": 28 * 28, "max_pixels": 84 * 84,
+    },
+    "llava": {
+        "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28},
+        "crop_size": {"height": 28, "width": 28},
+    },
+    "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 28, "width": 28}},
+    "qwen3_vl": {
+        "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
+        "min_pixels": 28 * 28, "max_pixels": 84 * 84,
+    },
+}  # fmt: skip
+
+
+def write_folder(folder, family):
+    """What the worker reads besides weights."""
+    kind = family.removesuffix("_siglip")
+    (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[kind]))
+    return ImageCheck(str(folder))
+
+
+def picture(seed, height=40, width=60):
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def processed(folder, pictures):
+    from transformers import AutoImageProcessor
+
+    processor = AutoImageProcessor.from_pretrained(folder)
+    return [
+        {key: np.asarray(value) for key, value in processor(images=[each], return_tensors="np").items()}
+        for each in pictures
+    ]  # fmt: skip
+
+
+def count_of(model, inputs):
+    """Tokens of each image, as its own code counts them."""
+    from tenonry_worker_torch.images.encoder import ImageEncoder
+
+    with torch.inference_mode():
+        return [len(ImageEncoder(model).encode(each)) for each in inputs]
+
+
+def prompt_of(parts, counts):
+    """`parts`: lists of token ids, and None for the next image. Token ids, and i64[N, 2] where the images are."""
+    ids, spans = [], []
+    left = list(counts)
+    for part in parts:
+        if part is None:
+            spans.append((len(ids), left[0]))
+            ids += [PLACE] * left.pop(0)
+        else:
+            ids += part
+    return ids, np.array(spans, np.int64)
+
+
+def features_of(spans, inputs):
+    import hashlib
+
+    digests = [hashlib.sha256(each["pixel_values"].tobytes()).digest() for each in inputs]
+    found = {SPANS: spans, DIGESTS: np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)}
+    for number, each in enumerate(inputs):
+        found |= {media_input(number, name): array for name, array in each.items()}
+    return found
+
+
+def generated(model, ids, spans, inputs, count):
+    """What `generate` of transformers makes of the prompt and its images."""
+    given = {
+        name: torch.from_numpy(np.concatenate([each[name] for each in inputs]))
+        for name in inputs[0]
+        if name != "num_crops"
+    }
+    kinds = torch.zeros(1, len(ids), dtype=torch.int32)
+    for begin, length in spans.tolist():
+        kinds[0, begin : begin + length] = 1
+    if hasattr(model.base_model, "get_rope_index"):
+        given["mm_token_type_ids"] = kinds
+    made = model.generate(
+        input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
+        max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0, **given,
+    )  # fmt: skip
+    return made[0, len(ids) :].tolist()
+
+
+def build(family):
+    return worker_wrappers.build(family)

@@ -1,0 +1,160 @@
+"""Images in chats over HTTP: tokens equal `generate` of transformers, and bad images are refused (MM-1, EC-14, AF-17)."""
+
+from __future__ import annotations
+
+import base64
+import io
+import struct
+import zlib
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import vision_models
+from server_process import Server
+
+pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(180)]
+LENGTH = 8
+CAT, DOG = vision_models.picture(1), vision_models.picture(2, 40, 16)
+CHATS = {
+    "two": ("what is in", CAT, "and", DOG, "?"),
+    "swapped": ("what is in", DOG, "and", CAT, "?"),
+    "one": (CAT, "describe a cat"),
+    "text": ("what is a cat",),
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    return tmp_path_factory.mktemp("qwen2_vl")
+
+
+@pytest.fixture(scope="module")
+def wanted(folder):
+    """The prompt's ids and the answer's, of each chat."""
+    model = vision_models.write(folder, "qwen2_vl")
+    return {
+        name: vision_models.expected(folder, model, parts, LENGTH) for name, parts in CHATS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def server(folder, wanted):
+    """Prompts are cut into chunks of 16 tokens, so images are cut, too."""
+    settings = {
+        "max-images": 2, "max-num-batched-tokens": 16, "max-num-seqs": 8, "block-size": 16, "dtype": "float32",
+        "device": "cpu", "load-format": "auto", "max-model-len": 256, "io-processor-option": "max_image_pixels=10000",
+    }  # fmt: skip
+    arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
+    server = Server(folder, *arguments).ready()
+    yield server
+    server.close()
+
+
+def ask(server, *parts, **options):
+    return server.client().chat.completions.create(
+        model="tiny", messages=vision_models.chat(*parts), temperature=0, max_tokens=LENGTH,
+        extra_body={"ignore_eos": True, "return_token_ids": True}, **options,
+    )  # fmt: skip
+
+
+def tokens(answer):
+    return answer.choices[0].model_extra["token_ids"]
+
+
+def test_tokens_equal_generate(server, wanted):
+    for name, parts in CHATS.items():
+        answer = ask(server, *parts)
+        assert answer.usage.prompt_tokens == len(wanted[name][0]), name
+        assert tokens(answer) == wanted[name][1], name
+
+
+def test_a_stream_says_the_same(server, wanted):
+    chunks = ask(server, *CHATS["one"], stream=True)
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    assert text == ask(server, *CHATS["one"]).choices[0].message.content
+
+
+def test_the_same_images_share_blocks_and_others_never_do(server, wanted):
+    text = "user : describe"
+    first = ask(server, text, CAT, "and", DOG, "?", "is a cat in")
+    again = ask(server, text, CAT, "and", DOG, "?", "is a cat in")
+    other = ask(server, text, DOG, "and", CAT, "?", "is a cat in")
+    cached = [each.usage.prompt_tokens_details.cached_tokens for each in (first, again, other)]
+    assert cached == [0, 32, 0]
+    assert tokens(first) == tokens(again)
+
+
+def png_bomb(width, height):
+    """A file of a few bytes that says that it has so many pixels."""
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(64))),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )
+
+
+def url(data, kind="png"):
+    return f"data:image/{kind};base64," + base64.b64encode(data).decode()
+
+
+def cut_png():
+    buffer = io.BytesIO()
+    CAT.save(buffer, "PNG")
+    return buffer.getvalue()[:900]
+
+
+@pytest.mark.parametrize(
+    ("bad", "reason"),
+    [
+        (url(png_bomb(60000, 60000)), "60000 × 60000 pixels; at most 10000"),
+        (url(b"<svg></svg>", "svg+xml"), "none of PNG, JPEG"),
+        (url(cut_png()), "PNG data are damaged"),
+        ("data:image/png;base64,%%%", "no base64"),
+        ("https://169.254.169.254/latest/meta-data", "not read from '169.254.169.254'.*: none"),
+        ("http://example.com/a.png", "a data: URL, or an https: URL"),
+        ("file:///etc/passwd", "a data: URL, or an https: URL"),
+    ],
+)
+def test_a_bad_image_is_a_400_that_names_the_part(server, bad, reason):
+    content = [{"type": "image_url", "image_url": {"url": bad}}]
+    with pytest.raises(openai.BadRequestError, match=reason) as raised:
+        server.client().chat.completions.create(
+            model="tiny", messages=[{"role": "user", "content": content}]
+        )
+    assert raised.value.param == "messages[0].content[0].image_url"
+    assert " at 0x" not in str(raised.value)
+
+
+def test_more_images_than_the_setting_allows_and_places_without_images_are_refused(server):
+    with pytest.raises(openai.BadRequestError, match="more than max_images=2 images"):
+        ask(server, CAT, CAT, CAT)
+    with pytest.raises(openai.BadRequestError, match="2 places for images.* and 1 images"):
+        ask(server, "<|image_pad|>", CAT)
+
+
+def test_an_image_part_needs_its_url(server):
+    body = {"model": "tiny", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body)
+    assert answer.status_code == 400
+    assert "without image_url" in answer.text
+
+
+def test_the_server_serves_on_after_all_that(server, wanted):
+    assert tokens(ask(server, *CHATS["two"])) == wanted["two"][1]
+
+
+def test_the_example_of_the_page_works(server):
+    page = (Path(__file__).parents[2] / "docs/how-to/show-images.md").read_text("utf-8")
+    source = page.split("```python\n")[1].split("```")[0]
+    names = {}
+    exec(compile(source, "show-images.md", "exec"), names)
+    buffer = io.BytesIO()
+    CAT.save(buffer, "PNG")
+    answer = names["ask"](server.client(), "what is in", buffer.getvalue())
+    assert answer == ask(server, "what is in", CAT).choices[0].message.content

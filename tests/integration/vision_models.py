@@ -1,0 +1,155 @@
+"""Small random models that see, as folders: weights, configuration, tokenizer, chat template, image processor; and what
+`generate` of transformers makes of a chat with images.
+"""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+
+import numpy as np
+import torch
+from PIL import Image
+
+WORDS = [
+    "<unk>", "<s>", "</s>", "what", "is", "in", "and", "a", "cat", "describe", "user", "assistant", ":", "?",
+]  # fmt: skip
+SPECIAL = ["<|image_pad|>", "<|vision_start|>", "<|vision_end|>", "<|video_pad|>"]
+TEMPLATE = (
+    "{% for message in messages %}{{ message.role }} : {% for part in message.content %}"
+    "{% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>{% else %}{{ part.text }}{% endif %} "
+    "{% endfor %}{% endfor %}{% if add_generation_prompt %}assistant :{% endif %}"
+)
+VOCAB_SIZE = 96
+TEXT = {
+    "vocab_size": VOCAB_SIZE, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512, "bos_token_id": 1,
+    "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
+QWEN2_VL = {
+    "text_config": TEXT
+    | {"rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [1, 1, 2]}},
+    "vision_config": {
+        "depth": 1, "embed_dim": 32, "hidden_size": 32, "num_heads": 2, "patch_size": 4, "spatial_merge_size": 2,
+    },
+    "image_token_id": 40, "vision_start_token_id": 41, "vision_end_token_id": 42, "video_token_id": 43,
+}  # fmt: skip
+LLAVA = {
+    "text_config": TEXT | {"model_type": "llama"},
+    "vision_config": {
+        "model_type": "siglip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 16, "patch_size": 4, "vision_use_head": False,
+    },
+    "image_token_index": 40, "vision_feature_select_strategy": "full", "vision_feature_layer": -1,
+}  # fmt: skip
+FAMILIES = {"qwen2_vl": QWEN2_VL, "llava": LLAVA}
+QWEN_IMAGES = {
+    "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
+    "min_pixels": 64, "max_pixels": 1024,
+}  # fmt: skip
+LLAVA_IMAGES = {
+    "image_processor_type": "SiglipImageProcessor", "size": {"height": 16, "width": 16}, "do_resize": True,
+}  # fmt: skip
+LLAVA_PROCESSOR = {
+    "processor_class": "LlavaProcessor", "patch_size": 4, "vision_feature_select_strategy": "full",
+    "image_token": SPECIAL[0], "num_additional_image_tokens": 0,
+}  # fmt: skip
+
+
+def build(family):
+    """The model with random weights, large enough that images matter, in float32."""
+    from transformers import CONFIG_MAPPING, AutoModelForImageTextToText
+
+    config = CONFIG_MAPPING[family](**FAMILIES[family])
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(7)
+        model = AutoModelForImageTextToText.from_config(config, dtype=torch.float32)
+        for name, weight in model.named_parameters():
+            if weight.dim() > 1:
+                torch.nn.init.normal_(weight, std=0.4 if "embed" in name else 0.25)
+    return model.eval()
+
+
+def write(folder, family):
+    """Everything that serving `family` from `folder` needs. Returns the model."""
+    model = build(family)
+    model.save_pretrained(folder)
+    tokenizer(folder)
+    images = QWEN_IMAGES if family == "qwen2_vl" else LLAVA_IMAGES
+    (folder / "preprocessor_config.json").write_text(json.dumps(images))
+    if family == "llava":
+        (folder / "processor_config.json").write_text(json.dumps(LLAVA_PROCESSOR))
+    return model
+
+
+def tokenizer(folder):
+    """A word for a token, and the special tokens from id 40 on."""
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast
+
+    plain = WORDS + [f"w{number}" for number in range(40 - len(WORDS))]
+    words = {word: number for number, word in enumerate(plain)}
+    found = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=found, unk_token="<unk>", bos_token="<s>", eos_token="</s>",
+        additional_special_tokens=SPECIAL,
+    )  # fmt: skip
+    wrapped.chat_template = TEMPLATE
+    wrapped.save_pretrained(folder)
+
+
+def picture(seed, height=24, width=40):
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def data_url(image):
+    buffer = io.BytesIO()
+    image.save(buffer, "PNG")
+    return "data:image/png;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def chat(*parts):
+    """A user's message: texts, and pictures."""
+    content = [
+        {"type": "text", "text": part}
+        if isinstance(part, str)
+        else {"type": "image_url", "image_url": {"url": data_url(part)}}
+        for part in parts
+    ]
+    return [{"role": "user", "content": content}]
+
+
+def expected(folder, model, parts, count):
+    """Token ids of the prompt, and of `count` tokens that `generate` of transformers makes after it, greedily."""
+    from transformers import AutoImageProcessor, AutoTokenizer
+
+    tokens = AutoTokenizer.from_pretrained(folder)
+    content = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+        for part in parts
+    ]
+    text = tokens.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+    ids = tokens(text, add_special_tokens=False)["input_ids"]
+    processor = AutoImageProcessor.from_pretrained(folder)
+    made = [
+        processor(images=[part], return_tensors="pt") for part in parts if not isinstance(part, str)
+    ]
+    counts = [
+        int(each["image_grid_thw"].prod()) // 4 if "image_grid_thw" in each else 16 for each in made
+    ]
+    prompt = []
+    for token in ids:
+        prompt += [token] * (counts.pop(0) if token == 40 else 1)
+    given = {name: torch.cat([each[name] for each in made]) for name in (made[0] if made else ())}
+    if given and hasattr(model.base_model, "get_rope_index"):
+        given["mm_token_type_ids"] = torch.tensor([[int(token == 40) for token in prompt]])
+    output = model.generate(
+        input_ids=torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
+        max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0, **given,
+    )  # fmt: skip
+    return prompt, output[0, len(prompt) :].tolist()
