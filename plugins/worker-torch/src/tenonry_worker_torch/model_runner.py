@@ -16,7 +16,7 @@ from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
-from tenonry_worker_torch.images.rows import ImageRows
+from tenonry_worker_torch.images.rows import image_rows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
@@ -51,9 +51,7 @@ class ModelRunner:
         processors: Sequence[type[LogitsProcessor]] = (),
     ) -> None:
         self.model = model
-        self.images: ImageRows | None = None
-        if model.images is not None:
-            self.images = ImageRows(model.images, max_num_seqs)
+        self.images = image_rows(model.images, max_num_seqs)
         self.device = model.device
         self.buffers = model.buffers
         self.adapters = model.adapters
@@ -94,11 +92,13 @@ class ModelRunner:
     def forget_model(self) -> None:
         """Let go of the model; `adopt` gives another."""
         self.model = None  # type: ignore[assignment] - no step comes meanwhile
+        self.images = None
 
     def adopt(self, model: LoadedModel) -> None:
         """Go on with a model of the same shapes; `allocate` follows."""
         self.model = model
         self.buffers = model.buffers
+        self.images = image_rows(model.images, len(self.generation))
 
     @scoped("tenonry: step")
     def execute(self, output: SchedulerOutput) -> ModelRunnerOutput | StepFuture:

@@ -36,14 +36,23 @@ IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index")
 class ImageCheck:
     """`prepare` before the model's layers are changed, then `require`."""
 
-    def __init__(self, path: str) -> None:
+    def __init__(
+        self,
+        path: str,
+    ) -> None:
         self._path = path
         self._logits: torch.Tensor | None = None  # [T, vocabulary], of the model's own pass
         self._given: torch.Tensor | None = None  # embeddings [T, H]
         self._positions: NDArray[np.int64] | None = None
 
     @torch.inference_mode()
-    def prepare(self, encoder: ImageEncoder, model: PreTrainedModel, *, skip: bool) -> None:
+    def prepare(
+        self,
+        encoder: ImageEncoder,
+        model: PreTrainedModel,
+        *,
+        skip: bool,
+    ) -> None:
         """Have the model's own code compute the prompt. Raises ModelError when it cannot see."""
         if skip:
             return
@@ -57,7 +66,11 @@ class ImageCheck:
                 "max_images=0, or look at its preprocessor_config.json"
             ) from error
 
-    def _prepare(self, encoder: ImageEncoder, model: PreTrainedModel) -> None:
+    def _prepare(
+        self,
+        encoder: ImageEncoder,
+        model: PreTrainedModel,
+    ) -> None:
         inputs = [
             {name: array for name, array in of_one.items() if encoder.takes(name)}
             for of_one in processed_images(self._path)
@@ -74,7 +87,12 @@ class ImageCheck:
             self._positions, _ = encoder.positions(host_ids, spans, inputs)
         self._logits = _own_logits(model, ids, spans, inputs)
 
-    def require(self, own_forward: Forward, run: PackedRun, family: str) -> None:
+    def require(
+        self,
+        own_forward: Forward,
+        run: PackedRun,
+        family: str,
+    ) -> None:
         """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole."""
         if self._given is None or self._logits is None:
             return
@@ -100,7 +118,11 @@ class ImageCheck:
 class _Placed:
     """A forward pass over a prompt whose positions are known beforehand."""
 
-    def __init__(self, forward: Any, positions: torch.Tensor) -> None:
+    def __init__(
+        self,
+        forward: Any,
+        positions: torch.Tensor,
+    ) -> None:
         self._forward = forward
         self._positions = positions
         self.can_prune = forward.can_prune
@@ -115,7 +137,9 @@ class _Placed:
         return self._forward(inputs, self._positions[..., positions], keep, plans)
 
 
-def processed_images(path: str) -> list[dict[str, np.ndarray]]:
+def processed_images(
+    path: str,
+) -> list[dict[str, np.ndarray]]:
     """What the model's image processor makes of two pictures. Raises ModelError without Pillow."""
     from transformers import AutoImageProcessor
 
@@ -136,7 +160,10 @@ def processed_images(path: str) -> list[dict[str, np.ndarray]]:
     return found
 
 
-def _prompt(model: PreTrainedModel, made: list[torch.Tensor]) -> tuple[torch.Tensor, list[Span]]:
+def _prompt(
+    model: PreTrainedModel,
+    made: list[torch.Tensor],
+) -> tuple[torch.Tensor, list[Span]]:
     """Token ids i64[T] with places for the images, and where these are."""
     config = model.config
     names = [name for name in IMAGE_TOKEN_NAMES if isinstance(getattr(config, name, None), int)]

@@ -26,7 +26,10 @@ IMAGE = 1  # in `mm_token_type_ids`
 class ImageEncoder:
     """Calls the model's own `get_image_features`, and `get_rope_index` where it has one."""
 
-    def __init__(self, model: PreTrainedModel) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+    ) -> None:
         """Raises ModelError for a model of which an image cannot be encoded apart from its prompt."""
         family = type(model).__name__
         if not hasattr(model, "get_image_features"):
@@ -43,16 +46,25 @@ class ImageEncoder:
         """Whether tokens of an image have positions of several dimensions (M-RoPE)."""
         return self._rope_index is not None
 
-    def takes(self, name: str) -> bool:
+    def takes(
+        self,
+        name: str,
+    ) -> bool:
         """Whether the model reads what an image processor made under this name."""
         return name in self._takes
 
-    def embed(self, token_ids: torch.Tensor) -> torch.Tensor:
+    def embed(
+        self,
+        token_ids: torch.Tensor,
+    ) -> torch.Tensor:
         """Token ids i64[T] → embeddings [T, H]."""
         found: torch.Tensor = self._model.get_input_embeddings()(token_ids)
         return found
 
-    def encode(self, inputs: Mapping[str, np.ndarray]) -> torch.Tensor:
+    def encode(
+        self,
+        inputs: Mapping[str, np.ndarray],
+    ) -> torch.Tensor:
         """One image → embeddings [n, H]. Raises whatever the model's code does for inputs that do not fit it."""
         device = self._model.device
         given = {

@@ -23,7 +23,10 @@ class RequestImages:
 
     __slots__ = ("digests", "embeddings", "inputs", "positions", "spans")
 
-    def __init__(self, features: dict[str, np.ndarray]) -> None:
+    def __init__(
+        self,
+        features: dict[str, np.ndarray],
+    ) -> None:
         """Raises KeyError or ValueError for features that are not those of images."""
         spans = np.asarray(features[SPANS], np.int64).reshape(-1, 2)
         digests = features[DIGESTS]
@@ -35,7 +38,11 @@ class RequestImages:
         self.embeddings: list[torch.Tensor | None] = [None] * len(spans)
         self.positions: NDArray[np.int64] | None = None
 
-    def overlapping(self, begin: int, end: int) -> list[int]:
+    def overlapping(
+        self,
+        begin: int,
+        end: int,
+    ) -> list[int]:
         """The images that have a token from `begin` on, before `end`."""
         return [
             number
@@ -43,14 +50,20 @@ class RequestImages:
             if first < end and stop > begin
         ]
 
-    def forget_before(self, end: int) -> None:
+    def forget_before(
+        self,
+        end: int,
+    ) -> None:
         """The embeddings of images that end before `end` are not needed again."""
         for number, (_, stop) in enumerate(self.spans):
             if stop <= end:
                 self.embeddings[number] = None
 
 
-def _inputs_of(features: dict[str, np.ndarray], number: int) -> dict[str, np.ndarray]:
+def _inputs_of(
+    features: dict[str, np.ndarray],
+    number: int,
+) -> dict[str, np.ndarray]:
     prefix = media_input(number, "")
     return {
         name.removeprefix(prefix): array

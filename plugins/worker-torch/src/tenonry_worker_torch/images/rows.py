@@ -26,7 +26,11 @@ class ImageRows:
     take.
     """
 
-    def __init__(self, encoder: ImageEncoder, max_num_seqs: int) -> None:
+    def __init__(
+        self,
+        encoder: ImageEncoder,
+        max_num_seqs: int,
+    ) -> None:
         self.encoder = encoder
         self.encoded = EncodedImages(CACHED_TOKENS)
         self.failed = np.zeros(max_num_seqs, np.bool_)
@@ -34,7 +38,10 @@ class ImageRows:
         self._shift = np.zeros(max_num_seqs, np.int64)
         self._requests: dict[int, RequestImages] = {}
 
-    def enter(self, new: NewRow) -> None:
+    def enter(
+        self,
+        new: NewRow,
+    ) -> None:
         """A request starts, or comes back."""
         self.leave(new.row)
         if not new.features:
@@ -51,7 +58,10 @@ class ImageRows:
         self._prompt[new.row] = len(prompt)
         self._requests[new.row] = images
 
-    def leave(self, row: int) -> None:
+    def leave(
+        self,
+        row: int,
+    ) -> None:
         """The row is free."""
         self._requests.pop(row, None)
         self.failed[row] = False
@@ -91,7 +101,13 @@ class ImageRows:
             images.forget_before(end)
         return (token_ids if embeddings is None else embeddings), positions
 
-    def _place(self, row: int, number: int, target: torch.Tensor, begin: int) -> None:
+    def _place(
+        self,
+        row: int,
+        number: int,
+        target: torch.Tensor,
+        begin: int,
+    ) -> None:
         """Write what is seen of an image in the tokens from `begin` on, `target` [n, H]."""
         images = self._requests[row]
         start, stop = images.spans[number]
@@ -105,7 +121,11 @@ class ImageRows:
         high = min(stop, begin + len(target))
         target[low - begin : high - begin] = made[low - start : high - start]
 
-    def _encoded(self, row: int, number: int) -> torch.Tensor | None:
+    def _encoded(
+        self,
+        row: int,
+        number: int,
+    ) -> torch.Tensor | None:
         images = self._requests[row]
         start, stop = images.spans[number]
         digest = images.digests[number]
@@ -124,6 +144,17 @@ class ImageRows:
         self.encoded.put(digest, made)
         return made
 
-    def _fail(self, row: int) -> None:
+    def _fail(
+        self,
+        row: int,
+    ) -> None:
         logger.error("an image does not fit %s", self.encoder.family)
         self.failed[row] = True
+
+
+def image_rows(
+    encoder: ImageEncoder | None,
+    max_num_seqs: int,
+) -> ImageRows | None:
+    """The images of a runner's rows; None for a model that is shown none."""
+    return None if encoder is None else ImageRows(encoder, max_num_seqs)

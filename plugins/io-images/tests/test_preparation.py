@@ -1,0 +1,119 @@
+"""Image files made ready: what is refused before a pixel is decoded, and how many tokens stand for an image."""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import PreTrainedTokenizerFast
+
+from tenonry_io_images.messages import unpacked
+from tenonry_io_images.preparation import BadImage, CannotPrepare, Preparation, decode
+
+QWEN = {
+    "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
+    "min_pixels": 64, "max_pixels": 4096,
+}  # fmt: skip
+SIGLIP = {"image_processor_type": "SiglipImageProcessor", "size": {"height": 16, "width": 16}}
+LLAVA = {"processor_class": "LlavaProcessor", "patch_size": 4, "vision_feature_select_strategy": "full",
+         "image_token": "<image>"}  # fmt: skip
+
+
+def file_of(picture, kind="PNG", **options):
+    buffer = io.BytesIO()
+    picture.save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def picture(height=24, width=40):
+    values = np.random.default_rng(3).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    return Image.fromarray(values)
+
+
+def folder_of(tmp_path, images, **config):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(images))
+    return str(tmp_path)
+
+
+def test_patches_are_counted_where_the_processor_does(tmp_path):
+    path = folder_of(tmp_path, QWEN, model_type="qwen2_vl", image_token_id=7)
+    made = Preparation(path).make(file_of(picture()), 10_000)
+    grid = unpacked(made.inputs["image_grid_thw"])
+    assert grid.tolist() == [[1, 6, 10]]
+    assert made.token_ids == [7] * 15
+    assert (made.first, made.count) == (0, 15)
+    from transformers import AutoImageProcessor
+
+    wanted = AutoImageProcessor.from_pretrained(path)(images=[picture()], return_tensors="np")
+    assert np.array_equal(unpacked(made.inputs["pixel_values"]), wanted["pixel_values"])
+
+
+def test_elsewhere_the_models_processor_writes_the_tokens(tmp_path):
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "<image>": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", additional_special_tokens=["<image>"]
+    )
+    wrapped.save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(LLAVA))
+    path = folder_of(tmp_path, SIGLIP, model_type="llava", image_token_index=2)
+    made = Preparation(path).make(file_of(picture(), "JPEG"), 10_000)
+    assert made.token_ids == [2] * 16
+    assert made.inputs["pixel_values"][1] == [1, 3, 16, 16]
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"model_type": "qwen2_vl"}, "names no image_token_id"),
+        ({"model_type": "llama", "image_token_id": 3}, "cannot be built"),
+    ],
+)
+def test_a_model_that_is_shown_no_images_is_refused(tmp_path, config, reason):
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    with pytest.raises(CannotPrepare, match=reason):
+        Preparation(str(tmp_path))
+
+
+def bomb(width, height):
+    chunks = [
+        (b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)),
+        (b"IDAT", zlib.compress(bytes(64))),
+        (b"IEND", b""),
+    ]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(
+        struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
+        for name, body in chunks
+    )
+
+
+@pytest.mark.parametrize(
+    ("data", "reason"),
+    [
+        (bomb(60000, 60000), "60000 × 60000 pixels; at most 10000"),
+        (bomb(3000, 2), "one edge may be 200 times"),
+        (bomb(40, 40), "PNG data are damaged"),
+        (file_of(picture())[:900], "PNG data are damaged"),
+        (b"%PDF-1.7", "none of PNG, JPEG"),
+        (file_of(picture(), "TIFF"), "none of PNG, JPEG"),
+        (b"", "none of PNG, JPEG"),
+    ],
+)
+def test_a_file_that_is_no_image_within_bounds(data, reason):
+    with pytest.raises(BadImage, match=reason):
+        decode(data, 10_000)
+
+
+def test_transparency_palettes_and_turned_photos_become_rgb():
+    assert decode(file_of(picture().convert("RGBA")), 10_000).mode == "RGB"
+    assert decode(file_of(picture().convert("P"), "GIF"), 10_000).mode == "RGB"
+    turned = Image.Exif()
+    turned[0x0112] = 6  # a quarter turn
+    assert decode(file_of(picture(), "JPEG", exif=turned), 10_000).size == (24, 40)

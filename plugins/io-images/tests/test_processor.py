@@ -1,0 +1,56 @@
+"""The process that decodes: it answers, it is ended by an image that takes too long, and the next one has another."""
+
+from __future__ import annotations
+
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from tenonry.errors import DrainingError, ModelError, RequestError
+from tenonry_images.base import ImageContext, ImageLimits
+from tenonry_io_images.processor import TransformersImages
+
+QWEN = {
+    "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
+    "min_pixels": 64, "max_pixels": 4096,
+}  # fmt: skip
+
+
+def file_of(height=24, width=40, seed=0):
+    buffer = io.BytesIO()
+    values = np.random.default_rng(seed).integers(0, 256, (height, width, 3), dtype=np.uint8)
+    Image.fromarray(values).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def test_a_process_answers_is_ended_and_comes_again(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_vl", "image_token_id": 7}))  # fmt: skip
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN))
+    images = TransformersImages(
+        ImageContext(str(tmp_path), ImageLimits(max_pixels=50_000_000, seconds=0.5))
+    )
+    first = images.process(file_of(), "here")
+    assert (images.token_id, first.count, len(first.digest)) == (7, 15, 32)
+    assert images.process(file_of(), "here") is first  # kept
+    images.reset()
+    again = images.process(file_of(), "here")
+    assert again is not first
+    assert again.digest == first.digest
+    assert images.process(file_of(seed=1), "here").digest != first.digest
+    flat = io.BytesIO()
+    Image.new("RGB", (7000, 7000)).save(flat, "PNG", compress_level=1)
+    with pytest.raises(RequestError, match="not decoded within 0.5 s of processor time"):
+        images.process(flat.getvalue(), "here")
+    assert images.process(file_of(seed=2), "here").count == 15
+    images.shutdown()
+    with pytest.raises(DrainingError):
+        images.process(file_of(seed=3), "here")
+
+
+def test_a_model_without_images_is_refused_at_the_start(tmp_path):
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    with pytest.raises(ModelError, match="names no image_token_id; use max_images=0"):
+        TransformersImages(ImageContext(str(tmp_path), ImageLimits()))
