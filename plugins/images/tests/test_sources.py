@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import socket
+import ssl
 import threading
 
 import pytest
@@ -74,10 +75,10 @@ def test_a_host_with_any_private_address_is_not_read(monkeypatch, addresses):
         ImageSources(("good.test",), 10).read("https://good.test/a", "here")
 
 
-class PlainTls:
+class PlainTls(ssl.SSLContext):
     """Stands for TLS: the bytes go through a real socket as they are."""
 
-    def wrap_socket(self, plain, server_hostname):
+    def wrap_socket(self, plain, *, server_hostname):
         assert server_hostname == "good.test"
         return plain
 
@@ -96,9 +97,11 @@ def answering(reply: bytes):
 
     thread = threading.Thread(target=serve)
     thread.start()
-    yield listener.getsockname()[1]
-    thread.join()
-    listener.close()
+    try:
+        yield listener.getsockname()[1]
+    finally:
+        thread.join()
+        listener.close()
 
 
 @pytest.mark.parametrize(
@@ -116,7 +119,9 @@ def test_what_an_allowed_host_answers(monkeypatch, reply, outcome):
         monkeypatch.setattr(sources, "HTTPS_PORT", port)
         found = [(socket.AF_INET, socket.SOCK_STREAM, 0, "", ("127.0.0.1", port))]
         monkeypatch.setattr(sources.socket, "getaddrinfo", lambda *_, **__: found)
-        reader = ImageSources(("good.test",), 10, is_allowed=lambda _: True, tls=PlainTls())
+        reader = ImageSources(
+            ("good.test",), 10, is_allowed=lambda _: True, tls=PlainTls(ssl.PROTOCOL_TLS_CLIENT)
+        )
         if isinstance(outcome, bytes):
             assert reader.read("https://good.test/a?b", "here") == outcome
         else:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from tenonry.errors import DrainingError, ModelError, RequestError
+from tenonry.errors import DrainingError, RequestError
 from tenonry_images.base import ImageContext, ImageLimits
 from tenonry_io_images.processor import TransformersImages
 
@@ -48,9 +48,3 @@ def test_a_process_answers_is_ended_and_comes_again(tmp_path):
     images.shutdown()
     with pytest.raises(DrainingError):
         images.process(file_of(seed=3), "here")
-
-
-def test_a_model_without_images_is_refused_at_the_start(tmp_path):
-    (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(ModelError, match="names no image_token_id; use max_images=0"):
-        TransformersImages(ImageContext(str(tmp_path), ImageLimits()))

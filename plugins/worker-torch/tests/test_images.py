@@ -129,7 +129,7 @@ def test_features_that_do_not_fit_fail_their_request_alone(seen, loaded, spoilt)
 
 
 def test_a_family_whose_image_tokens_see_one_another_fails_the_self_check(loaded):
-    with pytest.raises(ModelError, match="Gemma3.* self check .* with images.*max_images=0"):
+    with pytest.raises(ModelError, match=r"Gemma3.* self check .* with images.*max_images=0"):
         loaded("gemma3")
 
 
@@ -137,7 +137,7 @@ def test_a_family_that_feeds_images_to_several_layers_is_refused_by_name(tmp_pat
     check = worker_images.write_folder(tmp_path, "qwen3_vl")
     model = worker_images.build("qwen3_vl")
     model.config.save_pretrained(tmp_path)
-    with pytest.raises(ModelError, match="Qwen3VL.*several of its layers.*max_images=0"):
+    with pytest.raises(ModelError, match=r"Qwen3VL.*several of its layers.*max_images=0"):
         build(
             model,
             worker_tools.BACKENDS["cpu"],
