@@ -55,8 +55,8 @@ def test_what_cannot_be_read_is_refused_with_field_value_and_bound(url, reason):
 
 @pytest.mark.parametrize(
     "address",
-    ["127.0.0.1", "10.1.2.3", "169.254.169.254", "192.168.0.1", "100.64.0.1", "0.0.0.0", "224.0.0.1", "::1", "fe80::1%eth0",
-     "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"],
+    ["127.0.0.1", "10.1.2.3", "169.254.169.254", "192.168.0.1", "100.64.0.1", "0.0.0.0", "224.0.0.1", "::1",
+     "fe80::1%eth0", "fd00::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1"],
 )  # fmt: skip
 def test_an_address_that_is_not_public_is_none(address):
     assert not is_public(address)

@@ -42,7 +42,7 @@ def test_a_process_answers_is_ended_and_comes_again(tmp_path):
     assert images.process(file_of(seed=1), "here").digest != first.digest
     flat = io.BytesIO()
     Image.new("RGB", (7000, 7000)).save(flat, "PNG", compress_level=1)
-    with pytest.raises(RequestError, match="not decoded within 0.5 s of processor time"):
+    with pytest.raises(RequestError, match=r"not decoded within 0\.5 s of processor time"):
         images.process(flat.getvalue(), "here")
     assert images.process(file_of(seed=2), "here").count == 15
     images.shutdown()
