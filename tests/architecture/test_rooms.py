@@ -22,6 +22,7 @@ MAX_TOKENS = {
     "client": 15_400,
     "settings": 900,
     "observers": 1_150,
+    "media": 80,
     "operations": 2_200,
     "adapters": 650,
 }
@@ -42,6 +43,7 @@ SITTINGS = {
     "observers": [*CORE.glob("observers/*.py")],
     "operations": [*CORE.glob("operations/*.py")],
     "adapters": [*CORE.glob("adapters/*.py")],
+    "media": [*CORE.glob("media/*.py")],
 }
 SOURCES = [file for dist in distributions() for file in dist.sources]
 ROOMS = sorted({file.parent for file in SOURCES})

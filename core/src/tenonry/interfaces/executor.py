@@ -57,13 +57,8 @@ class Executor(Plugin[ExecutorContext], ABC):
 
     @property
     def capabilities(self) -> frozenset[str]:
-        config = self.context.config
-        unused = {
-            name
-            for name, most in (("lora", config.max_loras), ("features", config.max_images))
-            if not most
-        }
-        return self.context.worker_class.capabilities - unused
+        declared = self.context.worker_class.capabilities
+        return declared if self.context.config.max_loras else declared - {"lora"}
 
     @abstractmethod
     def start(self) -> None:

@@ -16,7 +16,8 @@ from tenonry_torch_base.sampler.processors import ProcessorContext, SampleStep
 from tenonry_torch_base.sampler.sampler import Sampler
 from tenonry_worker_torch.batch import attention_batch, dummy_batch, pruned_batch
 from tenonry_worker_torch.forward import ForwardPlans
-from tenonry_worker_torch.images.rows import image_rows
+from tenonry_worker_torch.images.encoder import Blind
+from tenonry_worker_torch.images.rows import ImageRows, image_rows
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.parallel.tokens import shared
@@ -124,6 +125,8 @@ class ModelRunner:
         for new in output.new:
             self.generation[new.row] += 1
             self.sampler.enter(new)
+            if self.images is None and new.features:
+                self.images = ImageRows(Blind(), len(self.generation))
             if self.images is not None:
                 self.images.enter(new)
         if self.adapters is not None:

@@ -73,8 +73,8 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         )
     if config.max_images and config.max_loras:
         raise ConfigError(
-            f"max_images={config.max_images} with max_loras={config.max_loras}: worker 'torch' serves no adapters where "
-            "it reads images; set one of them to 0"
+            f"max_images={config.max_images} with max_loras={config.max_loras}: worker 'torch' serves no adapters "
+            "where it reads images; set one of them to 0"
         )
     found = look(
         context.model.path,

@@ -100,3 +100,18 @@ class ImageEncoder:
         ids = torch.from_numpy(token_ids.astype(np.int64))[None]
         positions, shift = self._rope_index(ids, **wanted)
         return positions[:, 0].numpy(), int(shift.reshape(-1)[0])
+
+
+class Blind(ImageEncoder):
+    """Of a model that is shown no images: requests that bring some fail."""
+
+    def __init__(self) -> None:
+        self.family = "a model that is shown none (max_images=0)"
+
+    @property
+    def has_rope_index(self) -> bool:
+        return True
+
+    def positions(self, *_: Any, **__: Any) -> tuple[NDArray[np.int64], int]:
+        """Raises ModelError."""
+        raise ModelError("max_images=0: no images are read")
