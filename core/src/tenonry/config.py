@@ -23,7 +23,14 @@ from pydantic import (
 )
 
 RANK_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
-SUFFIXES = {"k": 1_000, "m": 1_000_000, "g": 1_000_000_000, "K": 1_024, "M": 2**20, "G": 2**30}
+SUFFIXES = {
+    "k": 1_000,
+    "m": 1_000_000,
+    "g": 1_000_000_000,
+    "K": 1_024,
+    "M": 1_048_576,
+    "G": 1_073_741_824,
+}
 
 
 def human_int(text: str) -> int:
@@ -118,7 +125,7 @@ class EngineConfig(Settings):
     """Names in the API; the model's by default."""
     chat_template: str | None = None
     """Template text or file used instead of the model's own."""
-    max_images: int = Field(0, ge=0, le=256)
+    max_images: int = Field(0, ge=0)
     """Most images of a request; 0: none, and what sees in a model is not loaded."""
 
     # the batch and the KV cache
@@ -298,7 +305,6 @@ def explain(error: ValidationError, known: Sequence[str], hidden: Container[str]
             lines.append(f"setting '{path}' is missing")
         else:
             text = problem["msg"].removeprefix("Value error, ")
-            is_hidden = place and place[0] in hidden
-            value = "" if is_hidden else f"={problem['input']!r}"
+            value = "" if place and place[0] in hidden else f"={problem['input']!r}"
             lines.append(f"{path}{value}: {text}" if path else text)
     return "; ".join(lines)

@@ -32,7 +32,4 @@ class Point:
 
     def load_base(self) -> type[Any] | None:
         """The class that a plugin must derive from, imported now if `base` is its name."""
-        if not isinstance(self.base, str):
-            return self.base
-        base: type[Any] = pkgutil.resolve_name(self.base)
-        return base
+        return pkgutil.resolve_name(self.base) if isinstance(self.base, str) else self.base

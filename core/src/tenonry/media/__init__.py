@@ -1,4 +1,6 @@
-"""Names of what a request with images carries: a room of its own, since three libraries and no kernel code read them."""
+"""Names of what a request with images carries: a room of its own, since only libraries and workers read them."""
+
+from __future__ import annotations
 
 from tenonry.media.names import DIGESTS, SPANS, is_media, media_input
 

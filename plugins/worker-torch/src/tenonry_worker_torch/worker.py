@@ -298,7 +298,11 @@ class TorchWorker(Worker):
         """
         if self.context.engine_index == 0:
             self.residency.save(self.context.model.path, path, pattern, max_size)
+
     def reset_mm_cache(self) -> None:
+        """Encode images anew that prompts hold again."""
+        if self.runner.images is not None:
+            self.runner.images.encoded.clear()
 
     def resolved_plugins(self) -> dict[str, str]:
         return dict(self._resolved)

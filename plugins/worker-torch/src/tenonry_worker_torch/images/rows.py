@@ -148,7 +148,7 @@ class ImageRows:
         self,
         row: int,
     ) -> None:
-        logger.error("an image does not fit %s", self.encoder.family, exc_info=True)
+        logger.error("an image does not fit %s", self.encoder.family)
         self.failed[row] = True
 
 
