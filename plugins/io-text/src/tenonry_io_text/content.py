@@ -147,10 +147,14 @@ def _content(
 def _part(part: Any, where: str, images: ChatImages | None) -> dict[str, Any]:
     """A part as templates know it: {"type": "text", "text": …} or {"type": "image"}."""
     kind = part.get("type") if isinstance(part, dict) else None
-    if images is None or kind not in IMAGE_TYPES:
+    if images is None or not _is_image(kind):
         return {"type": "text", "text": _part_text(part, kind, where)}
     images.add(part, where)
     return {"type": "image"}
+
+
+def _is_image(kind: Any) -> bool:
+    return isinstance(kind, str) and kind in IMAGE_TYPES
 
 
 def _part_text(part: Any, kind: Any, where: str) -> str:
@@ -158,7 +162,7 @@ def _part_text(part: Any, kind: Any, where: str) -> str:
         return part
     if not isinstance(kind, str) or kind not in TEXT_TYPES:
         what = f"type {kind!r}" if kind else f"a {type(part).__name__}"
-        hint = "; images are read where the server runs with --max-images" * (kind in IMAGE_TYPES)
+        hint = "; images are read where the server runs with --max-images" * _is_image(kind)
         raise RequestError(
             f'{where} is {what}; only text is supported: {{"type": "text", "text": …}}{hint}', where
         )
