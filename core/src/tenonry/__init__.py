@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from tenonry.outputs import CompletionOutput as CompletionOutput
     from tenonry.outputs import RequestOutput as RequestOutput
     from tenonry.plugin.hookspecs import hookimpl as hookimpl
+    from tenonry.sampling_params import PoolingParams as PoolingParams
     from tenonry.sampling_params import SamplingParams as SamplingParams
     from tenonry.sampling_params import StructuredOutput as StructuredOutput
 
@@ -24,6 +25,7 @@ _PUBLIC = {
     "LLM": "tenonry.client.llm",
     "AsyncLLM": "tenonry.client.async_llm",
     "EngineConfig": "tenonry.config",
+    "PoolingParams": "tenonry.sampling_params",
     "SamplingParams": "tenonry.sampling_params",
     "StructuredOutput": "tenonry.sampling_params",
     "RequestOutput": "tenonry.outputs",

@@ -107,7 +107,11 @@ class UsageRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts learnt at start-up; replaced as a whole when they change. `num_gpu_blocks` is the sum over engines."""
+    """Facts learnt at start-up; replaced as a whole when they change. `num_gpu_blocks` is the sum over engines.
+
+    `tasks`: those of PoolingParams that requests may ask for, and how many numbers answer each; a model that has any
+    does not generate.
+    """
 
     model: str
     served_model_name: str
@@ -117,3 +121,4 @@ class EngineInfo(msgspec.Struct, frozen=True, kw_only=True):
     engine_indexes: tuple[int, ...] = (0,)
     plugins: tuple[PluginRecord, ...] = ()
     usage: UsageRecord | None = None
+    tasks: dict[str, int] = {}

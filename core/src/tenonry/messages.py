@@ -59,7 +59,7 @@ class EngineCoreRequest(msgspec.Struct, array_like=True, omit_defaults=True, kw_
 
 
 class FinishedOutput(msgspec.Struct, array_like=True):
-    """The terminal outcome of one request, and the numbers that only the engine knows."""
+    """The terminal outcome of one request, and the numbers that only the engine knows. `pooled`: f32[D]."""
 
     handle: int
     reason: FinishReason
@@ -67,6 +67,7 @@ class FinishedOutput(msgspec.Struct, array_like=True):
     error: str | None = None
     num_preemptions: int = 0
     kv_transfer_params: dict[str, Any] | None = None
+    pooled: np.ndarray | None = None
 
 
 class ScheduledOutput(msgspec.Struct, array_like=True):
@@ -134,7 +135,7 @@ class EngineZmqAddresses(msgspec.Struct, kw_only=True):
 
 class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What is known only once an engine is built. `epoch` is the one its messages carry; `resolved` what its own
-    extension points resolved to.
+    extension points resolved to; `tasks` as in EngineInfo.
     """
 
     index: int
@@ -143,6 +144,7 @@ class EngineFacts(msgspec.Struct, frozen=True, kw_only=True):
     block_size: int
     max_model_len: int
     resolved: dict[str, str] = {}
+    tasks: dict[str, int] = {}
 
 
 class EngineLoad(msgspec.Struct, array_like=True, tag=True):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 
 import msgspec
+import numpy as np
 
 
 class FinishReason(enum.IntEnum):
@@ -56,6 +57,7 @@ class RequestOutput(msgspec.Struct):
     """The state of one request as a stream delivers it; `outputs` holds one CompletionOutput per completion.
 
     `weight_version`: that of the weights which made its newest tokens; "" for those that the engine was started with.
+    `pooled` f32[D]: what a pooling request asked for.
     """
 
     request_id: str
@@ -69,3 +71,4 @@ class RequestOutput(msgspec.Struct):
     error: str | None = None
     kv_transfer_params: dict[str, object] | None = None
     weight_version: str = ""
+    pooled: np.ndarray | None = None

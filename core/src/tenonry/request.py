@@ -51,7 +51,9 @@ class Request:
             )
         max_tokens = source.sampling_params.max_tokens
         longest = max_model_len if max_tokens is None else self.num_prompt_tokens + max_tokens
-        self.max_total_tokens = min(max_model_len, longest)
+        # Nothing is computed of the one token of a pooling request.
+        most = max_model_len + (source.sampling_params.pooling is not None)
+        self.max_total_tokens = min(most, longest)
         self.status = RequestStatus.WAITING
         self.row = -1
         self.num_cached_tokens = -1  # −1 until first scheduled

@@ -106,6 +106,21 @@ class StructuredOutput(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=
         check_token_ids("structured_output.start_after", self.start_after)
 
 
+class PoolingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """What is asked of a prompt instead of tokens after it: a vector, or scores of a classification head.
+
+    `task`: "embed", "classify" or "score", whichever the model serves. `normalize`: whether a vector gets length 1, or
+    scores pass the head's activation; by default as the model's files say. `dimensions`: the first so many numbers of
+    a vector alone, cut before it is normalised. `pair_start`: the position at which the second text of a pair begins;
+    0 for one text. Values are checked with the request.
+    """
+
+    task: str = "embed"
+    normalize: bool | None = None
+    dimensions: int | None = None
+    pair_start: int = 0
+
+
 class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Sampling parameters of one request; vLLM's names and meanings where the field exists there.
 
@@ -137,6 +152,7 @@ class SamplingParams(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=Tr
     prompt_logprobs: int | None = None
     detokenize: bool = True
     structured_output: StructuredOutput | None = None
+    pooling: PoolingParams | None = None
     output_kind: OutputKind = OutputKind.CUMULATIVE
     extra_args: dict[str, Any] | None = None
 

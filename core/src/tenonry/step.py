@@ -111,6 +111,7 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
 
     `failed_row` / `failed_code` name rows that cannot go on (see `RowFailure`). `transfers_*` are handles whose KV
     connector transfer ended. `prepared`: those of `prepare` that need not be asked for any more.
+    `pooled`: by row, what a pooling request asks for, f32[D]; its row samples a token as any, which is not looked at.
     """
 
     step_id: int
@@ -124,6 +125,7 @@ class ModelRunnerOutput(msgspec.Struct, array_like=True, kw_only=True):
     transfers_done: list[int] = []
     transfers_failed: list[int] = []
     prepared: list[int] = []
+    pooled: dict[int, np.ndarray] = {}
 
 
 class RowFailure:

@@ -83,6 +83,9 @@ from tenonry_hf_hub import facts, remote_code_note
         ({"max_position_embeddings": 4096, "sliding_window": 512}, 4096),
         ({"model_type": "gemma3", "text_config": {"model_type": "gemma3_text"}}, 131072),
         ({"max_position_embeddings": True, "n_positions": 77}, 77),
+        ({"model_type": "roberta", "max_position_embeddings": 514, "pad_token_id": 1}, 512),
+        ({"model_type": "xlm-roberta", "max_position_embeddings": 8194}, 8192),
+        ({"model_type": "bert", "max_position_embeddings": 512, "pad_token_id": 0}, 512),
     ],
 )
 def test_max_model_len(config, expected):

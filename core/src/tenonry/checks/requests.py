@@ -10,6 +10,7 @@ import numpy as np
 
 from tenonry.errors import RequestError
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
+from tenonry.pooling.checks import check_length, check_task
 from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
 MAX_TAG_CHARS = 256
@@ -22,18 +23,21 @@ MAX_BAD_WORD_TOKENS = 4096
 class RequestLimits(msgspec.Struct, frozen=True):
     """Bounds learnt at start: longest sequence in tokens, and size of the vocabulary (0: unknown, ids are 31-bit).
 
-    In the engine also its worker's name and what it can do; a front end does not know (None).
+    In the engine also its worker's name and what it can do; a front end does not know (None). `tasks` as in EngineInfo.
     """
 
     max_model_len: int
     vocab_size: int
     worker: str = ""
     capabilities: frozenset[str] | None = None
+    tasks: Mapping[str, int] = {}
 
 
 def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     """Refuse what is out of bounds. Raises RequestError with the value, the bound and the field."""
-    _check_prompt(request, limits.max_model_len)
+    _check_prompt(request)
+    check_task(request, limits.tasks)
+    check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
     _check_features(request.features or {})
@@ -41,7 +45,7 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
         _check_capabilities(request, limits.worker, limits.capabilities)
 
 
-def _check_prompt(request: EngineCoreRequest, max_model_len: int) -> None:
+def _check_prompt(request: EngineCoreRequest) -> None:
     prompt = request.prompt_token_ids
     if prompt.ndim != 1 or prompt.dtype.kind not in "iu":
         raise RequestError(
@@ -49,14 +53,6 @@ def _check_prompt(request: EngineCoreRequest, max_model_len: int) -> None:
         )
     if len(prompt) == 0:
         raise RequestError("the prompt is empty; give at least one token", "prompt")
-    length = len(prompt) + len(request.output_token_ids)
-    if length >= max_model_len:
-        raise RequestError(
-            f"the prompt has {length} tokens, but the context holds max_model_len={max_model_len} tokens and at "
-            "least one must be left for the output; shorten the prompt",
-            "prompt",
-            "context_length_exceeded",
-        )
 
 
 def _check_ids(request: EngineCoreRequest, largest: int) -> None:

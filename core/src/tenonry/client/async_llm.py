@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import functools
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable
 from typing import Any
 
 from tenonry.adapters.calls import AdapterCalls
@@ -20,6 +20,7 @@ from tenonry.client.output_handler import CHUNK_SIZE, OutputHandler
 from tenonry.client.output_processor import OutputProcessor
 from tenonry.client.start import build_io_processor
 from tenonry.client.stream import Stream
+from tenonry.client.threads import prepared
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError
 from tenonry.info import EngineInfo
@@ -27,11 +28,11 @@ from tenonry.interfaces.stat_logger import StatLogger
 from tenonry.operations.calls import Operations
 from tenonry.operations.offered import OffersOperations
 from tenonry.outputs import RequestOutput
+from tenonry.pooling.offered import OffersPooling
 from tenonry.sampling_params import SamplingParams
-from tenonry.threads import prepared
 
 
-class AsyncLLM(OffersOperations, OffersAdapters):
+class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
     """Serves requests concurrently, and passes calls on to its engines: caches, sleep, adapters, profiles.
 
     The constructor blocks until the engine is ready; call it before the loop starts, or in a thread. `generate` is an
@@ -83,6 +84,7 @@ class AsyncLLM(OffersOperations, OffersAdapters):
                 self.info.max_model_len,
                 config.seed,
                 self._engines.index,
+                self.info.tasks,
             )
             built.pop_all()
         self._closed = False
@@ -243,33 +245,6 @@ class AsyncLLM(OffersOperations, OffersAdapters):
             await self._engines.scale(size, drain_timeout)
             await self.adapters.renew()
 
-    async def reset_prefix_cache(
-        self, reset_running_requests: bool = False, reset_connector: bool = False
-    ) -> bool:
-        """Forget cached KV blocks; True if all were forgotten."""
-        return await self._calls.all("reset_prefix_cache", reset_running_requests, reset_connector)
-
-    async def reset_mm_cache(self) -> None:
-        """Forget processed multimodal inputs."""
-        await self._calls.call("reset_mm_cache")
-
-    async def collective_rpc(
-        self,
-        method: str,
-        args: Sequence[Any] = (),
-        timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
-        engines = await self._calls.call(
-            "collective_rpc",
-            method,
-            list(args),
-            timeout,
-            dict(kwargs or {}),
-        )
-        return [result for ranks in engines for result in ranks]
-
     # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:
         """Make the stat loggers report now."""
@@ -280,8 +255,8 @@ class AsyncLLM(OffersOperations, OffersAdapters):
         return await self._stats.render()
 
     async def get_supported_tasks(self) -> tuple[str, ...]:
-        """What requests may ask for."""
-        return ("generate",)
+        """What requests may ask for: "generate", or tasks of PoolingParams."""
+        return tuple(self.info.tasks) or ("generate",)
 
     async def is_tracing_enabled(self) -> bool:
         """Whether a stat logger makes requests part of their callers' traces (`trace_headers`)."""

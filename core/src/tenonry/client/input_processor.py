@@ -55,10 +55,11 @@ class InputProcessor:
         max_model_len: int,
         seed: int,
         index: int = 0,
+        tasks: Mapping[str, int] | None = None,
     ) -> None:
         self._model = model
         self._io = io
-        self._limits = RequestLimits(max_model_len, model.vocab_size)
+        self._limits = RequestLimits(max_model_len, model.vocab_size, tasks=tasks or {})
         base = make_handle(index, 0)
         # Long texts are processed in threads, and `next` is atomic.
         self._handles = itertools.count(base + 1)

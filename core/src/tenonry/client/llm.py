@@ -6,7 +6,7 @@ import contextlib
 import itertools
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Self
 
 import msgspec
@@ -27,17 +27,20 @@ from tenonry.observers.stat_manager import StatManager
 from tenonry.operations.engine import EngineOperations
 from tenonry.operations.offered import OffersBlocking
 from tenonry.outputs import CompletionOutput, RequestOutput
+from tenonry.pooling.offered import OffersBlockingPooling
 from tenonry.sampling_params import OutputKind, SamplingParams
 from tenonry.settings.sources import make_config
 from tenonry.step import Adapter
 
 
-class LLM(OffersBlocking, OffersAdaptersBlocking):
+class LLM(OffersBlocking, OffersAdaptersBlocking, OffersBlockingPooling):
     """Generates text for many prompts at once.
 
     `LLM(model="demo", max_num_seqs=64)`: keyword arguments are fields of EngineConfig. Use it as a context manager, or
     call `shutdown()`. Not for use by two threads at once.
     """
+
+    engine_core: EngineCore
 
     def __init__(
         self,
@@ -65,8 +68,14 @@ class LLM(OffersBlocking, OffersAdaptersBlocking):
             parts.callback(self.engine_core.shutdown)
             self.adapters = EngineAdapters(self.engine_core)
             self.operations = EngineOperations(self.engine_core)
-            longest = self.engine_core.kv_cache.max_model_len
-            self._inputs = InputProcessor(self.model, self.io_processor, longest, config.seed)
+            facts = self.engine_core.facts()
+            self._inputs = InputProcessor(
+                self.model,
+                self.io_processor,
+                facts.max_model_len,
+                config.seed,
+                tasks=facts.tasks,
+            )
             self._outputs = OutputProcessor(
                 self.io_processor,
                 time.monotonic,
@@ -75,7 +84,7 @@ class LLM(OffersBlocking, OffersAdaptersBlocking):
             )
             self._ids = itertools.count()
             self._dead: str | None = None
-            self.info = engine_info(config, self.model, plan, [self.engine_core.facts()])
+            self.info = engine_info(config, self.model, plan, [facts])
             self._stats.initialized(self.info)
             announce(manager, self.info)
             self._parts = parts.pop_all()
@@ -204,20 +213,6 @@ class LLM(OffersBlocking, OffersAdaptersBlocking):
             time.sleep(0.001)  # a transfer is on the way
 
     # ------------------------------------------------------------------ the rest
-    def reset_prefix_cache(self) -> bool:
-        """Forget cached KV blocks; True if all were forgotten."""
-        return self.engine_core.reset_prefix_cache()
-
-    def collective_rpc(
-        self,
-        method: str,
-        args: Sequence[Any] = (),
-        timeout: float | None = None,
-        kwargs: Mapping[str, Any] | None = None,
-    ) -> list[Any]:
-        """Call a method of the workers' allow-list; one result per rank."""
-        return self.engine_core.call_workers(method, list(args), timeout, kwargs)
-
     def get_tokenizer(self) -> Any:
         """The tokenizer. Raises ValueError if none is loaded."""
         if self.io_processor is None:

@@ -221,6 +221,7 @@ class OutputProcessor:
             return
         stream = completion.stream
         stream.metrics.num_preemptions += finished.num_preemptions
+        stream.pooled = finished.pooled
         stream.kv_transfer_params = finished.kv_transfer_params or stream.kv_transfer_params
         self._push_received(completion, self._clock())
         if completion.finish_reason is None:

@@ -71,6 +71,7 @@ def engine_info(
         block_size=engines[0].block_size,
         engine_indexes=tuple(sorted(engine.index for engine in engines)),
         plugins=plan.records(),
+        tasks=engines[0].tasks,
         usage=UsageRecord(
             enable_lora=config.max_loras > 0,
             architecture=model.architecture,

@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from tenonry.interfaces.io_processor import Detokenizer
 from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import CompletionOutput, Logprob, RequestMetrics, RequestOutput
@@ -80,6 +82,7 @@ class Stream:
     num_cached_tokens: int = 0
     prompt_logprobs: list[dict[int, Logprob] | None] | None = None
     kv_transfer_params: dict[str, object] | None = None
+    pooled: np.ndarray | None = None
     weight_version: str = ""
     error: Exception | None = None
     waiter: asyncio.Future[None] | None = None
@@ -134,4 +137,5 @@ class Stream:
             None if self.error is None else str(self.error),
             self.kv_transfer_params,
             self.weight_version,
+            self.pooled,
         )

@@ -25,6 +25,7 @@ from tenonry.messages import (
     OutputsByClient,
 )
 from tenonry.outputs import FinishReason
+from tenonry.pooling.checks import tasks_of
 from tenonry.request import Request
 from tenonry.step import SchedulerOutput, StepFuture
 
@@ -50,11 +51,13 @@ class EngineCore:
         self.kv_connector = parts.kv_connector
         self.scheduler = parts.scheduler
         self.validator = parts.validator
+        self.tasks = tasks_of(parts.executor)
         self.limits = RequestLimits(
             self.kv_cache.max_model_len,
             parts.model.vocab_size,
             parts.plan.get("worker").name,
             parts.executor.capabilities,
+            self.tasks,
         )
         self.depth = self.executor.max_concurrent_batches
         self.num_passes = 0  # steps with tokens to compute
@@ -81,6 +84,7 @@ class EngineCore:
             block_size=self.kv_cache.block_size,
             max_model_len=self.kv_cache.max_model_len,
             resolved=self.executor.resolved_plugins(),
+            tasks=self.tasks,
         )
 
     # ------------------------------------------------------------------ requests

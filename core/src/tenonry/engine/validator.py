@@ -177,6 +177,7 @@ class StepValidator:
             if not self._windows[group]:
                 expect(count == (hit > 0), "one state per hit", "row %d has %d", row, count)
         if new.sampling.max_tokens is not None:
+            longest += new.sampling.pooling is not None  # its token has no place to be computed
             longest = min(longest, length - new.num_output + new.sampling.max_tokens)
         self._limit[row] = longest
         self._total[row] = length

@@ -25,27 +25,27 @@ class Operations:
 
     def __init__(self, calls: Calls, record: Callable[..., None]) -> None:
         """`record(method, *values)`: what stat loggers get."""
-        self._calls = calls
+        self.calls = calls
         self._record = record
         self._lock = asyncio.Lock()
 
     async def hold(self) -> None:
         """No engine steps until `release`; requests keep their place."""
         async with self._lock:
-            await self._calls.call("hold")
+            await self.calls.call("hold")
 
     async def release(self) -> None:
         """End `hold`."""
         async with self._lock:
-            await self._calls.call("release")
+            await self.calls.call("release")
 
     async def is_sleeping(self) -> bool:
         """Whether every engine sleeps."""
-        return await self._calls.all("is_sleeping")
+        return await self.calls.all("is_sleeping")
 
     async def profile(self, *, is_start: bool) -> None:
         """Begin a profile on every rank, or end and write it."""
-        await self._calls.call("profile", is_start)
+        await self.calls.call("profile", is_start)
 
     async def save_sharded_state(
         self,
@@ -54,7 +54,7 @@ class Operations:
         max_size: int | None = None,
     ) -> None:
         """Each rank writes its weights; of several engines, which have the same ones, each writes them."""
-        await self._calls.call(
+        await self.calls.call(
             "save_sharded_state",
             path,
             pattern,
@@ -67,7 +67,7 @@ class Operations:
             await self._standing(self._sleep, level)
 
     async def _sleep(self, level: int) -> None:
-        await self._calls.call("sleep", level)
+        await self.calls.call("sleep", level)
         self._record("record_sleep_state", True, level)
 
     async def wake_up(self, tags: Sequence[str] | None = None) -> None:
@@ -76,8 +76,8 @@ class Operations:
             await self._standing(self._wake_up, None if tags is None else list(tags))
 
     async def _wake_up(self, tags: list[str] | None) -> None:
-        await self._calls.call("wake_up", tags)
-        if not await self._calls.all("is_sleeping"):
+        await self.calls.call("wake_up", tags)
+        if not await self.calls.all("is_sleeping"):
             self._record("record_sleep_state", False, 0)
 
     async def update_weights(
@@ -86,20 +86,20 @@ class Operations:
         """Every engine says that the update would fit before the first one changes."""
         wanted = None if names is None else list(names)
         async with self._lock:
-            await self._calls.call("check_update", source, wanted, version)
+            await self.calls.call("check_update", source, wanted, version)
             await self._standing(self._update, source, wanted, version)
 
     async def _update(self, source: str, names: list[str] | None, version: str) -> None:
-        await self._calls.call("update_weights", source, names, version)
+        await self.calls.call("update_weights", source, names, version)
 
     async def _standing(self, act: Callable[..., Any], *args: Any) -> None:
         """Act while no engine steps; those that were held before stay so."""
-        were_held = await self._calls.all("is_held")
-        await self._calls.call("hold")
+        were_held = await self.calls.all("is_held")
+        await self.calls.call("hold")
         try:
-            while any(await self._calls.call("is_stepping")):  # noqa: ASYNC110 - in other processes
+            while any(await self.calls.call("is_stepping")):  # noqa: ASYNC110 - in other processes
                 await asyncio.sleep(STEPPING_POLL_S)
             await act(*args)
         finally:
             if not were_held:
-                await self._calls.call("release")
+                await self.calls.call("release")

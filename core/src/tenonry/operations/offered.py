@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from tenonry.operations.calls import Operations
-from tenonry.operations.engine import EngineOperations
+from tenonry.operations.engine import EngineOperations, OperatedEngine
 
 
 class OffersOperations:
@@ -59,11 +60,41 @@ class OffersOperations:
         """Write each rank's weights into `path`; `load_format=sharded` reads them."""
         await self.operations.save_sharded_state(path, pattern, max_size)
 
+    async def reset_prefix_cache(
+        self, reset_running_requests: bool = False, reset_connector: bool = False
+    ) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return await self.operations.calls.all(
+            "reset_prefix_cache", reset_running_requests, reset_connector
+        )
+
+    async def reset_mm_cache(self) -> None:
+        """Forget processed multimodal inputs."""
+        await self.operations.calls.call("reset_mm_cache")
+
+    async def collective_rpc(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,  # noqa: ASYNC109 - vLLM's name
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the workers' allow-list on every rank of every engine; one result per rank."""
+        engines = await self.operations.calls.call(
+            "collective_rpc",
+            method,
+            list(args),
+            timeout,
+            dict(kwargs or {}),
+        )
+        return [result for ranks in engines for result in ranks]
+
 
 class OffersBlocking:
     """The same of one engine in this process. Each raises what its engine raises."""
 
     operations: EngineOperations
+    engine_core: OperatedEngine
 
     def sleep(self, level: int = 1) -> None:
         """As `AsyncLLM.sleep`; `generate` is refused meanwhile."""
@@ -103,3 +134,17 @@ class OffersBlocking:
     ) -> None:
         """Write each rank's weights into `path`; `load_format=sharded` reads them."""
         self.operations.save_sharded_state(path, pattern, max_size)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget cached KV blocks; True if all were forgotten."""
+        return self.engine_core.reset_prefix_cache()
+
+    def collective_rpc(
+        self,
+        method: str,
+        args: Sequence[Any] = (),
+        timeout: float | None = None,
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> list[Any]:
+        """Call a method of the workers' allow-list; one result per rank."""
+        return self.engine_core.call_workers(method, list(args), timeout, kwargs)

@@ -62,6 +62,7 @@ KINDS: dict[str, Kind] = {
             auto="tenonry-worker-auto",
             torch="tenonry-worker-torch",
             transformers="tenonry-worker-transformers",
+            pooling="tenonry-worker-pooling",
             null="tenonry-bench",
         ),
         _kind("launcher", "Launcher", "front end", ray="tenonry-executor-ray"),

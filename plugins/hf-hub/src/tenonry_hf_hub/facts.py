@@ -34,6 +34,21 @@ LENGTH_KEYS = (
 )
 # Models whose published config.json leaves the length to the default of their class.
 KNOWN_LENGTHS = {"gemma3": 131_072, "gemma3_text": 131_072}
+# Families whose positions begin behind the padding token's id, so that a row of their table and one for each id up to
+# it are never used: 514 rows, padding id 1, 512 tokens.
+SHIFTED_POSITIONS = {
+    "camembert",
+    "data2vec-text",
+    "ibert",
+    "longformer",
+    "luke",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+    "xmod",
+}
 # The same for the rows of the embedding.
 KNOWN_VOCABULARIES = {"gemma3": 262_208}
 FALLBACK_LENGTH = 2048
@@ -86,6 +101,8 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
     lengths = [
         place[key] for place in (text, config) for key in LENGTH_KEYS if _is_count(place.get(key))
     ]
+    if lengths and text.get("model_type") in SHIFTED_POSITIONS:
+        return max(1, min(lengths) - _padding_id(text) - 1)
     if lengths:
         return scaled_length(min(lengths), text)
     known = KNOWN_LENGTHS.get(str(config.get("model_type"))) or tokenizer_config.get(
@@ -99,6 +116,12 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
         FALLBACK_LENGTH,
     )
     return FALLBACK_LENGTH
+
+
+def _padding_id(text: dict[str, Any]) -> int:
+    """As config.json says, else 1, which is the default of these families."""
+    found = text.get("pad_token_id", 1)
+    return found if isinstance(found, int) and found >= 0 else 1
 
 
 def vocab_size(config: dict[str, Any], folder: Path) -> int:

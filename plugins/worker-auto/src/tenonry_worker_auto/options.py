@@ -16,7 +16,7 @@ class AutoOptions(PluginOptions):
     model_config = ConfigDict(extra="allow")
 
     candidates: Annotated[tuple[str, ...], BeforeValidator(read_list)] = Field(
-        ("torch", "transformers"),
+        ("torch", "transformers", "pooling"),
         description="Workers, in the order in which they are tried.",
         min_length=1,
     )

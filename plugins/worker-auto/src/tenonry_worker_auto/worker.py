@@ -23,6 +23,7 @@ from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.plugin.kinds import KINDS
 from tenonry.plugin.manager import build_plugin, resolve_point
 from tenonry.step import ModelRunnerOutput, SchedulerOutput, StepFuture
+from tenonry_worker_auto.choice import chosen_by_model
 from tenonry_worker_auto.options import AutoOptions
 
 logger = logging.getLogger("tenonry.worker")
@@ -42,6 +43,7 @@ class AutoWorker(Worker):
             "grammar",
             "kv_connector",
             "lora",
+            "pooling",
             "profile",
             "save",
             "sleep",
@@ -49,7 +51,7 @@ class AutoWorker(Worker):
         }
     )
     rpc_methods: ClassVar[frozenset[str]] = frozenset(
-        {"execute_dummy_batch", "load_phases", "model_facts", "reset_mm_cache"}
+        {"execute_dummy_batch", "load_phases", "model_facts", "reset_mm_cache", "tasks"}
     )
 
     def __init__(self, context: WorkerContext) -> None:
@@ -122,7 +124,8 @@ class AutoWorker(Worker):
         Raises PluginNotFound if none is installed.
         """
         missing: list[PluginNotFound] = []
-        for name in self._options.candidates:
+        names = chosen_by_model(self._options.candidates, self.context.model)
+        for name in names:
             choice = PluginChoice(name=name, options=self._options.model_extra or {})
             try:
                 record = resolve_point(KINDS["worker"], choice)[1]
@@ -134,7 +137,7 @@ class AutoWorker(Worker):
                 refused[name] = str(error)
                 continue
             yield name, record
-        if len(missing) == len(self._options.candidates):
+        if len(missing) == len(names):
             raise missing[0]
 
     def _build(self, name: str, record: PluginRecord) -> Worker:
@@ -232,6 +235,8 @@ class AutoWorker(Worker):
     ) -> Any:
         if method == "execute_dummy_batch" and "dummy_batch" not in self.chosen.capabilities:
             return None  # it computes nothing together with other engines
+        if method == "tasks":
+            return self.tasks()
         if method == "is_sleeping" and "sleep" not in self.chosen.capabilities:
             return False
         return self.chosen.call(method, args, kwargs)
@@ -243,6 +248,10 @@ class AutoWorker(Worker):
     def model_facts(self) -> Any:
         """Facts of the loaded model, as the chosen worker gives them."""
         return self.chosen.call("model_facts")
+
+    def tasks(self) -> Any:
+        """As `EngineInfo.tasks`; none where the chosen worker generates."""
+        return self.chosen.call("tasks") if "pooling" in self.chosen.capabilities else {}
 
     def load_phases(self) -> Any:
         """What its `load` took, as the chosen worker gives it."""

@@ -64,6 +64,8 @@ class ResultReader:
         handle = self._rows.handle[row]
         if len(row):
             finished += self._append(row, token)
+        if result.pooled:
+            _attach_pooled(result, row, handle, finished)
         outputs_by_client = _split(handle, token)
         if result.logprobs is not None:
             self._attach_logprobs(outputs_by_client, row, handle, result.logprobs)
@@ -188,6 +190,19 @@ class ResultReader:
             for part in result.prompt_logprobs
             if self._is_current_row(output, part.row)
         ]
+
+
+def _attach_pooled(
+    result: ModelRunnerOutput, row: Index, handle: np.ndarray, finished: list[FinishedOutput]
+) -> None:
+    """To the requests that have just ended, by their handles in the rows whose results count."""
+    by_handle = {
+        owner: result.pooled[place]
+        for place, owner in zip(row.tolist(), handle.tolist(), strict=True)
+        if place in result.pooled
+    }
+    for outcome in finished:
+        outcome.pooled = by_handle.get(outcome.handle)
 
 
 def _split(handle: np.ndarray, token: I32) -> OutputsByClient:

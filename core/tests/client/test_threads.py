@@ -7,8 +7,8 @@ import contextvars
 import threading
 from concurrent.futures import ThreadPoolExecutor
 
+from tenonry.client.threads import prepared
 from tenonry.sampling_params import SamplingParams, StructuredOutput
-from tenonry.threads import prepared
 
 BOUND = SamplingParams(structured_output=StructuredOutput(regex="a"))
 FREE = SamplingParams()

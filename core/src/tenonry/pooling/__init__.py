@@ -1,0 +1,1 @@
+"""Requests for vectors and scores instead of tokens: what they may ask for, and the calls that make them."""

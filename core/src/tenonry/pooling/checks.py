@@ -1,0 +1,113 @@
+"""Whether a request asks for what the model does: tokens, or one of its pooling tasks; and has room for it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import msgspec
+
+from tenonry.errors import RequestError
+from tenonry.interfaces.executor import Executor
+from tenonry.messages import EngineCoreRequest
+from tenonry.sampling_params import MAX_TOKENS, PoolingParams, check_type
+
+ALONE = {
+    "n": 1,
+    "max_tokens": 1,
+    "logprobs": None,
+    "prompt_logprobs": None,
+    "structured_output": None,
+}
+CALLS = {
+    "embed": "LLM.embed or AsyncLLM.encode",
+    "classify": "LLM.classify or AsyncLLM.encode",
+    "score": "LLM.score or AsyncLLM.score",
+}
+
+
+def check_length(request: EngineCoreRequest, max_model_len: int) -> None:
+    """A prompt leaves a place for a token, unless it is pooled. Raises RequestError."""
+    length = len(request.prompt_token_ids) + len(request.output_token_ids)
+    if request.sampling_params.pooling is not None:
+        if length > max_model_len:
+            raise RequestError(
+                f"the prompt has {length} tokens, but the model reads max_model_len={max_model_len}; shorten it",
+                "prompt",
+                "context_length_exceeded",
+            )
+    elif length >= max_model_len:
+        raise RequestError(
+            f"the prompt has {length} tokens, but the context holds max_model_len={max_model_len} tokens and at "
+            "least one must be left for the output; shorten the prompt",
+            "prompt",
+            "context_length_exceeded",
+        )
+
+
+def check_task(request: EngineCoreRequest, tasks: Mapping[str, int]) -> None:
+    """`tasks`: as `EngineInfo.tasks`. Raises RequestError that says what the model does, and how to ask for it."""
+    pooling = request.sampling_params.pooling
+    if pooling is not None:
+        _check_params(pooling, tasks)
+        _check_only_pooled(request)
+    elif tasks:
+        raise RequestError(
+            f"this model does not generate, it serves {', '.join(tasks)}: use {instead(tasks)}",
+            "model",
+            "unsupported_task",
+        )
+
+
+def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
+    for info in msgspec.structs.fields(PoolingParams):
+        check_type(f"pooling.{info.name}", getattr(pooling, info.name), info.type)
+    task = pooling.task
+    if task not in tasks:
+        raise RequestError(
+            f"pooling task '{task:.40}' is not served: {says(tasks)}", "pooling", "unsupported_task"
+        )
+    dimensions = pooling.dimensions
+    if dimensions is not None and not (task == "embed" and 1 <= dimensions <= tasks[task]):
+        raise RequestError(
+            f"dimensions={dimensions}: a vector of this model may be cut to 1 to {tasks.get('embed', 0)} numbers, and "
+            "scores are not cut",
+            "dimensions",
+        )
+    if not 0 <= pooling.pair_start <= MAX_TOKENS:
+        raise RequestError(
+            f"pair_start={pooling.pair_start}: it must be 0 to {MAX_TOKENS}", "pair_start"
+        )
+
+
+def _check_only_pooled(request: EngineCoreRequest) -> None:
+    """What has no meaning without output is not asked for."""
+    params = request.sampling_params
+    for field, wanted in ALONE.items():
+        value = getattr(params, field)
+        if value != wanted:
+            raise RequestError(f"{field}={value}: a pooling request has {field}={wanted}", field)
+    if request.output_token_ids:
+        raise RequestError("a pooling request has no output_token_ids", "output_token_ids")
+
+
+def tasks_of(executor: Executor) -> dict[str, int]:
+    """`EngineInfo.tasks` of a started executor: none where its worker never pools."""
+    if "pooling" not in executor.capabilities:
+        return {}
+    tasks: dict[str, int] = executor.call("tasks")[0]
+    return tasks
+
+
+def says(tasks: Mapping[str, int]) -> str:
+    """What the model serves, and the remedy where that is tokens alone."""
+    if not tasks:
+        return (
+            "this model generates; start the server with a model that pools, or with --worker pooling for one whose "
+            "hidden states are wanted"
+        )
+    return f"this model serves {', '.join(tasks)}; use {instead(tasks)}"
+
+
+def instead(tasks: Mapping[str, int]) -> str:
+    """The calls for what the model serves."""
+    return "; ".join(CALLS[task] for task in CALLS if task in tasks)

@@ -1,0 +1,94 @@
+"""What `AsyncLLM` and `LLM` offer of pooling, under vLLM's names. Front end."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any
+
+from tenonry.info import EngineInfo
+from tenonry.interfaces.io_processor import IOProcessor
+from tenonry.outputs import RequestOutput
+from tenonry.pooling.calls import PoolingOutput, cosine, matched, pair, pooled, sampling, scores_by
+from tenonry.sampling_params import PoolingParams, SamplingParams
+
+
+class OffersPooling:
+    """Vectors and scores of prompts, one coroutine each."""
+
+    io_processor: IOProcessor | None
+    generate: Callable[..., AsyncIterator[RequestOutput]]
+
+    async def encode(
+        self, prompt: Any, pooling_params: PoolingParams, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        """What the model makes of a prompt; prompt, `fields` and errors are those of `generate`."""
+        return await self._pooled(prompt, sampling(pooling_params), request_id, **fields)
+
+    async def score(
+        self, text_1: str, text_2: str, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        """How well two texts go together, `data` f32[1]: by the head of a cross-encoder."""
+        prompt, params = await asyncio.to_thread(pair, self.io_processor, text_1, text_2)
+        return await self._pooled(prompt, params, request_id, **fields)
+
+    async def _pooled(
+        self, prompt: Any, params: SamplingParams, request_id: str, **fields: Any
+    ) -> PoolingOutput:
+        last = None
+        async for output in self.generate(prompt, params, request_id, **fields):
+            last = output
+        return pooled(last)
+
+
+class OffersBlockingPooling:
+    """The same for many prompts at once. A request that fails raises EngineGenerateError, after the others ended."""
+
+    info: EngineInfo
+    io_processor: IOProcessor | None
+    generate: Callable[..., list[RequestOutput]]
+
+    def encode(
+        self, prompts: Any, pooling_params: PoolingParams, **options: Any
+    ) -> list[PoolingOutput]:
+        """What the model makes of prompts, one answer each, in order; `options` are those of `generate`."""
+        return [
+            pooled(each) for each in self.generate(prompts, sampling(pooling_params), **options)
+        ]
+
+    def embed(
+        self,
+        prompts: Any,
+        *,
+        normalize: bool | None = None,
+        dimensions: int | None = None,
+        **options: Any,
+    ) -> list[PoolingOutput]:
+        """The vectors of prompts; see PoolingParams."""
+        params = PoolingParams(normalize=normalize, dimensions=dimensions)
+        return self.encode(prompts, params, **options)
+
+    def classify(self, prompts: Any, **options: Any) -> list[PoolingOutput]:
+        """Scores of each class, in the order of the model's `id2label`."""
+        return self.encode(prompts, PoolingParams(task="classify"), **options)
+
+    def score(
+        self, text_1: str | Sequence[str], text_2: str | Sequence[str], **options: Any
+    ) -> list[float]:
+        """How well texts go together: one first text with each second one, or pairs of two lists.
+
+        By the head of a cross-encoder; with a model of vectors, the cosine of the angle between two.
+        """
+        pairs = matched(text_1, text_2)
+        if scores_by(self.info.tasks) == "score":
+            joined = [pair(self.io_processor, first, second) for first, second in pairs]
+            outputs = self.generate(
+                [each.prompt for each in joined],
+                [each.params for each in joined],
+                **options,
+            )
+            return [float(pooled(output).data[0]) for output in outputs]
+        texts = list(dict.fromkeys(text for both in pairs for text in both))
+        found = self.embed(texts, **options)
+        vectors = {text: each.data for text, each in zip(texts, found, strict=True)}
+        return [cosine(vectors[first], vectors[second]) for first, second in pairs]

@@ -1,0 +1,31 @@
+"""The options of the worker `pooling`. Read in the front end to check a command line, and in the worker."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from tenonry.interfaces.plugin import PluginOptions
+
+
+class PoolingOptions(PluginOptions):
+    """`--worker-option key=value`."""
+
+    pooling: Literal["mean", "cls", "lasttoken"] | None = Field(
+        None, description="Which hidden states make a vector; by default as the model's files say."
+    )
+    batch_tokens: int = Field(
+        16_384,
+        description="Places of one padded batch, at most, unless one prompt alone has more.",
+        ge=1,
+    )
+    num_threads: int | None = Field(
+        None,
+        description="Threads of torch; its own choice by default.",
+        ge=1,
+        le=4096,
+    )
+    keep_freed_memory: bool = Field(
+        True, description="Let the C library keep freed memory for the next step (Linux)."
+    )

@@ -1,0 +1,160 @@
+"""The worker `pooling`: vectors and scores of whole prompts, on the CPU or on one CUDA device.
+
+Runs in the process the executor chose. This module is light; torch and transformers are imported by `load`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tenonry.errors import ConfigError
+from tenonry.info import WorkerFacts
+from tenonry.interfaces.worker import Worker
+from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry_worker_pooling.options import PoolingOptions
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from pydantic import BaseModel
+
+    from tenonry.config import EngineConfig
+    from tenonry.interfaces.worker import WorkerContext
+    from tenonry.kv_cache import KVCacheConfig
+    from tenonry.step import ModelRunnerOutput, SchedulerOutput
+    from tenonry_worker_pooling.model import PoolingModel
+    from tenonry_worker_pooling.outline import Outline
+    from tenonry_worker_pooling.runner import PoolingRunner
+
+
+class PoolingWorker(Worker):
+    """See `tenonry.interfaces.worker.Worker`. It stores no K/V: its one group is opaque, and takes no bytes."""
+
+    Options = PoolingOptions
+    capabilities: ClassVar[frozenset[str]] = frozenset({"pooling"})
+    rpc_methods: ClassVar[frozenset[str]] = frozenset({"tasks"})
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        given = context.options
+        self.options = given if isinstance(given, PoolingOptions) else PoolingOptions()
+        self._found: Outline | None = None
+        self._model: PoolingModel | None = None
+        self._runner: PoolingRunner | None = None
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        """See `Plugin.check`."""
+        if config.max_loras or config.lora_modules:
+            raise ConfigError(
+                f"max_loras={config.max_loras}: worker 'pooling' serves no adapters; leave it out"
+            )
+
+    @property
+    def found(self) -> Outline:
+        """The model's outline; asking before `load` is a mistake of the caller."""
+        if self._found is None:
+            raise RuntimeError("worker 'pooling' has no model: load() comes first")
+        return self._found
+
+    def _look(self) -> Outline:
+        from tenonry_worker_pooling.outline import outline
+
+        if self._found is None:
+            self._found = outline(
+                self.context.model.path,
+                needs_weights=self.context.config.load_format != "dummy",
+                mode=self.options.pooling,
+            )
+        return self._found
+
+    def examine(self) -> WorkerFacts:
+        from tenonry_torch_base.device import choose_device, choose_dtype
+
+        found = self._look()
+        config = self.context.config
+        device = choose_device(config.device, self.context.local_rank)
+        dtype = choose_dtype(config.dtype, found.config, device)
+        count = sum(weight.numel() for weight in found.whole.parameters())
+        checkpoint = found.checkpoint
+        return WorkerFacts(
+            architecture=found.architecture,
+            worker="pooling",
+            model_type=str(found.config.model_type),
+            num_parameters=count,
+            weight_bytes=count * dtype.itemsize,
+            stored_bytes=0 if checkpoint is None else checkpoint.num_bytes,
+            features={
+                "dtype": str(dtype).removeprefix("torch."),
+                "tensor_parallel": [1],
+                "pipeline_parallel": 1,
+                "prefix_caching": False,
+                "lora": False,
+                "tasks": found.tasks,
+                "pooling": found.mode,
+            },
+        )
+
+    def load(self) -> None:
+        from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+        from tenonry_worker_pooling.model import PoolingModel, load_module
+
+        config = self.context.config
+        for name in ("tensor_parallel_size", "pipeline_parallel_size"):
+            size = getattr(config, name)
+            if size > 1:
+                raise ConfigError(
+                    f"{name}={size}, but worker 'pooling' runs a model on one rank; use {name}=1"
+                )
+        device = choose_device(config.device, self.context.local_rank)
+        prepare_device(device, self.options)
+        found = self._look()
+        module = load_module(
+            found,
+            self.context.model.path,
+            choose_dtype(config.dtype, found.config, device),
+            device,
+            config.seed,
+        )
+        self._model = PoolingModel(module, found)
+        self._model.check(
+            self.context.model.vocab_size,
+            next(iter(found.tasks.values())),
+            self.context.max_model_len,
+        )
+
+    def tasks(self) -> dict[str, int]:
+        """As `EngineInfo.tasks`, for the loaded model."""
+        return self.found.tasks
+
+    def kv_cache_groups(self) -> Sequence[KVCacheGroup]:
+        return [KVCacheGroup(layers=("pooling",), kind="opaque", bytes_per_token=0, state_bytes=0)]
+
+    def available_memory(self) -> MemoryReport:
+        from tenonry_torch_base.memory import host_memory
+
+        return MemoryReport(host_memory(), is_host=True)
+
+    def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
+        from tenonry_worker_pooling.runner import PoolingRunner
+
+        if self._model is None:
+            raise RuntimeError("worker 'pooling' has no model: load() comes first")
+        self._runner = PoolingRunner(
+            self._model,
+            kv_cache,
+            max_num_seqs=self.context.config.max_num_seqs,
+            batch_tokens=self.options.batch_tokens,
+            normalize=self.found.normalize,
+            activation=self.found.activation,
+        )
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        if self._runner is None:
+            raise RuntimeError("worker 'pooling' has no runner: initialize_cache() comes first")
+        return self._runner.execute(output)
+
+    def shutdown(self) -> None:
+        self._runner = None
+        self._model = None
+        self._found = None

@@ -1,0 +1,147 @@
+"""Vectors and scores of an engine against the model of transformers, one prompt at a time, in float32."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from tenonry import LLM, PoolingParams, SamplingParams
+from tenonry.errors import RequestError
+
+LENGTHS = (5, 1, 40, 17, 64)
+
+
+@pytest.fixture(scope="module")
+def prompts():
+    generator = np.random.default_rng(0)
+    return [generator.integers(4, 96, length).tolist() for length in LENGTHS]
+
+
+def engine(folder, worker="pooling", **config):
+    """Steps of 16 tokens: longer prompts come in chunks, and meet others."""
+    return LLM(
+        model=str(folder),
+        worker=worker,
+        device="cpu",
+        max_num_batched_tokens=16,
+        **{"max_num_seqs": 4} | config,
+    )
+
+
+def given(prompts):
+    return [{"prompt_token_ids": ids} for ids in prompts]
+
+
+@torch.inference_mode()
+def states(model, ids, **inputs):
+    return model(torch.tensor([ids]), **inputs).last_hidden_state[0]
+
+
+@torch.inference_mode()
+def logits(model, ids, **inputs):
+    return model(torch.tensor([ids]), **inputs).logits[0].numpy()
+
+
+def unit(vector):
+    return torch.nn.functional.normalize(vector, dim=0).numpy()
+
+
+POOLED = {
+    "mean": lambda found: found.mean(0),
+    "cls": lambda found: found[0],
+    "lasttoken": lambda found: found[-1],
+}
+
+
+@pytest.mark.parametrize("mode", POOLED)
+@pytest.mark.parametrize("name", ["bert", "roberta", "modernbert"])
+def test_vectors_of_encoders_are_those_of_transformers(folders, prompts, name, mode):
+    folder, model = folders[name]
+    with engine(folder, worker={"name": "pooling", "options": {"pooling": mode}}) as llm:
+        found = llm.embed(given(prompts))
+        plain = llm.embed(given(prompts), normalize=False)
+    for ids, each, unscaled in zip(prompts, found, plain, strict=True):
+        expected = POOLED[mode](states(model, ids))
+        np.testing.assert_allclose(each.data, unit(expected), atol=1e-5)
+        np.testing.assert_allclose(unscaled.data, expected.numpy(), atol=1e-5)
+        assert each.data.dtype == np.float32
+
+
+def test_a_decoder_with_modules_gives_its_last_state_also_cut(folders, prompts):
+    folder, model = folders["qwen3"]
+    with engine(folder, worker="auto") as llm:
+        assert llm.info.tasks == {"embed": 32}
+        found = llm.embed(given(prompts))
+        cut = llm.embed(given(prompts), dimensions=8)
+    for ids, each, short in zip(prompts, found, cut, strict=True):
+        expected = states(model, ids)[-1]
+        np.testing.assert_allclose(each.data, unit(expected), atol=1e-5)
+        np.testing.assert_allclose(short.data, unit(expected[:8]), atol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["bert_head", "qwen3_head"])
+def test_a_head_of_one_label_scores_pairs(folders, name):
+    folder, model = folders[name]
+    second = ["the cat sleeps", "red", "the dog runs on the mat"]
+    with engine(folder, worker="auto") as llm:
+        assert llm.info.tasks == {"score": 1, "classify": 1}
+        scores = llm.score("where is the cat ?", second)
+        tokenizer = llm.get_tokenizer()
+    for text, score in zip(second, scores, strict=True):
+        encoded = tokenizer("where is the cat ?", text, return_token_type_ids=True)
+        types = {"token_type_ids": torch.tensor([encoded["token_type_ids"]])}
+        expected = logits(model, encoded["input_ids"], **(types if name == "bert_head" else {}))
+        assert score == pytest.approx(1 / (1 + np.exp(-expected[0])), abs=1e-5)
+    assert len(set(scores)) == len(scores)
+
+
+def test_a_head_of_several_labels_gives_a_probability_of_each(folders, prompts):
+    folder, model = folders["bert_labels"]
+    with engine(folder) as llm:
+        found = llm.classify(given(prompts))
+        raw = llm.encode(given(prompts), PoolingParams(task="classify", normalize=False))
+    for ids, each, unscaled in zip(prompts, found, raw, strict=True):
+        expected = logits(model, ids)
+        np.testing.assert_allclose(unscaled.data, expected, atol=1e-5)
+        np.testing.assert_allclose(each.data, np.exp(expected) / np.exp(expected).sum(), atol=1e-5)
+
+
+def test_texts_that_are_alike_have_a_cosine_of_one(folders):
+    with engine(folders["bert"][0], worker="auto") as llm:
+        same, other = llm.score("the cat", ["the cat", "a red house"])
+        vectors = [each.data for each in llm.embed(["the cat", "a red house"])]
+    assert same == pytest.approx(1, abs=1e-6)
+    assert other == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-6)
+
+
+def test_a_generating_model_refuses_pooling_whichever_worker_auto_has():
+    with LLM(model="demo", max_num_seqs=4, max_model_len=64) as llm:
+        assert llm.info.tasks == {}
+        with pytest.raises(
+            RequestError,
+            match=r"task 'embed' is not served: this model generates.*--worker pooling",
+        ):
+            llm.embed(["a cat"])
+
+
+def test_positions_of_roberta_end_before_its_table(folders):
+    with (
+        engine(folders["roberta"][0]) as llm,
+        pytest.raises(RequestError, match="max_model_len=64"),
+    ):
+        llm.embed([[5] * 65])
+
+
+def test_what_the_model_does_not_do_is_refused_by_name(folders):
+    with engine(folders["bert"][0]) as llm:
+        with pytest.raises(RequestError, match=r"does not generate, it serves embed.*LLM\.embed"):
+            llm.generate([[5]], SamplingParams())
+        with pytest.raises(RequestError, match=r"'classify' is not served.*serves embed"):
+            llm.classify([[5]])
+        with pytest.raises(RequestError, match=r"dimensions=33: .* 1 to 32 numbers"):
+            llm.embed([[5]], dimensions=33)
+        with pytest.raises(RequestError, match="the prompt has 65 tokens"):
+            llm.embed([[5] * 65])
+        with pytest.raises(RequestError, match="max_tokens=2"):
+            llm.generate([[5]], SamplingParams(pooling=PoolingParams(), max_tokens=2))

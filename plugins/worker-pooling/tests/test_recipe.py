@@ -1,0 +1,92 @@
+"""What is refused before a weight is read, and what the files of sentence-transformers mean."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from tenonry.errors import ModelError
+from tenonry_worker_pooling.heads import activation_of
+from tenonry_worker_pooling.outline import outline
+from tenonry_worker_pooling.recipe import Recipe, read_recipe
+
+
+def test_the_module_of_the_worker_is_light():
+    code = "import tenonry_worker_pooling.worker, sys; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "expected"),
+    [
+        (("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, Recipe("cls", normalize=False)),
+        (("Transformer", "Pooling"), {"pooling_mode": "mean"}, Recipe("mean", normalize=False)),
+        (("Transformer", "Pooling", "Normalize"), {"pooling_mode_lasttoken": True}, Recipe("lasttoken")),
+    ],
+)  # fmt: skip
+def test_modules_say_how_a_vector_is_made(tmp_path, modules_in, kinds, pooling, expected):
+    modules_in(tmp_path, *kinds, pooling=pooling)
+    assert read_recipe(str(tmp_path)) == expected
+
+
+def test_a_folder_that_says_nothing_normalizes(tmp_path):
+    assert read_recipe(str(tmp_path)) == Recipe("", normalize=True)
+
+
+@pytest.mark.parametrize(
+    ("kinds", "pooling", "reason"),
+    [
+        (("Transformer", "Pooling", "Dense"), {"pooling_mode": "mean"}, "cannot run module 2, Dense"),
+        (("Transformer", "Pooling"), {"pooling_mode_max_tokens": True}, "cannot pool by max"),
+        (("Transformer", "Pooling"), {"pooling_mode": ["cls", "mean"]}, "cannot pool by cls and mean"),
+        (("Transformer", "Pooling"), {}, "cannot pool by nothing"),
+        (("Transformer",), None, "names no Pooling"),
+        (("WordEmbeddings", "Pooling"), None, "cannot run module 0, WordEmbeddings"),
+    ],
+)  # fmt: skip
+def test_other_modules_are_refused_by_name(tmp_path, modules_in, kinds, pooling, reason):
+    modules_in(tmp_path, *kinds, pooling=pooling)
+    with pytest.raises(ModelError, match=reason):
+        read_recipe(str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model_type": "t5", "architectures": ["T5Model"]}, "T5Model has an encoder and a decoder"),
+        ({"model_type": "vit", "architectures": ["ViTModel"]}, "ViTModel reads pixel_values, not text"),
+        (
+            {"model_type": "bert", "architectures": ["BertForSequenceClassification"],
+             "sentence_transformers": {"activation_fn": "torch.nn.Tanh"}},
+            "BertForSequenceClassification: config.json asks for the activation 'torch.nn.Tanh'",
+        ),
+    ],
+)  # fmt: skip
+def test_models_are_refused_by_name(tmp_path, values, reason):
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    with pytest.raises(ModelError, match=reason):
+        outline(str(tmp_path), needs_weights=False, mode=None)
+
+
+@pytest.mark.parametrize(
+    ("values", "expected"),
+    [
+        ({"num_labels": 1}, torch.sigmoid),
+        ({"num_labels": 1, "problem_type": "regression"}, lambda found: found),
+        ({"num_labels": 2, "problem_type": "multi_label_classification"}, torch.sigmoid),
+        ({"num_labels": 2}, lambda found: torch.softmax(found, -1)),
+        (
+            {"num_labels": 1, "sbert_ce_default_activation_function": "torch.nn.modules.linear.Identity"},
+            lambda found: found,
+        ),
+    ],
+)  # fmt: skip
+def test_activations_of_heads(values, expected):
+    logits = torch.tensor([0.5, -2.0])
+    found = activation_of(SimpleNamespace(**values), "Test")(logits)
+    assert torch.equal(found, expected(logits))
