@@ -52,8 +52,8 @@ def read_recipe(path: str) -> Recipe:
         else:
             where = f" in folder {place}" if place else ""
             raise ModelError(
-                f"{folder / 'modules.json'}: worker 'pooling' cannot run module {number}, {kind or module!r}{where}; "
-                "it runs a Transformer in the folder itself, a Pooling, and a Normalize, in this order"
+                f"{folder / 'modules.json'}: worker 'pooling' cannot run module {number}, {kind or repr(module)}"
+                f"{where}; it runs a Transformer in the folder itself, a Pooling, and a Normalize, in this order"
             )
     if not mode:
         raise ModelError(
