@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 import torch
 
-from tenonry import LLM, PoolingParams, SamplingParams
+from tenonry import LLM, AsyncLLM, EngineConfig, PoolingParams, SamplingParams
 from tenonry.errors import RequestError
 
 LENGTHS = (5, 1, 40, 17, 64)
@@ -113,6 +115,32 @@ def test_texts_that_are_alike_have_a_cosine_of_one(folders):
         vectors = [each.data for each in llm.embed(["the cat", "a red house"])]
     assert same == pytest.approx(1, abs=1e-6)
     assert other == pytest.approx(float(vectors[0] @ vectors[1]), abs=1e-6)
+
+
+def test_concurrent_requests_to_an_engine_in_its_own_process(folders, prompts, forked_children):
+    folder, model = folders["bert"]
+    llm = AsyncLLM(EngineConfig(model=str(folder), device="cpu", max_num_seqs=4))
+
+    async def ask():
+        calls = [
+            llm.encode({"prompt_token_ids": ids}, PoolingParams(), str(place))
+            for place, ids in enumerate(prompts)
+        ]
+        found = await asyncio.gather(*calls)
+        with pytest.raises(RequestError, match="task 'score' is not served"):
+            await llm.score("a cat", "a dog", "pair")
+        with pytest.raises(RequestError, match="does not generate"):
+            await anext(llm.generate([5], SamplingParams(), "tokens"))
+        return found, await llm.get_supported_tasks(), llm.num_unfinished_requests
+
+    try:
+        found, tasks, left = asyncio.run(ask())
+    finally:
+        llm.shutdown()
+    assert tasks == ("embed",)
+    assert left == 0
+    for ids, each in zip(prompts, found, strict=True):
+        np.testing.assert_allclose(each.data, unit(states(model, ids).mean(0)), atol=1e-5)
 
 
 def test_a_generating_model_refuses_pooling_whichever_worker_auto_has():
