@@ -6,7 +6,7 @@ comes back with other content finds no K/V of the former one.
 
 from __future__ import annotations
 
-import importlib.util
+import importlib
 import json
 import sys
 import urllib.error
@@ -32,12 +32,11 @@ BODY = {"temperature": 0, "extra_body": {"ignore_eos": True, "return_token_ids":
 
 def load(name):
     """A helper of the worker's own tests."""
-    path = WORKER_TESTS / f"{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+    sys.path.insert(0, str(WORKER_TESTS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(WORKER_TESTS))
 
 
 families = load("worker_families")

@@ -175,7 +175,11 @@ def test_bad_completion_names_the_field(body, message, api):
         ([{"role": "", "content": "x"}], "messages.0.role"),
         ([{"role": "user", "content": 5}], "messages.0.content: must be a text"),
         ([{"role": "user", "content": []}], "messages.0.content"),
-        ([{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}], "'image_url'"),
+        (
+            [{"role": "user", "content": [{"type": "image_url", "image_url": {}}]}],
+            "a list of parts",
+        ),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "without image_url"),
         ([{"role": "user", "content": [{"type": "text"}]}], "a part without text"),
         ([{"role": "user", "content": ["x"]}], "messages.0.content"),
         (

@@ -53,6 +53,7 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     try:
         signal.set_wakeup_fd(-1)
         close_all_but(kept)
+        keep_threads()
         status = run()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
@@ -62,6 +63,13 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def keep_threads() -> None:
+    """The number of threads stays: those of the process that forked are not here, and torch may refuse another."""
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        torch.set_num_threads = lambda _: None
 
 
 def close_all_but(kept: Iterable[int]) -> None:
