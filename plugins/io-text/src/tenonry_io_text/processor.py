@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import threading
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ logger = logging.getLogger("tenonry.io")
 
 # Twice the longest run of spaces that any published tokenizer has as one token.
 CHARS_PER_TOKEN = 256
+OPENING = threading.Lock()  # transformers cannot be imported by several threads at once
 MIN_CHARS = 4096
 
 
@@ -305,10 +307,11 @@ class TextIOProcessor(IOProcessor):
             raise ValueError(
                 "this engine was started with skip_tokenizer_init: there is no tokenizer"
             )
-        if self._transformers_tokenizer is None:
-            from tenonry_io_text.loading import load_with_transformers
+        with OPENING:
+            if self._transformers_tokenizer is None:
+                from tenonry_io_text.loading import load_with_transformers
 
-            self._transformers_tokenizer = load_with_transformers(self._folder)
+                self._transformers_tokenizer = load_with_transformers(self._folder)
         return self._transformers_tokenizer
 
     def shutdown(self) -> None:
