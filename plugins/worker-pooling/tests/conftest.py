@@ -99,23 +99,28 @@ def modules_in():
     return write_modules
 
 
+def save(name, folder):
+    """A model of transformers with random weights, saved with its tokenizer; returns the model."""
+    import transformers
+
+    kind = getattr(transformers, CLASSES[name])
+    model = kind(kind.config_class(**SMALL | VALUES[name])).eval()
+    for weight in model.parameters():
+        if weight.dim() > 1:
+            torch.nn.init.normal_(weight, 0.0, weight.shape[-1] ** -0.5)
+    model.save_pretrained(folder)
+    write_tokenizer(folder)
+    return model
+
+
 @pytest.fixture(scope="session")
 def folders(tmp_path_factory):
     """Name → (folder, model of transformers)."""
-    import transformers
-
     made = {}
     torch.manual_seed(0)
-    for name, class_name in CLASSES.items():
-        kind = getattr(transformers, class_name)
-        model = kind(kind.config_class(**SMALL | VALUES[name])).eval()
-        for weight in model.parameters():
-            if weight.dim() > 1:
-                torch.nn.init.normal_(weight, 0.0, weight.shape[-1] ** -0.5)
+    for name in CLASSES:
         folder = tmp_path_factory.mktemp(name)
-        model.save_pretrained(folder)
-        write_tokenizer(folder)
-        made[name] = folder, model
+        made[name] = folder, save(name, folder)
     write_modules(
         made["qwen3"][0],
         "Transformer",

@@ -19,9 +19,9 @@ ALONE = {
     "structured_output": None,
 }
 CALLS = {
-    "embed": "LLM.embed or AsyncLLM.encode",
-    "classify": "LLM.classify or AsyncLLM.encode",
-    "score": "LLM.score or AsyncLLM.score",
+    "embed": "LLM.embed, AsyncLLM.encode or POST /v1/embeddings",
+    "classify": "LLM.classify, AsyncLLM.encode or POST /v1/classify",
+    "score": "LLM.score, AsyncLLM.score or POST /v1/score",
 }
 
 

@@ -8,7 +8,11 @@ from tenonry.plugin import Point
 ROUTES = Point(
     "tenonry.routes",
     None,
-    {"responses": "tenonry-route-responses", "messages": "tenonry-route-messages"},
+    {
+        "responses": "tenonry-route-responses",
+        "messages": "tenonry-route-messages",
+        "pooling": "tenonry-route-pooling",
+    },
 )
 
 FIRST_PARTY_PARSERS = (

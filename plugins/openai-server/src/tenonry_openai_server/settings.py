@@ -48,7 +48,7 @@ FAMILIAR_REASONING = {
     "openai_gptoss": "harmony",
 }
 DEFAULT_STAT_LOGGERS = ("console", "prometheus")
-DEFAULT_ROUTES = ("responses", "messages")
+DEFAULT_ROUTES = ("responses", "messages", "pooling")
 TRACER = "opentelemetry"  # the stat logger that an endpoint for traces asks for
 
 
@@ -100,7 +100,7 @@ class ServerConfig(Settings):
     )
     route: tuple[str, ...] = Field(
         (),
-        description="Route plugin to mount; repeat for several. Without it responses and messages, if installed.",
+        description="Route plugin to mount; repeat for several. Without it responses, messages, pooling, if installed.",
     )
     api_server_count: int = Field(
         1, ge=1, le=256, description="API server processes that share the engines."

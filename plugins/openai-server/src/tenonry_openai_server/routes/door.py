@@ -1,5 +1,5 @@
-"""What route plugins may ask of the server: chats, in the terms of /v1/chat/completions, through the same checks. Front
-end, event loop.
+"""What route plugins may ask of the server: chats, in the terms of /v1/chat/completions, through the same checks.
+Front end, event loop.
 
 A route that speaks another protocol translates its requests into chats, and the events of an answer into its own form.
 """
@@ -118,6 +118,19 @@ class ChatDoor:
             raise bad_request(
                 "the body is not valid JSON: it is nested too deeply", code="invalid_json"
             ) from None
+
+    async def model(self, request: Request, name: str | None) -> str:
+        """The served name that a request means. Raises what the server answers with 404."""
+        served, _ = await server_state(request).choose_model(name)
+        return served
+
+    def request_id(self, request: Request) -> str:
+        """The id by which the log knows an HTTP request."""
+        return str(request.scope.get(REQUEST_ID, ""))
+
+    def watch(self, request: Request) -> DisconnectWatch:
+        """`async with door.watch(request):` ends its body when the client leaves. The body must have been read."""
+        return DisconnectWatch(request.receive)
 
     async def chat(self, request: Request, fields: Mapping[str, Any]) -> ChatAnswer:
         """Begin the answer to a chat, whose fields are those of /v1/chat/completions but for `n` and `stream`.

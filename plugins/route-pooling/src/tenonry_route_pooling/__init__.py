@@ -1,0 +1,1 @@
+"""Embeddings, reranking, scores and classification over HTTP."""
