@@ -20,7 +20,8 @@ HERE = Path(__file__).parent
 OUTPUT_LENGTH = 10
 PROMPT_LENGTHS = (5, 17, 1, 33, 9, 26)
 SETTINGS = {
-    "scheduler": "batching", "dtype": "float32", "device": "cpu", "max_num_seqs": 6, "max_num_batched_tokens": 24,
+    "worker": "torch", "scheduler": "batching", "dtype": "float32", "device": "cpu", "max_num_seqs": 6,
+    "max_num_batched_tokens": 24,
     "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True,
 }  # fmt: skip
 LAYOUTS = {"TP 2": (2, 1), "PP 2": (1, 2), "TP 2 x PP 2": (2, 2)}

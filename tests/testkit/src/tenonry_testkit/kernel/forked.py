@@ -53,7 +53,7 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     try:
         signal.set_wakeup_fd(-1)
         close_all_but(kept)
-        keep_threads()
+        renew_thread_pool()
         status = run()
     except SystemExit as error:
         status = error.code if isinstance(error.code, int) else 1
@@ -65,11 +65,13 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         os._exit(status)
 
 
-def keep_threads() -> None:
-    """The number of threads stays: those of the process that forked are not here, and torch may refuse another."""
+def renew_thread_pool() -> None:
+    """After a fork torch makes its thread pool anew with the first call that wants it, which two threads must not do at
+    once, as those that load a model would.
+    """
     torch = sys.modules.get("torch")
     if torch is not None:
-        torch.set_num_threads = lambda _: None
+        torch.set_num_threads(torch.get_num_threads())
 
 
 def close_all_but(kept: Iterable[int]) -> None:
