@@ -23,6 +23,7 @@ from tenonry.sampling_params import (
     MAX_STOP_TOKEN_IDS,
     MAX_TOKENS,
     OutputKind,
+    PoolingParams,
     SamplingParams,
     StructuredOutput,
 )
@@ -60,6 +61,7 @@ BOUNDS: dict[str, tuple[list[Any], list[Any]]] = {
     "structured_output": ([None, StructuredOutput(json="{}"), StructuredOutput(choice=("a",), start_after=(1,))],
                           [{"json": "{}"}, "json", 5, [1], {"xml": ""}]),
     "output_kind": (list(OutputKind), [7, "delta", None]),
+    "pooling": ([None, PoolingParams(), PoolingParams(task="score", pair_start=3)], [5, "embed", [1]]),
     "extra_args": ([None, {}, {"key": [1]}], [[1], "x", 5]),
 }  # fmt: skip
 CASES_ACCEPTED = [(field, value) for field, (accepted, _) in BOUNDS.items() for value in accepted]

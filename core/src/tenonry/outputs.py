@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import enum
+from typing import Any
 
 import msgspec
-import numpy as np
 
 
 class FinishReason(enum.IntEnum):
@@ -71,4 +71,4 @@ class RequestOutput(msgspec.Struct):
     error: str | None = None
     kv_transfer_params: dict[str, object] | None = None
     weight_version: str = ""
-    pooled: np.ndarray | None = None
+    pooled: Any = None  # an array; numpy is not imported for its name
