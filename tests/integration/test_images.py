@@ -16,6 +16,8 @@ from server_process import Server
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(180)]
 LENGTH = 8
+KEY = "operator"
+AUTHORIZED = {"authorization": f"Bearer {KEY}"}
 CAT, DOG = vision_models.picture(1), vision_models.picture(2, 40, 16)
 CHATS = {
     "two": ("what is in", CAT, "and", DOG, "?"),
@@ -46,14 +48,15 @@ def server(folder, wanted):
         "max-images": 2, "max-num-batched-tokens": 16, "max-num-seqs": 8, "block-size": 16, "dtype": "float32",
         "device": "cpu", "load-format": "auto", "max-model-len": 256, "io-processor-option": "max_image_pixels=10000",
     }  # fmt: skip
+    operators = ["--enable-operator-routes", "--api-key", KEY]
     arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    server = Server(folder, *arguments).ready()
+    server = Server(folder, *arguments, *operators).ready()
     yield server
     server.close()
 
 
 def ask(server, *parts, **options):
-    return server.client().chat.completions.create(
+    return server.client(KEY).chat.completions.create(
         model="tiny", messages=vision_models.chat(*parts), temperature=0, max_tokens=LENGTH,
         extra_body={"ignore_eos": True, "return_token_ids": True}, **options,
     )  # fmt: skip
@@ -124,7 +127,7 @@ def cut_png():
 def test_a_bad_image_is_a_400_that_names_the_part(server, bad, reason):
     content = [{"type": "image_url", "image_url": {"url": bad}}]
     with pytest.raises(openai.BadRequestError, match=reason) as raised:
-        server.client().chat.completions.create(
+        server.client(KEY).chat.completions.create(
             model="tiny", messages=[{"role": "user", "content": content}]
         )
     assert raised.value.param == "messages[0].content[0].image_url"
@@ -140,9 +143,14 @@ def test_more_images_than_the_setting_allows_and_places_without_images_are_refus
 
 def test_an_image_part_needs_its_url(server):
     body = {"model": "tiny", "messages": [{"role": "user", "content": [{"type": "image_url"}]}]}
-    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body)
+    answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=AUTHORIZED)
     assert answer.status_code == 400
     assert "without image_url" in answer.text
+
+
+def test_images_that_were_forgotten_are_encoded_again(server, wanted):
+    assert httpx.post(server.url + "/reset_mm_cache", json={}, headers=AUTHORIZED).status_code == 200
+    assert tokens(ask(server, *CHATS["two"])) == wanted["two"][1]
 
 
 def test_the_server_serves_on_after_all_that(server, wanted):
@@ -156,5 +164,5 @@ def test_the_example_of_the_page_works(server):
     exec(compile(source, "show-images.md", "exec"), names)
     buffer = io.BytesIO()
     CAT.save(buffer, "PNG")
-    answer = names["ask"](server.client(), "what is in", buffer.getvalue())
+    answer = names["ask"](server.client(KEY), "what is in", buffer.getvalue())
     assert answer == ask(server, "what is in", CAT).choices[0].message.content

@@ -245,7 +245,14 @@ class TestMethods:
         core.add_request(request(1))
         assert result(core, "request_counts") == [0, 1]
         assert result(core, "check_health") is True
+
+    @pytest.mark.parametrize("max_images", [0, 2])
+    def test_workers_that_see_forget_images(self, max_images):
+        core = make_core(max_images=max_images)
+        asked: list[str] = []
+        core.executor.call = lambda method, *_, **__: asked.append(method) or []  # type: ignore[assignment,method-assign,func-returns-value]
         assert result(core, "reset_mm_cache") is True
+        assert asked == ["reset_mm_cache"] * bool(max_images)
 
     def test_ill_health_is_a_failure(self):
         core = make_core(

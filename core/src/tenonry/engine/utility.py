@@ -12,7 +12,7 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
 from tenonry.interfaces.worker import bind_arguments
 from tenonry.messages import UtilityCall, UtilityResult
-from tenonry.operations.engine import EngineOperations
+from tenonry.operations.engine import EngineOperations, require
 from tenonry.transport.serial import to_plain
 
 
@@ -22,7 +22,6 @@ class EngineUtilities:
     def __init__(self, core: EngineCore, ports: ClientPorts) -> None:
         self._core = core
         self._ports = ports
-        self._capabilities = core.executor.capabilities
         refuses = core.parts.config.refuse_while_asleep
         self.operations = EngineOperations(core, refuses_asleep=refuses)
 
@@ -48,7 +47,9 @@ class EngineUtilities:
         return done
 
     def reset_mm_cache(self) -> bool:
-        """True: no multimodal cache exists yet, so there is nothing to forget."""
+        """Workers that see forget the images that they encoded."""
+        if self._core.parts.config.max_images:
+            self._core.call_workers("reset_mm_cache")
         return True
 
     def request_counts(self) -> list[int]:
@@ -87,15 +88,8 @@ class EngineUtilities:
 
     def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
         """Call an optional method of the workers on every rank."""
-        self._require(capability, method)
+        require(self._core, capability, method)
         return self._core.call_workers(method, args)
-
-    def _require(self, capability: str, method: str) -> None:
-        if capability not in self._capabilities:
-            worker = self._core.plan.get("worker").name
-            raise Unsupported(
-                f"worker '{worker}' does not support '{method}'; it declares {sorted(self._capabilities) or 'nothing'}"
-            )
 
 
 def _public(owner: type) -> frozenset[str]:

@@ -53,7 +53,6 @@ class EngineOperations:
         """`refuses_asleep`: requests that come while the engine sleeps are refused; otherwise they wait."""
         self._core = core
         self._refuses_asleep = refuses_asleep
-        self._capabilities = core.executor.capabilities
         self._initial_version = core.weight_version
         self._is_paused = False
         self._is_asleep = False
@@ -95,7 +94,7 @@ class EngineOperations:
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int = 1) -> None:
         """Give memory back until `wake_up`. Running requests are computed anew then, from their tokens."""
-        self._require("sleep", "sleep")
+        require(self._core, "sleep", "sleep")
         self._forget_computed()
         was_asleep = self._is_asleep
         self._is_asleep = True
@@ -118,7 +117,7 @@ class EngineOperations:
         self._apply()
 
     def is_sleeping(self) -> bool:
-        return "sleep" in self._capabilities and self._any_sleeps()
+        return "sleep" in self._core.executor.capabilities and self._any_sleeps()
 
     def _any_sleeps(self) -> bool:
         return any(self._core.call_workers("is_sleeping"))
@@ -174,12 +173,15 @@ class EngineOperations:
 
     def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
         """Call an optional method of the workers on every rank."""
-        self._require(capability, method)
+        require(self._core, capability, method)
         return self._core.call_workers(method, args)
 
-    def _require(self, capability: str, method: str) -> None:
-        if capability not in self._capabilities:
-            worker = self._core.plan.get("worker").name
-            raise Unsupported(
-                f"worker '{worker}' does not support '{method}'; it declares {sorted(self._capabilities) or 'nothing'}"
-            )
+
+def require(core: OperatedEngine, capability: str, method: str) -> None:
+    """Raises Unsupported where the workers do not declare the capability that `method` needs."""
+    declared = core.executor.capabilities
+    if capability not in declared:
+        worker = core.plan.get("worker").name
+        raise Unsupported(
+            f"worker '{worker}' does not support '{method}'; it declares {sorted(declared) or 'nothing'}"
+        )
