@@ -149,7 +149,9 @@ def test_an_image_part_needs_its_url(server):
 
 
 def test_images_that_were_forgotten_are_encoded_again(server, wanted):
-    assert httpx.post(server.url + "/reset_mm_cache", json={}, headers=AUTHORIZED).status_code == 200
+    assert (
+        httpx.post(server.url + "/reset_mm_cache", json={}, headers=AUTHORIZED).status_code == 200
+    )
     assert tokens(ask(server, *CHATS["two"])) == wanted["two"][1]
 
 
