@@ -10,7 +10,6 @@ import pytest
 
 from tenonry.checks.requests import (
     MAX_BAD_WORD_TOKENS,
-    MAX_FEATURE_BYTES,
     MAX_NAME_CHARS,
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
@@ -18,6 +17,7 @@ from tenonry.checks.requests import (
     check_request,
 )
 from tenonry.errors import RequestError
+from tenonry.features.checks import MAX_FEATURE_BYTES
 from tenonry.handle import make_handle
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
 from tenonry.outputs import FinishReason

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
-import numpy as np
 
 from tenonry.errors import RequestError
+from tenonry.features.checks import check_features
 from tenonry.messages import MAX_TAGS, EngineCoreRequest
 from tenonry.pooling.checks import check_length, check_task
 from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
 MAX_TAG_CHARS = 256
 MAX_NAME_CHARS = 256  # request id, cache salt, name and digest of an adapter
-MAX_FEATURE_BYTES = 1 << 28  # all features of one request
 MAX_STOP_IDS = 1024
 MAX_BAD_WORD_TOKENS = 4096
 
@@ -40,7 +38,8 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
-    _check_features(request.features or {})
+    if request.features:
+        check_features(request.features, len(request.prompt_token_ids))
     if limits.capabilities is not None:
         _check_capabilities(request, limits.worker, limits.capabilities)
 
@@ -105,19 +104,3 @@ def _check_capabilities(
             raise RequestError(
                 f"{field}={value!r:.64}: worker '{worker}' does not support '{capability}'", field
             )
-
-
-def _check_features(features: Mapping[str, Any]) -> None:
-    num_bytes = 0
-    for name, array in features.items():
-        if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":
-            raise RequestError(
-                f"feature '{name}' must be a numpy array of numbers or booleans, not {array!r:.40}",
-                "features",
-            )
-        num_bytes += array.nbytes
-    if num_bytes > MAX_FEATURE_BYTES:
-        raise RequestError(
-            f"the features have {num_bytes} bytes; at most {MAX_FEATURE_BYTES} are allowed",
-            "features",
-        )

@@ -1,0 +1,1 @@
+"""What requests bring besides tokens: checked at the door, and sent to an engine once."""
