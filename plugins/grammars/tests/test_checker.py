@@ -177,6 +177,16 @@ class TestBombs:
         assert process._process.wait(20) != 0
         process.close()
 
+    def test_it_ends_without_a_word_when_its_answer_is_read_no_more(self, capfd):
+        checker = GrammarChecker(None, CONTEXT, 10.0)
+        checker.check(spec(regex="a"))
+        (process,) = checker._idle
+        process._process.stdout.close()
+        process.send(spec(regex="b"))
+        assert process._process.wait(20) == 0
+        process._process.stdin.close()
+        assert capfd.readouterr().err == ""
+
     def test_a_process_that_was_killed_while_it_waited_costs_no_request(self):
         checker = GrammarChecker(None, CONTEXT, 10.0)
         checker.check(spec(regex="a"))

@@ -70,10 +70,18 @@ def read_message(stream: IO[bytes], kind: type[T]) -> T | None:
 
 
 def main() -> int:
-    """Answer until standard input ends."""
+    """Answer until standard input ends, or what reads the answers has gone."""
+    try:
+        return _answer_all()
+    except BrokenPipeError:
+        return 0
+
+
+def _answer_all() -> int:
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the front end decides
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb")
+    # Without a buffer, which would be written once more when the process ends; an answer fits into a pipe at once.
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "wb", buffering=0)
     os.dup2(
         sys.stderr.fileno(), sys.stdout.fileno()
     )  # a library that prints does not spoil an answer
