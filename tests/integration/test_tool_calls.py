@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator
 
+import openai
 import pytest
 from scripted import demo_tokenizer, start_scripted
 from server_process import Server
@@ -30,6 +31,7 @@ class Marked(ScanningParser):
 CALL = '{"name": "add", "arguments": {"a": 1, "why": "é🦊 </b>"}}'
 ANSWER = f"<think>\nHm.\n</think>\n\nI add.\n<tool_call>\n{CALL}\n</tool_call>"
 ADD = {"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}
+STRICT = {"type": "function", "function": {**ADD["function"], "strict": True}}
 FIELDS = {
     "model": "tiny",
     "messages": [{"role": "user", "content": "Add."}],
@@ -107,6 +109,26 @@ def test_results_of_tools_go_back_to_the_model(shared):
             {"role": "tool", "tool_call_id": call.id, "content": "2"},
         ]
         check(client.chat.completions.create(**{**FIELDS, "messages": messages}).choices[0].message)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"tools": [STRICT]},
+        {"tools": [STRICT], "stream": True},
+        {"tool_choice": "required"},
+        {"response_format": {"type": "json_object"}},
+    ],
+    ids=str,
+)
+def test_what_needs_a_grammar_names_a_worker_without_grammars(shared, fields):
+    """SO-1: a 400 with what to do, also where the answer would be a stream."""
+    with shared.client() as client, pytest.raises(openai.BadRequestError) as refused:
+        client.chat.completions.create(**{**FIELDS, **fields})
+    assert refused.value.code == "unsupported"
+    message = refused.value.body["message"]
+    assert "scripted.py:Scripted' does not support 'grammar'; leave out structured" in message
+    assert message.endswith("such as --worker torch")
 
 
 def test_markup_of_special_tokens_is_seen_and_other_special_tokens_are_not(start):

@@ -34,6 +34,13 @@ NO_PROMPT_LOGPROBS = RowFailure.TEXT[RowFailure.PROMPT_LOGPROBS]
 MAX_MESSAGE_CHARS = 2000
 HELD_RETRY_S = 5.0
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+_UNABLE = re.compile(r"worker '[^']*' does not support '(\w+)'")
+REMEDIES = {
+    "grammar": "leave out structured output, strict tools and a tool_choice that demands calls, or serve the model "
+    "with a worker that has grammars, such as --worker torch",
+    "features": "send text only, or serve the model with a worker that sees images",
+    "lora": "name the model itself, or serve it with a worker that has adapters, such as --worker torch",
+}
 _TYPES = {401: "authentication_error", 429: "rate_limit_error"}
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 
@@ -129,6 +136,8 @@ def _fault_of_request(text: str) -> APIError | None:
         return bad_request(
             f"{NO_PROMPT_LOGPROBS}; {remedy}", "prompt_logprobs", "no_prompt_logprobs"
         )
+    if (found := _UNABLE.search(text)) and found[1] in REMEDIES:
+        return bad_request(f"{found[0]}; {REMEDIES[found[1]]}", code="unsupported")
     return None
 
 
