@@ -22,7 +22,13 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.machine import Machine, describe_machine
-from tenonry_bench.settings import check_length, count, engine_config, settings_of, write_report
+from tenonry_bench.settings import (
+    add_count_flags,
+    check_length,
+    engine_config,
+    settings_of,
+    write_report,
+)
 from tenonry_bench.workload import default_workloads, random_prompts
 from tenonry_commands.arguments import add_engine_arguments
 from tenonry_hf_hub import list_weights, read_headers
@@ -57,19 +63,13 @@ class AdaptersBench(Command):
     summary = "Adapters: the time of a step with many of them, over that of the same rows without."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for flag, default, text in (
+        add_count_flags(
+            parser,
             ("--runs", 5, "Repetitions of each measurement"),
             ("--rows", 64, "Requests at once"),
             ("--adapters", 8, "Different adapters among them"),
             ("--rank", 16, "Rank of each"),
-        ):
-            parser.add_argument(
-                flag,
-                type=count,
-                default=default,
-                metavar="N",
-                help=f"{text} [default: {default}].",
-            )
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 

@@ -19,8 +19,8 @@ from tenonry.sampling_params import SamplingParams
 from tenonry_bench.figures import Spread, spread
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import (
+    add_count_flags,
     check_length,
-    count,
     engine_config,
     settings_of,
     write_report,
@@ -62,17 +62,11 @@ class RestoreBench(Command):
     )
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for flag, default, text in (
+        add_count_flags(
+            parser,
             ("--runs", RUNS, "Prompts"),
             ("--tokens", TOKENS, "Tokens of a prompt that are to be restored"),
-        ):
-            parser.add_argument(
-                flag,
-                type=count,
-                default=default,
-                metavar="N",
-                help=f"{text} [default: {default}].",
-            )
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 

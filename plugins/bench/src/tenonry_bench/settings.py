@@ -41,6 +41,18 @@ def counts(text: str) -> list[int]:
     return [natural(part) for part in text.split(",")]
 
 
+def add_count_flags(parser: argparse.ArgumentParser, *flags: tuple[str, int, str]) -> None:
+    """Add flags that take an integer of at least 1: each a name, a default, and what is counted."""
+    for flag, default, text in flags:
+        parser.add_argument(
+            flag,
+            type=count,
+            default=default,
+            metavar="N",
+            help=f"{text} [default: {default}].",
+        )
+
+
 def engine_config(args: argparse.Namespace, **defaults: Any) -> tuple[EngineConfig, ModelInfo]:
     """The configuration that the flags ask for over `defaults`, and the model's facts.
 

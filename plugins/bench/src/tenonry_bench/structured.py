@@ -22,8 +22,8 @@ from tenonry.sampling_params import OutputKind, SamplingParams, StructuredOutput
 from tenonry_bench.figures import Spread, percentile, spread
 from tenonry_bench.machine import Machine, describe_machine
 from tenonry_bench.settings import (
+    add_count_flags,
     check_length,
-    count,
     engine_config,
     settings_of,
     write_report,
@@ -84,20 +84,14 @@ class StructuredBench(Command):
     summary = "Structured output: gaps beside schemas that compile, time per token and first token with a schema."
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        for flag, default, text in (
+        add_count_flags(
+            parser,
             ("--runs", 5, "Repetitions of each measurement"),
             ("--streams", 64, "Requests at once, for the time per token"),
             ("--compilations", 5, "Schemas that are compiled beside the one stream"),
             ("--worst-properties", 6000, "Properties of each of them"),
             ("--properties", 50, "Properties of the schema of the first token"),
-        ):
-            parser.add_argument(
-                flag,
-                type=count,
-                default=default,
-                metavar="N",
-                help=f"{text} [default: {default}].",
-            )
+        )
         parser.add_argument("--json", metavar="FILE", help="Write the report here.")
         add_engine_arguments(parser, model_positional=False)
 
