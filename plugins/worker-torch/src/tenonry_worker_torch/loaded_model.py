@@ -52,7 +52,6 @@ class LoadedModel:
         backend: AttentionBackend,
         buffers: StepBuffers,
         found: ProbeResult,
-        vocab_size: int,
         max_model_len: int,
         parallel: Parallel,
         groups: Sequence[LayerGroup] = (),
@@ -64,7 +63,7 @@ class LoadedModel:
         self.buffers = buffers
         self.device = module.device
         self.dtype = module.dtype
-        self.vocab_size = vocab_size
+        self.vocab_size = found.made.shape[-1]  # of the last stage; the others never sample
         self.parallel = parallel
         self.max_model_len = max_model_len
         step = StepPlan(backend)
@@ -113,31 +112,19 @@ def build(  # noqa: PLR0913 - by name, from one caller
     parallel = parallel or alone()
     config = module.config.get_text_config()
     parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
-    vocab_size = int(config.vocab_size)
     stage_of(module).cache = step_cache_for(module)
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
-        found = probe(module, vocab_size, parallel, max_model_len)
+        found = probe(module, int(config.vocab_size), parallel, max_model_len)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
-    model = LoadedModel(
-        module,
-        backend,
-        buffers,
-        found,
-        found.made.shape[-1],  # of the last stage; the others never sample
-        max_model_len,
-        parallel,
-        groups,
-    )
+    model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
     run = PackedRun(model.backend, model.layers, buffers, is_last=parallel.link.is_last)
     checks = ModelChecks(module, run, found, parallel, max_model_len)
     seats = None
     if adapters is not None:
         calls.check(adapters.places, [len(found.given)])
-        model.adapters = adapters
-        seats = Seats(adapters, module)
-        seats.refuse_inside([mixer.module for mixer in model.mixers])
+        seats = _seats(model, adapters)
     if image_check is not None:
         model.images = ImageEncoder(module)
         fuse = fuse and not model.images.has_rope_index  # rotary tables are of one dimension
@@ -148,14 +135,28 @@ def build(  # noqa: PLR0913 - by name, from one caller
         if fuse:
             _make_fast(model, checks, max_model_len, phases, seats)
         if not skip_check:
-            checks.require(model.forward)
-            unpack_read(module)
-            if image_check is not None:
-                image_check.require(model.forward, run, type(module).__name__)
+            _check(model, checks, run, image_check)
     if seats is not None:
         seats.hook()
     run.release()
     return model
+
+
+def _seats(model: LoadedModel, adapters: Adapters) -> Seats:
+    """The places of the model where adapters may add to a layer."""
+    model.adapters = adapters
+    seats = Seats(adapters, model.module)
+    seats.refuse_inside([mixer.module for mixer in model.mixers])
+    return seats
+
+
+def _check(
+    model: LoadedModel, checks: ModelChecks, run: PackedRun, image_check: ImageCheck | None
+) -> None:
+    checks.require(model.forward)
+    unpack_read(model.module)
+    if image_check is not None:
+        image_check.require(model.forward, run, type(model.module).__name__)
 
 
 def _backend(
