@@ -75,17 +75,7 @@ def build_engine(
             executor.start()
         with blamed(plan.get("worker"), "initialize"):
             kv_cache = initialize_kv_cache(executor, context)
-        if entry := plan.find("kv_connector"):
-            kv_connector = build_plugin(
-                entry,
-                KVConnectorContext(
-                    config,
-                    model,
-                    KVConnectorRole.SCHEDULER,
-                    engine_id=context.engine_id,
-                    kv_cache=kv_cache,
-                ),
-            )
+        kv_connector = _kv_connector(plan, context, kv_cache)
         scheduler_context = SchedulerContext(
             config,
             kv_cache,
@@ -140,6 +130,23 @@ def _executor_context(
         plan_text=plan.encode(),
         kv_connector=connector,
     )
+
+
+def _kv_connector(
+    plan: PluginPlan, context: ExecutorContext, kv_cache: KVCacheConfig
+) -> KVConnector | None:
+    entry = plan.find("kv_connector")
+    if entry is None:
+        return None
+    kv_context = KVConnectorContext(
+        context.config,
+        context.model,
+        KVConnectorRole.SCHEDULER,
+        engine_id=context.engine_id,
+        kv_cache=kv_cache,
+    )
+    connector: KVConnector = build_plugin(entry, kv_context)
+    return connector
 
 
 def _shut_down(*parts: Executor | Scheduler | KVConnector | None) -> None:

@@ -12,7 +12,7 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.errors import Unsupported
 from tenonry.interfaces.worker import bind_arguments
 from tenonry.messages import UtilityCall, UtilityResult
-from tenonry.operations.engine import EngineOperations, require
+from tenonry.operations.engine import EngineOperations, call_optional
 from tenonry.transport.serial import to_plain
 
 
@@ -62,19 +62,19 @@ class EngineUtilities:
         return True
 
     def add_lora(self, name: str, path: str) -> bool:
-        return all(self._call("lora", "add_lora", name, path))
+        return all(call_optional(self._core, "lora", "add_lora", name, path))
 
     def remove_lora(self, name: str) -> bool:
-        return all(self._call("lora", "remove_lora", name))
+        return all(call_optional(self._core, "lora", "remove_lora", name))
 
     def list_loras(self) -> list[str]:
-        return list(self._call("lora", "list_loras")[0])
+        return list(call_optional(self._core, "lora", "list_loras")[0])
 
     def pin_lora(self, name: str) -> bool:
-        return all(self._call("lora", "pin_lora", name))
+        return all(call_optional(self._core, "lora", "pin_lora", name))
 
     def execute_dummy_batch(self) -> None:
-        self._call("dummy_batch", "execute_dummy_batch")
+        call_optional(self._core, "dummy_batch", "execute_dummy_batch")
 
     def collective_rpc(
         self,
@@ -85,11 +85,6 @@ class EngineUtilities:
     ) -> list[Any]:
         """A method of the workers' own allow-list, on every rank."""
         return self._core.call_workers(method, args or [], timeout, kwargs)
-
-    def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
-        """Call an optional method of the workers on every rank."""
-        require(self._core, capability, method)
-        return self._core.call_workers(method, args)
 
 
 def _public(owner: type) -> frozenset[str]:

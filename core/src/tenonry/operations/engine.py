@@ -94,7 +94,7 @@ class EngineOperations:
     # ------------------------------------------------------------------ sleep
     def sleep(self, level: int = 1) -> None:
         """Give memory back until `wake_up`. Running requests are computed anew then, from their tokens."""
-        require(self._core, "sleep", "sleep")
+        _require(self._core, "sleep", "sleep")
         self._forget_computed()
         was_asleep = self._is_asleep
         self._is_asleep = True
@@ -102,7 +102,7 @@ class EngineOperations:
         try:
             self._core.call_workers("sleep", [level])
         except Exception:
-            self._is_asleep = was_asleep or self._any_sleeps()
+            self._is_asleep = was_asleep or self.is_sleeping()
             self._apply()
             raise
         if level == 2:  # what wakes up is read from the checkpoint
@@ -112,15 +112,14 @@ class EngineOperations:
 
     def wake_up(self, tags: list[str] | None = None) -> None:
         """Take memory again. Steps go on when all ranks have all that they need."""
-        self._call("sleep", "wake_up", tags)
-        self._is_asleep = self._any_sleeps()
+        call_optional(self._core, "sleep", "wake_up", tags)
+        self._is_asleep = self.is_sleeping()
         self._apply()
 
     def is_sleeping(self) -> bool:
-        return "sleep" in self._core.executor.capabilities and self._any_sleeps()
-
-    def _any_sleeps(self) -> bool:
-        return any(self._core.call_workers("is_sleeping"))
+        """Whether a rank does. Where workers cannot sleep, none does."""
+        core = self._core
+        return "sleep" in core.executor.capabilities and any(core.call_workers("is_sleeping"))
 
     # ------------------------------------------------------------------ weights
     def check_update(self, source: str, names: list[str] | None = None, version: str = "") -> None:
@@ -129,7 +128,7 @@ class EngineOperations:
             raise ConfigError(
                 f"version {version[:80]!r}: at most {MAX_VERSION} printable characters without spaces"
             )
-        self._call("weights", "check_update", source, names)
+        call_optional(self._core, "weights", "check_update", source, names)
 
     def update_weights(
         self, source: str, names: list[str] | None = None, version: str = ""
@@ -161,24 +160,24 @@ class EngineOperations:
 
     # ------------------------------------------------------------------ profiles and saving
     def profile(self, is_start: bool = True) -> None:
-        self._call("profile", "profile", is_start)
+        call_optional(self._core, "profile", "profile", is_start)
 
     def save_sharded_state(
         self, path: str, pattern: str | None = None, max_size: int | None = None
     ) -> None:
-        self._call("save", "save_sharded_state", path, pattern, max_size)
+        call_optional(self._core, "save", "save_sharded_state", path, pattern, max_size)
 
     def save_tensorized_model(self, options: dict[str, Any]) -> None:
-        self._call("save", "save_tensorized_model", options)
-
-    def _call(self, capability: str, method: str, *args: Any) -> list[Any]:
-        """Call an optional method of the workers on every rank."""
-        require(self._core, capability, method)
-        return self._core.call_workers(method, args)
+        call_optional(self._core, "save", "save_tensorized_model", options)
 
 
-def require(core: OperatedEngine, capability: str, method: str) -> None:
-    """Raises Unsupported where the workers do not declare the capability that `method` needs."""
+def call_optional(core: OperatedEngine, capability: str, method: str, *args: Any) -> list[Any]:
+    """Call a method of the workers that belongs to a capability, on every rank. Raises Unsupported without it."""
+    _require(core, capability, method)
+    return core.call_workers(method, args)
+
+
+def _require(core: OperatedEngine, capability: str, method: str) -> None:
     declared = core.executor.capabilities
     if capability not in declared:
         worker = core.plan.get("worker").name
