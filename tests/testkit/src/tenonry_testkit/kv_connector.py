@@ -101,10 +101,13 @@ class KVConnectorContract:
         spec: HarnessSpec | None = None,
     ) -> KVConnector:
         """One half; it is shut down at the end of the test."""
-        cls, options, name = resolve_target("kv_connector", self.kv_connector, self.options(folder))
         spec = dataclasses.replace(spec or self.spec, config=tuple(self.config.items()))
+        config = spec.engine_config()
+        cls, options, name = resolve_target(
+            "kv_connector", self.kv_connector, self.options(folder), config
+        )
         context = KVConnectorContext(
-            spec.engine_config(),
+            config,
             fake_model(vocab_size=spec.vocab_size),
             role,
             engine_id=f"{name}_dp0",

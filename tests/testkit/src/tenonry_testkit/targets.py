@@ -22,8 +22,9 @@ def resolve_target(
     kind: str,
     target: str | type[Plugin] | None,
     options: dict[str, Any] | None = None,
+    config: EngineConfig | None = None,
 ) -> tuple[Any, BaseModel, str]:
-    """(class, validated options, name) of a plugin of one of the kernel's kinds.
+    """(class, validated options, name) of a plugin of one of the kernel's kinds, which `config` has to suit.
 
     Raises PluginError for what the kernel would refuse, and TypeError for a suite that names nothing.
     """
@@ -35,7 +36,7 @@ def resolve_target(
         entry = PluginManager(discover=False).resolve(
             kind,
             PluginChoice(name=target, options=options or {}),
-            EngineConfig(model="fake"),
+            config or EngineConfig(model="fake"),
         )
         cls: Any = load_class(entry)
         return cls, load_options(entry, cls), target

@@ -1,0 +1,1 @@
+"""The KV connector `peer`: one engine computes a prompt, another decodes."""
