@@ -8,6 +8,7 @@ import struct
 import zlib
 from pathlib import Path
 
+import anthropic
 import httpx
 import openai
 import pytest
@@ -100,6 +101,70 @@ def png_bomb(width, height):
         struct.pack(">I", len(body)) + name + body + struct.pack(">I", zlib.crc32(name + body))
         for name, body in chunks
     )
+
+
+@pytest.fixture(scope="module")
+def words_of(folder):
+    """The words of tokens up to an end, as routes that have no `ignore_eos` show them."""
+    from transformers import AutoTokenizer
+
+    tokenizer = AutoTokenizer.from_pretrained(folder)
+
+    def words(tokens):
+        end = tokens.index(tokenizer.eos_token_id) if tokenizer.eos_token_id in tokens else None
+        return tokenizer.decode(tokens[:end], skip_special_tokens=True).split()
+
+    return words
+
+
+def anthropic_block(part):
+    if isinstance(part, str):
+        return {"type": "text", "text": part}
+    data = vision_models.data_url(part).partition(",")[2]
+    source = {"type": "base64", "media_type": "image/png", "data": data}
+    return {"type": "image", "source": source}
+
+
+def responses_part(part):
+    if isinstance(part, str):
+        return {"type": "input_text", "text": part}
+    return {"type": "input_image", "image_url": vision_models.data_url(part), "detail": "auto"}
+
+
+@pytest.mark.parametrize("name", ["two", "swapped", "one"])
+def test_the_other_protocols_show_images_too(server, wanted, words_of, name):
+    prompt, answer = wanted[name]
+    content = [responses_part(part) for part in CHATS[name]]
+    response = server.client(KEY).responses.create(
+        model="tiny", input=[{"role": "user", "content": content}], temperature=0, max_output_tokens=LENGTH
+    )  # fmt: skip
+    assert response.output_text.split() == words_of(answer)
+    assert response.usage.input_tokens == len(prompt)
+    messages = [{"role": "user", "content": [anthropic_block(part) for part in CHATS[name]]}]
+    with anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as claude:
+        counted = claude.messages.count_tokens(model="tiny", messages=messages)
+        message = claude.messages.create(
+            model="tiny", messages=messages, max_tokens=LENGTH, extra_body={"temperature": 0}
+        )
+    assert "".join(block.text for block in message.content).split() == words_of(answer)
+    assert counted.input_tokens == len(prompt)
+
+
+def test_the_other_protocols_refuse_a_bad_image_in_their_own_shape(server):
+    bomb = url(png_bomb(60000, 60000))
+    image = {"type": "input_image", "image_url": bomb, "detail": "auto"}
+    with pytest.raises(openai.BadRequestError, match="60000 pixels; at most 10000"):
+        server.client(KEY).responses.create(
+            model="tiny", input=[{"role": "user", "content": [image]}]
+        )
+    block = {"type": "image", "source": {"type": "url", "url": "https://169.254.169.254/a.png"}}
+    with (
+        anthropic.Anthropic(base_url=server.url, api_key=KEY, max_retries=0) as claude,
+        pytest.raises(anthropic.BadRequestError, match=r"not read from .169\.254\.169\.254"),
+    ):
+        claude.messages.create(
+            model="tiny", max_tokens=1, messages=[{"role": "user", "content": [block]}]
+        )
 
 
 def url(data, kind="png"):

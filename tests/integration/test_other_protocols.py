@@ -105,12 +105,16 @@ class TestMessages:
         assert message.content[-1].text == "I add."
 
     def test_errors_have_the_shape_that_the_client_knows(self, claude, server):
-        with pytest.raises(anthropic.BadRequestError, match=r"image.*is not read here"):
-            claude.messages.create(
-                model="tiny",
-                max_tokens=1,
-                messages=[{"role": "user", "content": [{"type": "image", "source": {}}]}],
-            )
+        source = {"type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}
+        for image, message in (
+            ({}, r"source.type: None is not read here"),
+            (source, r"runs with --max-images"),
+        ):
+            content = [{"type": "image", "source": image}]
+            with pytest.raises(anthropic.BadRequestError, match=message):
+                claude.messages.create(
+                    model="tiny", max_tokens=1, messages=[{"role": "user", "content": content}]
+                )
         with pytest.raises(anthropic.NotFoundError, match="not served here"):
             claude.messages.create(**{**self.FIELDS, "model": "other"})
         with (

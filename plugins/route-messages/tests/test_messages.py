@@ -66,6 +66,36 @@ def test_blocks_become_messages_of_a_chat():
     ]
 
 
+IMAGE = {
+    "type": "image",
+    "source": {"type": "base64", "media_type": "image/png", "data": "aGk="},
+    "cache_control": {"type": "ephemeral"},
+}
+FAR = {"type": "image", "source": {"type": "url", "url": "https://a/b.png"}}
+SHOWN = {"type": "image_url", "image_url": {"url": "data:image/png;base64,aGk="}}
+
+
+def test_images_stand_among_the_texts_in_questions_and_in_results():
+    content = [
+        {"type": "tool_result", "tool_use_id": "1", "content": [IMAGE]},
+        {"type": "text", "text": "a"},
+        FAR,
+        {"type": "text", "text": "b"},
+    ]
+    body = {**PLAIN, "messages": [{"role": "user", "content": content}]}
+    assert chat_fields(body)["messages"] == [
+        {"role": "tool", "tool_call_id": "1", "content": [SHOWN]},
+        {
+            "role": "user",
+            "content": [
+                {"type": "text", "text": "a"},
+                {"type": "image_url", "image_url": {"url": "https://a/b.png"}},
+                {"type": "text", "text": "b"},
+            ],
+        },
+    ]
+
+
 @pytest.mark.parametrize(
     ("choice", "expected"),
     [
@@ -104,7 +134,25 @@ def test_choices(choice, expected):
         ({"messages": ["hi"]}, "messages.0.role"),
         (
             {"messages": [{"role": "user", "content": [{"type": "image"}]}]},
+            "messages.0.content.0.source.type",
+        ),
+        (
+            {"messages": [{"role": "assistant", "content": [{"type": "image"}]}]},
             "messages.0.content.0.type",
+        ),
+        *(
+            (
+                {"messages": [{"role": "user", "content": [{"type": "image", "source": source}]}]},
+                f"messages.0.content.0.source.{name}",
+            )
+            for source, name in (
+                ({"type": "file", "file_id": "f"}, "type"),
+                ({"type": []}, "type"),
+                ({"type": "url"}, "url"),
+                ({"type": "base64", "media_type": "image/png"}, "data"),
+                ({"type": "base64", "media_type": "text/html", "data": ""}, "media_type"),
+                ({"type": "base64", "media_type": "image/png;x,y", "data": ""}, "media_type"),
+            )
         ),
         (
             {"messages": [{"role": "user", "content": [{"type": "document"}]}]},
@@ -172,11 +220,12 @@ class Answer:
 
     id, model = "chatcmpl-1", "m"
 
-    def __init__(self, *parts, finish_reason="stop", stop_reason=None) -> None:
+    def __init__(self, *parts, finish_reason="stop", stop_reason=None, version="") -> None:
         self._parts = [
             SimpleNamespace(
                 events=events, finish_reason=finish_reason if place == len(parts) - 1 else None,
                 stop_reason=stop_reason, prompt_tokens=7, cached_tokens=2, completion_tokens=place + 1,
+                weight_version=version,
             )
             for place, events in enumerate(parts)
         ]  # fmt: skip
@@ -254,6 +303,14 @@ def test_whole_answer_has_the_same_blocks():
         {"INVALID_JSON": "oops"},
     ]
     assert (message["id"], message["stop_reason"]) == ("msg_1", "max_tokens")
+
+
+def test_the_version_of_the_weights_is_said_where_they_are_new():
+    answer = Answer([TextDelta("so")], version="7")
+    assert whole_message(answer, answer._parts)["weight_version"] == "7"
+    events = streamed(answer)
+    assert events[0]["message"]["weight_version"] == events[-2]["weight_version"] == "7"
+    assert "weight_version" not in json.dumps(streamed(Answer([TextDelta("so")])))
 
 
 def test_empty_answer_and_stop_sequence():

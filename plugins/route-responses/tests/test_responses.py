@@ -61,6 +61,21 @@ def test_items_of_one_turn_are_one_message():
     ]
 
 
+def test_images_stand_among_the_texts_in_questions_and_in_results():
+    image = {"type": "input_image", "image_url": "data:x", "detail": "auto", "file_id": None}
+    text = {"type": "input_text", "text": "a"}
+    shown = {"type": "image_url", "image_url": {"url": "data:x"}}
+    items = [
+        {"role": "user", "content": [text, image, text]},
+        {"type": "function_call_output", "call_id": "1", "output": [image]},
+    ]
+    part = {"type": "text", "text": "a"}
+    assert chat_fields({**PLAIN, "input": items})["messages"] == [
+        {"role": "user", "content": [part, shown, part]},
+        {"role": "tool", "tool_call_id": "1", "content": [shown]},
+    ]
+
+
 def test_settings_have_other_names():
     schema = {"type": "json_schema", "name": "n", "schema": {"type": "object"}, "strict": True}
     fields = chat_fields(
@@ -96,6 +111,18 @@ def test_settings_have_other_names():
         ({"input": [{"type": "item_reference", "id": "1"}]}, "input.0.type"),
         (
             {"input": [{"role": "user", "content": [{"type": "input_image"}]}]},
+            "input.0.content.0.image_url",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_image", "file_id": "f"}]}]},
+            "input.0.content.0.file_id",
+        ),
+        (
+            {"input": [{"role": "system", "content": [{"type": "input_image"}]}]},
+            "input.0.content.0.type",
+        ),
+        (
+            {"input": [{"role": "user", "content": [{"type": "input_file"}]}]},
             "input.0.content.0.type",
         ),
         ({"input": [{"type": "function_call", "name": "f"}]}, "input.0.arguments"),
@@ -143,11 +170,12 @@ class Answer:
 
     id, model, created = "chatcmpl-1", "m", 5
 
-    def __init__(self, *parts, finish_reason="stop") -> None:
+    def __init__(self, *parts, finish_reason="stop", version="") -> None:
         self._parts = [
             SimpleNamespace(
                 events=events, finish_reason=finish_reason if place == len(parts) - 1 else None,
                 stop_reason=None, prompt_tokens=7, cached_tokens=2, completion_tokens=place + 1,
+                weight_version=version,
             )
             for place, events in enumerate(parts)
         ]  # fmt: skip
@@ -196,6 +224,12 @@ def test_items_follow_each_other():
     assert (response["temperature"], response["id"]) == (0.5, "resp_1")
     assert response["usage"]["output_tokens_details"] == {"reasoning_tokens": 2}
     assert response["usage"]["total_tokens"] == 10
+
+
+def test_the_version_of_the_weights_is_said_where_they_are_new():
+    events = streamed(Answer([TextDelta("so")], version="7"))
+    assert events[-1]["response"]["weight_version"] == "7"
+    assert "weight_version" not in json.dumps(streamed(Answer([TextDelta("so")])))
 
 
 def test_answer_that_was_cut_off_within_a_text():

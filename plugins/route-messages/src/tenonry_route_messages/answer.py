@@ -39,6 +39,11 @@ def usage_of(part: Any) -> dict[str, int]:
     }
 
 
+def version_of(part: Any) -> dict[str, str]:
+    """The version of the weights that made the newest tokens, unless they are those of the start."""
+    return {"weight_version": part.weight_version} if part.weight_version else {}
+
+
 def ending(part: Any) -> dict[str, str | None]:
     """Why the answer ended."""
     if part.stop_reason is not None and part.finish_reason == "stop":
@@ -78,6 +83,7 @@ def whole_message(answer: Any, parts: list[Any]) -> dict[str, Any]:
         **message_of(answer, content),
         **ending(parts[-1]),
         "usage": usage_of(parts[-1]),
+        **version_of(parts[-1]),
     }
 
 
@@ -137,6 +143,7 @@ class MessageStream:
     def _start(self, part: Any) -> bytes:
         message = message_of(self._answer, [])
         message["usage"] = {**usage_of(part), "output_tokens": 0}
+        message |= version_of(part)
         return event("message_start", message=message) + event("ping")
 
     def _end(self, part: Any) -> bytes:
@@ -145,6 +152,7 @@ class MessageStream:
             "message_delta",
             delta=ending(part),
             usage=usage,
+            **version_of(part),
         ) + event("message_stop")
 
     def _event(self, one: Event) -> bytes:

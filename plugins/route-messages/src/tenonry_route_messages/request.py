@@ -6,6 +6,7 @@ What would change the answer and cannot be honoured is refused by name; what cha
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from typing import Any, NoReturn
 
@@ -18,6 +19,8 @@ READ = frozenset({
     "max_tokens", "messages", "system", "stop_sequences", "tools", "tool_choice", "thinking", "output_config",
 })  # fmt: skip
 MAX_BLOCKS = 4096
+MEDIA_TYPE = re.compile(r"image/[a-z0-9.+-]{1,32}")
+Content = str | list[dict[str, Any]]
 EFFORT = frozenset({"low", "medium", "high", "xhigh", "max"})
 
 
@@ -134,25 +137,82 @@ def _messages(value: Any) -> list[dict[str, Any]]:
 def _user(blocks: list[dict[str, Any]], where: str) -> list[dict[str, Any]]:
     """Results of tools become messages of their own; they stand before the text."""
     results: list[dict[str, Any]] = []
-    texts = []
+    parts = []
     for place, block in enumerate(blocks):
         at = f"{where}.{place}"
-        kind = block.get("type")
-        if kind == "text":
-            texts.append(_text(block, at))
-        elif kind == "tool_result":
+        if block.get("type") == "tool_result":
             content = block.get("content")
-            text = "" if content is None else _text_of(content, f"{at}.content")
+            shown = "" if content is None else _shown(content, f"{at}.content")
             call_id = _text(block, at, "tool_use_id")
-            results.append({"role": "tool", "tool_call_id": call_id, "content": text})
+            result = {
+                "role": "tool",
+                "tool_call_id": call_id,
+                "content": shown,
+            }
+            results.append(result)
         else:
-            refuse(
-                f"{at}.type",
-                f"{kind!r:.40} is not read here; send text and tool_result blocks",
-            )
-    if texts or not results:
-        results.append({"role": "user", "content": "\n".join(texts)})
+            parts.append(_part(block, at, "text, image and tool_result blocks"))
+    if parts or not results:
+        results.append({"role": "user", "content": _joined(parts)})
     return results
+
+
+def _shown(value: Any, where: str) -> Content:
+    """What a tool gave: a text, or blocks of text and images."""
+    if isinstance(value, str):
+        return value
+    parts = [
+        _part(block, f"{where}.{place}", "text and images")
+        for place, block in enumerate(_blocks(value, where))
+    ]
+    return _joined(parts)
+
+
+def _joined(parts: list[dict[str, Any]]) -> Content:
+    """Texts as one; the parts as they are where an image is among them."""
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "\n".join(part["text"] for part in parts)
+
+
+def _part(block: Mapping[str, Any], where: str, offered: str) -> dict[str, Any]:
+    """A block of text, or an image, as chats know it."""
+    kind = block.get("type")
+    if kind == "text":
+        return {
+            "type": "text",
+            "text": _text(block, where),
+        }
+    if kind != "image":
+        refuse(
+            f"{where}.type",
+            f"{kind!r:.40} is not read here; send {offered}",
+        )
+    url = _url(block.get("source"), f"{where}.source")
+    return {
+        "type": "image_url",
+        "image_url": {"url": url},
+    }
+
+
+def _url(source: Any, where: str) -> str:
+    """Where an image is, or the image itself."""
+    kind = source.get("type") if isinstance(source, dict) else None
+    if kind == "url":
+        return _text(source, where, "url")
+    if kind != "base64":
+        refuse(
+            f"{where}.type",
+            f"{kind!r:.40} is not read here; send base64 or url",
+        )
+    media_type = _text(source, where, "media_type")
+    if not MEDIA_TYPE.fullmatch(media_type):
+        refuse(
+            f"{where}.media_type",
+            f"{media_type!r:.40} is no type of an image, as image/png is",
+        )
+    data = _text(source, where, "data")
+    return f"data:{media_type};base64,{data}"
 
 
 def _assistant(blocks: list[dict[str, Any]], where: str) -> dict[str, Any]:

@@ -193,6 +193,8 @@ class ResponseWriter:
             "output_tokens_details": {"reasoning_tokens": self._count_text("".join(reasoning))},
             "total_tokens": part.prompt_tokens + part.completion_tokens,
         }
+        if part.weight_version:
+            response["weight_version"] = part.weight_version
         return response
 
     def _event(self, kind: str, **fields: Any) -> bytes:

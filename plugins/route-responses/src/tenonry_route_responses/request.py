@@ -41,6 +41,7 @@ REFUSED = {
 }
 TEXT_PARTS = frozenset({"input_text", "output_text", "text"})
 MAX_ITEMS = 4096
+Content = str | list[dict[str, Any]]
 
 
 def refuse(param: str, message: str, code: str = "invalid_request") -> NoReturn:
@@ -129,8 +130,12 @@ class _Conversation:
             self._turn().setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             content = _content(item.get("output"), f"{where}.output")
-            call_id = _text(item, where, "call_id")
-            self.messages.append({"role": "tool", "tool_call_id": call_id, "content": content})
+            result = {
+                "role": "tool",
+                "tool_call_id": _text(item, where, "call_id"),
+                "content": content,
+            }
+            self.messages.append(result)
         elif kind == "reasoning":
             texts = [_text(part, where, "text") for part in item.get("content") or []]
             if texts:
@@ -142,7 +147,7 @@ class _Conversation:
         role = item.get("role")
         if role not in ("user", "assistant", "system", "developer"):
             refuse(f"{where}.role", "must be user, assistant, system or developer")
-        content = _content(item.get("content"), f"{where}.content")
+        content = _content(item.get("content"), f"{where}.content", images=role == "user")
         if role != "assistant":
             self.messages.append({"role": role, "content": content})
             return
@@ -163,27 +168,53 @@ def _text(item: Any, where: str, name: str) -> str:
     return str(text)
 
 
-def _content(value: Any, where: str) -> str:
-    """A text, or parts of text joined."""
+def _content(value: Any, where: str, *, images: bool = True) -> Content:
+    """A text; parts of text are joined, and stay apart where an image is among them."""
     if isinstance(value, str):
         return value
     if not isinstance(value, list):
         refuse(where, "must be a text or a list of parts")
-    texts = []
-    for place, part in enumerate(value):
-        at = f"{where}.{place}"
-        kind = part.get("type") if isinstance(part, dict) else None
-        if kind == "refusal":
-            texts.append(_text(part, at, "refusal"))
-        elif kind in tuple(TEXT_PARTS):
-            texts.append(_text(part, at, "text"))
-        else:
-            refuse(
-                f"{at}.type",
-                f"{kind!r:.40} is not read here; send text",
-                "unsupported",
-            )
-    return "\n".join(texts)
+    parts = [_part(part, f"{where}.{place}", images) for place, part in enumerate(value)]
+    if any(part["type"] != "text" for part in parts):
+        return parts
+    return "\n".join(part["text"] for part in parts)
+
+
+def _part(part: Any, where: str, images: bool) -> dict[str, Any]:
+    """A part as chats know it."""
+    kind = part.get("type") if isinstance(part, dict) else None
+    if kind == "input_image" and images:
+        return _image(part, where)
+    if kind == "refusal":
+        name = "refusal"
+    elif kind in tuple(TEXT_PARTS):
+        name = "text"
+    else:
+        what = "text and input_image" if images else "text"
+        refuse(
+            f"{where}.type",
+            f"{kind!r:.40} is not read here; send {what}",
+            "unsupported",
+        )
+    return {
+        "type": "text",
+        "text": _text(part, where, name),
+    }
+
+
+def _image(part: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """An image as chats know it; how much of its detail is seen is the image processor's."""
+    if part.get("file_id") is not None:
+        refuse(
+            f"{where}.file_id",
+            "there are no files; send image_url",
+            "unsupported",
+        )
+    url = _text(part, where, "image_url")
+    return {
+        "type": "image_url",
+        "image_url": {"url": url},
+    }
 
 
 def _add_tools(fields: dict[str, Any], body: Mapping[str, Any]) -> None:

@@ -34,7 +34,7 @@ class ChatPart(NamedTuple):
     """What is new of a chat's answer. Tokens are counted from the beginning.
 
     `finish_reason` stands in the last part: "stop", "length", "tool_calls" or "abort"; `stop_reason` is the stop string
-    that ended the answer.
+    that ended the answer. `weight_version`: of the weights that made the newest tokens, "" for those at the start.
     """
 
     events: list[Event]
@@ -43,6 +43,7 @@ class ChatPart(NamedTuple):
     prompt_tokens: int
     cached_tokens: int
     completion_tokens: int
+    weight_version: str
 
 
 class ChatAnswer:
@@ -83,6 +84,7 @@ class ChatAnswer:
             len(output.prompt_token_ids),
             output.num_cached_tokens,
             self._generated,
+            output.weight_version,
         )
 
 
