@@ -127,6 +127,8 @@ class EngineConfig(Settings):
     """Template text or file used instead of the model's own."""
     max_images: int = Field(0, ge=0)
     """Most images of a request; 0: none, and what sees in a model is not loaded."""
+    max_encoder_tokens: int = Field(0, ge=0)
+    """Most tokens of images that a step encodes, or one larger image; 0: as many as a step has tokens."""
 
     # the batch and the KV cache
     refuse_while_asleep: bool = False

@@ -19,7 +19,6 @@ from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, Adapter, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
-MAX_TAGS = 16
 NO_HANDLES = np.empty(0, np.uint64)
 
 

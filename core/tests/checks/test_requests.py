@@ -13,13 +13,14 @@ from tenonry.checks.requests import (
     MAX_NAME_CHARS,
     MAX_STOP_IDS,
     MAX_TAG_CHARS,
+    MAX_TAGS,
     RequestLimits,
     check_request,
 )
 from tenonry.errors import RequestError
 from tenonry.features.checks import MAX_FEATURE_BYTES
 from tenonry.handle import make_handle
-from tenonry.messages import MAX_TAGS, EngineCoreRequest
+from tenonry.messages import EngineCoreRequest
 from tenonry.outputs import FinishReason
 from tenonry.request import Request, RequestStatus
 from tenonry.sampling_params import SamplingParams, StructuredOutput

@@ -64,6 +64,29 @@ class TakesAnyAdapter(ReferenceScheduler):
         self.lifecycle.adapters = None
 
 
+class EncodesEverything(ReferenceScheduler):
+    caught_by = "test_a_step_encodes_at_most_max_encoder_tokens"
+
+    def __init__(self, context):
+        super().__init__(context)
+        self.lifecycle.encoder = None
+
+
+class EncodesOncePerRow(ReferenceScheduler):
+    """What one row encodes leaves as much for the next."""
+
+    caught_by = "test_a_step_encodes_at_most_max_encoder_tokens"
+
+    def choose(self, step):
+        for request in step.running:
+            self.lifecycle.encoder.begin_step()
+            step.run(request)
+        for request in step.waiting:
+            self.lifecycle.encoder.begin_step()
+            if not step.run(request):
+                break
+
+
 class SamplesInTheMiddle(ReferenceScheduler):
     caught_by = "test_right_at_depth"
 

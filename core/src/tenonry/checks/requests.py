@@ -8,10 +8,11 @@ import msgspec
 
 from tenonry.errors import RequestError
 from tenonry.features.checks import check_features
-from tenonry.messages import MAX_TAGS, EngineCoreRequest
+from tenonry.messages import EngineCoreRequest
 from tenonry.pooling.checks import check_length, check_task
 from tenonry.sampling_params import MAX_TOKEN_ID, check_count, check_token_ids
 
+MAX_TAGS = 16
 MAX_TAG_CHARS = 256
 MAX_NAME_CHARS = 256  # request id, cache salt, name and digest of an adapter
 MAX_STOP_IDS = 1024
@@ -38,8 +39,7 @@ def check_request(request: EngineCoreRequest, limits: RequestLimits) -> None:
     check_length(request, limits.max_model_len)
     _check_ids(request, limits.vocab_size - 1 if limits.vocab_size else MAX_TOKEN_ID)
     _check_texts(request)
-    if request.features:
-        check_features(request.features, len(request.prompt_token_ids))
+    check_features(request.features or {}, len(request.prompt_token_ids))
     if limits.capabilities is not None:
         _check_capabilities(request, limits.worker, limits.capabilities)
 

@@ -56,6 +56,9 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - `schedule()` never exceeds max_num_batched_tokens, max_num_seqs or max_model_len; never schedules an unknown,
       finished or paused request; never gives one block to two writers; every scheduled token has a slot.
     - The rows of one step have at most `config.max_loras` different adapters, if that is not 0.
+    - If `config.max_images` is not 0, a step encodes at most `config.max_encoder_tokens` tokens of images (0: as
+      many as it has tokens), or one image that is larger: those that begin in what it computes, and one in whose
+      middle a row enters. Without chunked prefill one prompt may have more.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
     - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset

@@ -95,6 +95,8 @@ class BaseScheduler(Scheduler):
         budget = StepBudget(self.token_budget, chunked_prefill=self.chunked_prefill)
         if self.lifecycle.adapters is not None:
             self.lifecycle.adapters.begin_step()
+        if self.lifecycle.encoder is not None:
+            self.lifecycle.encoder.begin_step()
         step = StepBuilder(self.lifecycle, self.victim, budget)
         self.choose(step)
         self.rows.step += 1

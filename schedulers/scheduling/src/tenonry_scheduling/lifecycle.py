@@ -15,6 +15,7 @@ from tenonry.request import Request, RequestStatus
 from tenonry.step import NewRow
 from tenonry_scheduling.adapters import AdapterLimit
 from tenonry_scheduling.blocks import BlockManager
+from tenonry_scheduling.encoder import EncoderLimit
 from tenonry_scheduling.grammars import GrammarRequests
 from tenonry_scheduling.rows import Rows
 from tenonry_scheduling.waiting import WaitingQueue
@@ -38,6 +39,7 @@ class Lifecycle:
     do not know yet. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
     ran for the first time since the result reader last sent them.
     `num_preemptions`: preemptions so far. `adapters`: which ones the rows have; None where the engine serves none.
+    `encoder`: the images that rows have yet to encode; None where there are none.
     """
 
     def __init__(
@@ -59,6 +61,13 @@ class Lifecycle:
         self.adapters: AdapterLimit | None = None
         if config.max_loras:
             self.adapters = AdapterLimit(config.max_loras, config.max_num_seqs)
+        self.encoder: EncoderLimit | None = None
+        if config.max_images:
+            self.encoder = EncoderLimit(
+                config.max_encoder_tokens or config.step_token_budget,
+                config.max_num_seqs,
+                chunked_prefill=config.enable_chunked_prefill,
+            )
         self._hooks = hooks
         blocks.attach(self.rows)
 
@@ -78,6 +87,8 @@ class Lifecycle:
         self.waiting.discard(request)
         if self.adapters is not None:
             self.adapters.enter(request)
+        if self.encoder is not None:
+            self.encoder.enter(request, row, num_computed)
         request.status = RequestStatus.RUNNING
         self._hooks.started(request, row, num_computed, now)
         self.rows.activate(row)
@@ -124,11 +135,15 @@ class Lifecycle:
 
     @property
     def is_closed(self) -> bool:
-        """Whether no request may start before one that waits for its adapter."""
+        """Whether no request may start before one that waits for its adapter, or to encode an image."""
+        if self.encoder is not None and self.encoder.is_closed:
+            return True
         return self.adapters is not None and self.adapters.is_closed
 
     def must_wait(self, request: Request) -> bool:
-        """Whether the request cannot start yet, because of its adapter or its grammar."""
+        """Whether the request cannot start yet, because of its adapter, its grammar, or one that it may not pass."""
+        if self.encoder is not None and self.encoder.is_closed:
+            return True
         if self.adapters is not None and not self.adapters.admits(request):
             return True
         return self._waits_for_grammar(request)
@@ -177,6 +192,8 @@ class Lifecycle:
             parameters = self._release(request, drop=drop)
         self.blocks.forget(request)
         self.grammars.forget(request.handle)
+        if self.encoder is not None:
+            self.encoder.forget(request.handle)
         del self.requests[request.handle]
         return FinishedOutput(
             request.handle,
@@ -200,6 +217,8 @@ class Lifecycle:
         rows.leave(row)
         if self.adapters is not None:
             self.adapters.leave(request)
+        if self.encoder is not None:
+            self.encoder.leave(row)
         self.arrived.discard(row)
         if was_running:
             self._hooks.stopped(request)

@@ -16,6 +16,7 @@ from tenonry.request import Request
 from tenonry.step import I32, KNOWN_TO_WORKER, NewRow, SchedulerOutput
 from tenonry_scheduling.blocks import NewBlocks
 from tenonry_scheduling.budget import StepBudget
+from tenonry_scheduling.chunks import ChunkLimits
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
 
@@ -42,7 +43,7 @@ class StepBuilder:
         self._victim = victim
         self._budget = budget
         self._snapshots = lifecycle.blocks.takes_snapshots
-        self._cuts = self._snapshots and budget.chunked_prefill
+        self._chunks = ChunkLimits(lifecycle, budget)
         self._step_id = lifecycle.rows.step
         self.waiting: Iterable[Request] = lifecycle.waiting
         self.now = lifecycle.context.clock()
@@ -115,11 +116,11 @@ class StepBuilder:
         """Schedule `num_tokens` (by default all, or what the budget allows) of a running or waiting request.
 
         A waiting one gets blocks for all its tokens at once. Fewer than `num_tokens` run where a prompt may be split:
-        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`), and
-        where a snapshot of the row's state is taken.
+        at the end of the budget, and of the share of prompts with log-probabilities (`prompt_logprob_tokens_left`),
+        where a snapshot of the row's state is taken, and before an image that this step does not encode.
         False, and nothing changed, if budget, rows or blocks do not suffice (`full` is set), and also if it runs in
         this step already, is at its length limit, waits for the token it sampled last or for its K/V, nothing is left
-        of that share, or the rows have `max_loras` other adapters: requests after it may still run.
+        of that share or of the images' one, or the rows have `max_loras` other adapters: later ones may still run.
         """
         row = request.row
         if row < 0:
@@ -128,7 +129,7 @@ class StepBuilder:
             return False
         rows = self._rows
         uncomputed = int(rows.num_tokens[row] - rows.num_computed[row])
-        count = self._fit(row, uncomputed, num_tokens)
+        count = self._chunks.fit(row, uncomputed, num_tokens)
         if count <= 0:
             return False
         num_to_run = np.array([count], np.int32)
@@ -139,14 +140,13 @@ class StepBuilder:
 
         But rows that compute a prompt with log-probabilities run fewer, or stay ready, where their share of the step
         ends (`prompt_logprob_tokens_left`), earlier rows first, and rows run no further than to a snapshot of their
-        state. False, and nothing changed, if budget or blocks do not suffice for what is left, or nothing is.
+        state, or to an image that this step does not encode. False, and nothing changed, if budget or blocks do not
+        suffice for what is left, or nothing is.
         """
         rows = np.asarray(rows, np.intp)
         num_tokens = np.asarray(num_tokens, np.int32)
-        if self._cuts:
-            num_tokens = self._blocks.cut(rows, num_tokens)
-        if self._rows.prompt_logprob_rows:
-            rows, num_tokens = self._cut_prompt_logprobs(rows, num_tokens)
+        if self._chunks.apply:
+            rows, num_tokens = self._chunks.cut(rows, num_tokens)
             if len(rows) == 0:
                 return False
         total = int(num_tokens.sum())
@@ -169,10 +169,8 @@ class StepBuilder:
             count = columns.num_tokens[rows] - columns.num_computed[rows]
             if max_tokens is not None:
                 np.minimum(count, max_tokens, out=count)
-            if self._cuts:
-                count = self._blocks.cut(rows, count)
-            if columns.prompt_logprob_rows:
-                rows, count = self._cut_prompt_logprobs(rows, count)
+            if self._chunks.apply:
+                rows, count = self._chunks.cut(rows, count)
             total = int(count.sum())
             if total > budget.tokens_left:
                 rows, count = budget.cut(rows, count)
@@ -244,23 +242,6 @@ class StepBuilder:
             return True
         return self._lifecycle.context.feeds_back_tokens and not rows.has_grammar[row]
 
-    def _fit(
-        self,
-        row: int,
-        uncomputed: int,
-        wanted: int | None,
-    ) -> int:
-        """How many of its uncomputed tokens the row may run in this step."""
-        count = uncomputed if wanted is None else min(uncomputed, wanted)
-        if self._cuts:
-            count = self._blocks.cut_row(row, count)
-        has_logprobs = row in self._rows.prompt_logprob_rows
-        return self._budget.fit(count, prompt_logprobs=has_logprobs)
-
-    def _cut_prompt_logprobs(self, rows: Index, count: I32) -> tuple[Index, I32]:
-        prompt_logprob_rows = self._rows.prompt_logprob_rows
-        return self._budget.cut_prompt_logprobs(rows, count, prompt_logprob_rows)
-
     def _preempt_one(self) -> bool:
         """Preempt the victim among the ready requests; the last one is spared."""
         ready = self.ready
@@ -295,10 +276,11 @@ class StepBuilder:
             return False
         start = match.num_computed
         rows.num_computed[row] = start
-        count = self._fit(row, request.num_tokens - start, num_tokens)
+        count = self._chunks.fit(row, request.num_tokens - start, num_tokens)
+        count, waits = self._chunks.fit_images(request, start, count)
         if count <= 0 or not self._blocks.reserve(row, request.num_tokens, start + count):
             lifecycle.undo_start(request, row)
-            self.full = True
+            self.full |= lifecycle.is_closed or not waits
             return False
         lifecycle.start(request, row, start, self.now)
         self._new.append(lifecycle.announce(request, row, start, self.now))
@@ -332,8 +314,8 @@ class StepBuilder:
         ends = np.array([end], np.int32)
         self._register(np.array([row]), ends, ends)
         self._budget.tokens_left -= count
-        if columns.prompt_logprob_rows:
-            self._count_prompt_logprobs([row], [count])
+        if self._chunks.count:
+            self._chunks.advance([row], [count])
 
     # ------------------------------------------------------------------ advancing rows
     def _run(self, rows: Index, num_tokens: I32, total: int) -> bool:
@@ -349,8 +331,8 @@ class StepBuilder:
             self._added.append(added)
         self._commit(rows, start, end, num_tokens)
         self._budget.tokens_left -= total
-        if self._rows.prompt_logprob_rows:
-            self._count_prompt_logprobs(rows.tolist(), num_tokens.tolist())
+        if self._chunks.count:
+            self._chunks.advance(rows.tolist(), num_tokens.tolist())
         return True
 
     def _commit(self, rows: Index, start: I32, end: I32, num_tokens: I32) -> None:
@@ -378,18 +360,6 @@ class StepBuilder:
             saved = self._blocks.save_states(rows, end)
             if len(saved.row):
                 self._added.append(saved)
-
-    def _count_prompt_logprobs(self, rows: list[int], num_tokens: list[int]) -> None:
-        """Take the tokens just scheduled off this step's share; a row whose prompt is computed no longer counts."""
-        columns = self._rows
-        scheduled = zip(rows, num_tokens, strict=True)
-        for row, count in scheduled:
-            if row not in columns.prompt_logprob_rows:
-                continue
-            self._budget.prompt_logprob_tokens_left -= count
-            prompt = columns.request(row).num_prompt_tokens
-            if columns.num_computed[row] >= prompt:
-                columns.prompt_logprob_rows.discard(row)
 
 
 def _join(columns: list[Any]) -> Any:

@@ -10,6 +10,9 @@ STATE_SLOTS = (
     "a row with a cached prefix starts from one snapshot that was saved in an earlier step"
 )
 FEW_ADAPTERS = "the rows of one step have at most max_loras different adapters"
+FEW_IMAGES = (
+    "a step encodes at most max_encoder_tokens tokens of images, or one image that is larger"
+)
 NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
 NO_PENDING = "without feedback no row with a pending token is scheduled"

@@ -143,6 +143,19 @@ class SchedulerContract:
             storms(sends(max_length=31)),
         )
 
+    @pytest.mark.parametrize("chunked", [True, False])
+    def test_a_step_encodes_at_most_max_encoder_tokens(self, chunked: bool) -> None:
+        """Images of more tokens than `max_encoder_tokens` are encoded over several steps, and all get their turn."""
+        config = (
+            ("max_images", 4),
+            ("max_encoder_tokens", 6),
+            ("enable_chunked_prefill", chunked),
+        )
+        spec = dataclasses.replace(
+            ROOMY, max_num_batched_tokens=16 if chunked else 32, config=config
+        )
+        self._storm(spec, storms(sends(max_length=31, images=True), aborts=True), 8)
+
     def test_a_step_has_at_most_max_loras_adapters(self) -> None:
         """Rows of more different adapters (LoRA) than `max_loras` never share a step; all of them get their turn."""
         spec = dataclasses.replace(ROOMY, config=(("max_loras", 1),))

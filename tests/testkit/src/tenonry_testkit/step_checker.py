@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from tenonry.kv_cache import KVCacheConfig
 from tenonry.step import NewRow, SchedulerOutput
+from tenonry_testkit.encoder_checker import EncoderChecker
 from tenonry_testkit.grammar_checker import GrammarChecker
 from tenonry_testkit.ledger import Entry, Ledger
 from tenonry_testkit.rules import (
@@ -29,12 +30,15 @@ from tenonry_testkit.spec import HarnessSpec
 class Stay:
     """One request in one row, from the step it entered until it leaves."""
 
-    __slots__ = ("blocks", "entry", "num_computed", "num_known", "num_pending", "row", "start")
+    __slots__ = (
+        "blocks", "entered_at", "entry", "num_computed", "num_known", "num_pending", "row", "start",
+    )  # fmt: skip
 
     def __init__(self, new: NewRow, entry: Entry) -> None:
         self.row = new.row
         self.entry = entry
         self.num_computed = new.num_computed
+        self.entered_at = new.num_computed
         self.start = new.num_computed  # where the step that is checked began
         self.num_known = len(new.token_ids)
         self.num_pending = 0
@@ -61,6 +65,7 @@ class StepChecker:
         config = spec.engine_config()
         self._chunked = config.enable_chunked_prefill
         self._max_loras = config.max_loras
+        self._encoder = EncoderChecker(config)
 
     # ------------------------------------------------------------------ what happens to requests
     def arrived(self, entry: Entry) -> None:
@@ -132,6 +137,8 @@ class StepChecker:
         self._settle_writers(written)
         if self._max_loras:
             self._check_adapters(output)
+        if self._encoder.is_on:
+            self._check_images(output)
 
     def _check_adapters(self, output: SchedulerOutput) -> None:
         sources = [self.rows[row].entry.request.source for row in output.row.tolist()]
@@ -141,6 +148,15 @@ class StepChecker:
             FEW_ADAPTERS,
             f"step {output.step_id} has {len(digests)}, max_loras={self._max_loras}",
         )
+
+    def _check_images(self, output: SchedulerOutput) -> None:
+        self._encoder.begin_step()
+        for row in output.row.tolist():
+            stay = self.rows[row]
+            is_first = stay.start == stay.entered_at
+            source = stay.entry.request.source
+            self._encoder.ran(source, stay.start, stay.num_computed, is_first=is_first)
+        self._encoder.end_step(output.step_id)
 
     def _enter(self, new: NewRow, step_id: int) -> None:
         entry = self._ledger.entries.get(new.handle)

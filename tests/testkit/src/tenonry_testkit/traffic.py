@@ -9,7 +9,9 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 
 import hypothesis.strategies as st
+import numpy as np
 
+from tenonry.media import DIGESTS, SPANS
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
@@ -23,6 +25,7 @@ ANYTHING = StructuredOutput(regex="(.|\\n)*")
 class Send:
     """A request. Prompts of one `family` share their beginning; `tail` tells them apart at the end.
 
+    `images`: the sizes of images, from its third token on with a token between, as far as the prompt holds them.
     `stop_after`: the id of the output token at this index ends the request, wherever it comes up first.
     """
 
@@ -40,6 +43,7 @@ class Send:
     logprobs: int | None = None
     prompt_logprobs: int | None = None
     has_grammar: bool = False
+    images: tuple[int, ...] = ()
 
     def __repr__(self) -> str:
         fields = [
@@ -123,7 +127,27 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
         logprobs=ask.logprobs,
         prompt_logprobs=ask.prompt_logprobs,
         structured_output=ANYTHING if ask.has_grammar else None,
+        features=features_of(ask.images, len(prompt)),
     )
+
+
+def features_of(
+    sizes: Sequence[int],
+    num_tokens: int,
+) -> dict[str, np.ndarray] | None:
+    """The features of images that a prompt of so many tokens has places for; None without any."""
+    spans = []
+    begin = 2
+    for size in sizes:
+        if begin + size > num_tokens:
+            break
+        spans.append((begin, size))
+        begin += size + 1
+    if not spans:
+        return None
+    digests = np.zeros((len(spans), 32), np.uint8)
+    digests[:, 0] = [size for _, size in spans]
+    return {SPANS: np.array(spans, np.int64), DIGESTS: digests}
 
 
 def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:
@@ -183,8 +207,9 @@ def sends(
     stops: bool = True,
     delivered: bool = True,
     varied: bool = True,
+    images: bool = False,
 ) -> st.SearchStrategy[Send]:
-    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too."""
+    """Requests. `varied`: adapters, salts, clients, priorities and log-probabilities too. `images`: some have."""
     plain: dict[str, st.SearchStrategy[object]] = {
         "family": st.integers(0, families - 1),
         "length": st.integers(1, max_length),
@@ -203,6 +228,9 @@ def sends(
         plain["priority"] = st.integers(0, 2)
         plain["logprobs"] = st.sampled_from((None, None, 0, 2))
         plain["prompt_logprobs"] = st.sampled_from((None, None, None, 1))
+    if images:
+        some = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
+        plain["images"] = st.just(()) | some
     return st.builds(Send, **plain)
 
 

@@ -1,0 +1,99 @@
+"""Where chunks of prompts end besides at the end of a step's tokens: at snapshots of a row's state, where the share of
+prompts with log-probabilities is used up, and before images that this step does not encode. Engine process.
+"""
+
+from __future__ import annotations
+
+from tenonry.request import Request
+from tenonry.step import I32
+from tenonry_scheduling.budget import StepBudget
+from tenonry_scheduling.lifecycle import Lifecycle
+from tenonry_scheduling.rows import Index
+
+
+class ChunkLimits:
+    """Of one step; rows that merely decode are not touched. `apply`: whether any row may be limited."""
+
+    __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots")
+
+    def __init__(
+        self,
+        lifecycle: Lifecycle,
+        budget: StepBudget,
+    ) -> None:
+        self._rows = lifecycle.rows
+        self._blocks = lifecycle.blocks
+        self._encoder = lifecycle.encoder
+        self._budget = budget
+        self._snapshots = lifecycle.blocks.takes_snapshots and budget.chunked_prefill
+
+    @property
+    def apply(self) -> bool:
+        return self._snapshots or self.count
+
+    @property
+    def count(self) -> bool:
+        """Whether `advance` has something to count."""
+        encoder = self._encoder
+        if encoder is not None and encoder.to_encode:
+            return True
+        return bool(self._rows.prompt_logprob_rows)
+
+    def fit(
+        self,
+        row: int,
+        uncomputed: int,
+        wanted: int | None,
+    ) -> int:
+        """How many of its uncomputed tokens the row may compute."""
+        count = uncomputed if wanted is None else min(uncomputed, wanted)
+        if self._snapshots:
+            count = self._blocks.cut_row(row, count)
+        if self._encoder is not None:
+            count = self._encoder.fit(row, int(self._rows.num_computed[row]), count)
+        has_logprobs = row in self._rows.prompt_logprob_rows
+        return self._budget.fit(count, prompt_logprobs=has_logprobs)
+
+    def fit_images(
+        self,
+        request: Request,
+        start: int,
+        wanted: int,
+    ) -> tuple[int, bool]:
+        """How many of `wanted` tokens a request may compute that would start now, and whether an image has to wait."""
+        if self._encoder is None or wanted <= 0:
+            return wanted, False
+        count = self._encoder.fit_first(request, start, wanted)
+        return count, count <= 0
+
+    def cut(
+        self,
+        rows: Index,
+        count: I32,
+    ) -> tuple[Index, I32]:
+        """Rows that may compute something, and how many tokens; earlier rows first."""
+        if self._snapshots:
+            count = self._blocks.cut(rows, count)
+        if self._rows.prompt_logprob_rows:
+            limited = self._rows.prompt_logprob_rows
+            rows, count = self._budget.cut_prompt_logprobs(rows, count, limited)
+        if self._encoder is not None and self._encoder.to_encode:
+            start = self._rows.num_computed[rows]
+            rows, count = self._encoder.cut(rows, start, count)
+        return rows, count
+
+    def advance(
+        self,
+        rows: list[int],
+        num_tokens: list[int],
+    ) -> None:
+        """These tokens were just scheduled; a row whose prompt is computed no longer counts."""
+        columns = self._rows
+        for row, count in zip(rows, num_tokens, strict=True):
+            end = int(columns.num_computed[row])
+            if self._encoder is not None:
+                self._encoder.advance(row, end)
+            if row in columns.prompt_logprob_rows:
+                self._budget.prompt_logprob_tokens_left -= count
+                if end >= columns.request(row).num_prompt_tokens:
+                    columns.prompt_logprob_rows.discard(row)

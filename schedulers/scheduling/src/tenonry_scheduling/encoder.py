@@ -1,0 +1,185 @@
+"""How many tokens of images a step may encode, so that a prompt of many images does not hold up all others. Engine
+process.
+
+A worker encodes an image as a whole in the step that computes the first of its tokens, and a row that comes back in
+the middle of an image encodes it again. So a row's chunk ends before an image that the step has no room for. What a
+worker still holds of an image is not known here: tokens are counted as if each image had to be encoded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tenonry.media import SPANS
+from tenonry.request import Request
+from tenonry.step import I32
+from tenonry_scheduling.rows import Index
+
+Image = tuple[int, int]  # its first token in the prompt, and the one after its last
+
+
+class EncoderLimit:
+    """At most `most` tokens of images per step; an image that is larger is encoded in a step of its own.
+
+    `to_encode`: by row, in order, the images of which the row has computed no token yet. Waiting requests may pass one
+    whose next token is of an image that does not fit, but no more than `max_passing` of them.
+    """
+
+    __slots__ = (
+        "_chunked",
+        "_max_passing",
+        "_most",
+        "_passed",
+        "_refused",
+        "to_encode",
+        "tokens_left",
+    )
+
+    def __init__(
+        self,
+        most: int,
+        max_passing: int,
+        *,
+        chunked_prefill: bool,
+    ) -> None:
+        self._most = most
+        self._max_passing = max_passing
+        self._chunked = chunked_prefill
+        # By handle of requests that wait: how many started meanwhile.
+        self._passed: dict[int, int] = {}
+        self.to_encode: dict[int, list[Image]] = {}
+        self.tokens_left = most
+        self._refused: set[int] = set()  # in this step
+
+    def begin_step(self) -> None:
+        """Nothing is encoded yet, and requests are visited in their order."""
+        self.tokens_left = self._most
+        self._refused.clear()
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether nothing more may pass a request that waits."""
+        return any(self._passed[handle] >= self._max_passing for handle in self._refused)
+
+    def enter(
+        self,
+        request: Request,
+        row: int,
+        num_computed: int,
+    ) -> None:
+        """The request starts in `row`; `num_computed` of its tokens have K/V."""
+        self.forget(request.handle)
+        for handle in self._passed:
+            self._passed[handle] += 1
+        images = images_after(request, num_computed)
+        if images:
+            self.to_encode[row] = images
+
+    def forget(
+        self,
+        handle: int,
+    ) -> None:
+        """The request does not wait any more."""
+        self._passed.pop(handle, None)
+        self._refused.discard(handle)
+
+    def leave(
+        self,
+        row: int,
+    ) -> None:
+        """The row is free."""
+        self.to_encode.pop(row, None)
+
+    def fit_first(
+        self,
+        request: Request,
+        start: int,
+        wanted: int,
+    ) -> int:
+        """How many of `wanted` tokens from `start` on a request may compute that would start now."""
+        count = self._fit(images_after(request, start), start, wanted, self.tokens_left)
+        if count <= 0:
+            self._passed.setdefault(request.handle, 0)
+            self._refused.add(request.handle)
+        return count
+
+    def fit(
+        self,
+        row: int,
+        start: int,
+        wanted: int,
+    ) -> int:
+        """How many of `wanted` tokens from `start` on the row may compute."""
+        return self._fit(self.to_encode.get(row, ()), start, wanted, self.tokens_left)
+
+    def cut(
+        self,
+        rows: Index,
+        start: I32,
+        wanted: I32,
+    ) -> tuple[Index, I32]:
+        """Rows that may compute something, and how many tokens; earlier rows first."""
+        count = wanted.copy()
+        left = self.tokens_left
+        for place in np.isin(rows, list(self.to_encode)).nonzero()[0].tolist():
+            images = self.to_encode[int(rows[place])]
+            begin = int(start[place])
+            fits = self._fit(images, begin, int(wanted[place]), left)
+            if fits > 0:
+                left -= tokens_before(images, begin + fits)
+            count[place] = fits
+        keep = count.nonzero()[0]
+        return rows[keep], count[keep]
+
+    def advance(
+        self,
+        row: int,
+        end: int,
+    ) -> None:
+        """The row computes its tokens up to `end` in this step."""
+        images = self.to_encode.get(row)
+        if images is None:
+            return
+        self.tokens_left -= tokens_before(images, end)
+        rest = [image for image in images if image[0] >= end]
+        if rest:
+            self.to_encode[row] = rest
+        else:
+            del self.to_encode[row]
+
+    def _fit(
+        self,
+        images: Sequence[Image],
+        start: int,
+        wanted: int,
+        left: int,
+    ) -> int:
+        """As far as its images fit into `left`; all or nothing where prompts are not cut."""
+        end = start + wanted
+        if not self._chunked:
+            fits = left == self._most or tokens_before(images, end) <= left
+            return wanted if fits else 0
+        for begin, stop in images:
+            if begin >= end:
+                break
+            size = stop - begin
+            if size > left and left < self._most:
+                return max(begin - start, 0)
+            left -= size
+        return wanted
+
+
+def images_after(request: Request, num_computed: int) -> list[Image]:
+    """The images of a request that have a token at `num_computed` or later."""
+    features = request.source.features
+    if not features or SPANS not in features:
+        return []
+    spans = ((begin, begin + count) for begin, count in features[SPANS].tolist())
+    return [image for image in spans if image[1] > num_computed]
+
+
+def tokens_before(images: Sequence[Image], end: int) -> int:
+    """Tokens of the images that begin before `end`."""
+    return sum(stop - begin for begin, stop in images if begin < end)

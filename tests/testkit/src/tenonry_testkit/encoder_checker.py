@@ -1,0 +1,58 @@
+"""Which images a step has its workers encode, counted from outside. Test process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tenonry.config import EngineConfig
+from tenonry.media import SPANS
+from tenonry_testkit.rules import FEW_IMAGES, expect
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from tenonry.messages import EngineCoreRequest
+
+
+class EncoderChecker:
+    """`begin_step`, then `ran` for each row of the step, then `end_step`."""
+
+    def __init__(self, config: EngineConfig) -> None:
+        self._most = config.max_encoder_tokens or config.step_token_budget
+        self._chunked = config.enable_chunked_prefill
+        self.is_on = config.max_images > 0
+        self._by_row: list[list[int]] = []
+
+    def begin_step(self) -> None:
+        self._by_row = []
+
+    def ran(
+        self,
+        source: EngineCoreRequest,
+        start: int,
+        end: int,
+        *,
+        is_first: bool,
+    ) -> None:
+        """A row computed its tokens from `start` up to `end`; `is_first`: for the first time since it entered."""
+        sizes = []
+        for begin, count in _spans(source):
+            is_cut = is_first and begin < start < begin + count
+            if start <= begin < end or is_cut:
+                sizes.append(count)
+        if sizes:
+            self._by_row.append(sizes)
+
+    def end_step(self, step_id: int) -> None:
+        """Raise RuleBroken for a step that encodes too much."""
+        sizes = [size for row in self._by_row for size in row]
+        is_one = len(sizes) <= 1 or (not self._chunked and len(self._by_row) == 1)
+        detail = f"step {step_id} encodes {sizes}, max_encoder_tokens={self._most}"
+        expect(sum(sizes) <= self._most or is_one, FEW_IMAGES, detail)
+
+
+def _spans(source: EngineCoreRequest) -> Iterable[tuple[int, int]]:
+    features = source.features
+    if not features or SPANS not in features:
+        return []
+    return [(begin, count) for begin, count in features[SPANS].tolist()]
