@@ -56,7 +56,7 @@ VALUES = {
 }  # fmt: skip
 
 
-def write_tokenizer(folder):
+def write_tokenizer(folder, *, has_types):
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
 
     names = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", *WORDS]
@@ -77,6 +77,7 @@ def write_tokenizer(folder):
             "unk_token": "[UNK]",
             "cls_token": "[CLS]",
             "sep_token": "[SEP]",
+            "model_input_names": ["input_ids", "attention_mask", *["token_type_ids"] * has_types],
         })
     )  # fmt: skip
 
@@ -109,7 +110,7 @@ def save(name, folder):
         if weight.dim() > 1:
             torch.nn.init.normal_(weight, 0.0, weight.shape[-1] ** -0.5)
     model.save_pretrained(folder)
-    write_tokenizer(folder)
+    write_tokenizer(folder, has_types=name.startswith("bert"))
     return model
 
 

@@ -24,9 +24,14 @@ def test_the_module_of_the_worker_is_light():
 @pytest.mark.parametrize(
     ("kinds", "pooling", "expected"),
     [
-        (("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, Recipe("cls", normalize=False)),
-        (("Transformer", "Pooling"), {"pooling_mode": "mean"}, Recipe("mean", normalize=False)),
-        (("Transformer", "Pooling", "Normalize"), {"pooling_mode_lasttoken": True}, Recipe("lasttoken")),
+        (("Transformer", "Pooling"), {"pooling_mode_cls_token": True}, Recipe(("cls",), normalize=False)),
+        (("Transformer", "Pooling"), {"pooling_mode": "mean"}, Recipe(("mean",), normalize=False)),
+        (
+            ("Transformer", "Pooling"),
+            {"pooling_mode_mean_tokens": True, "pooling_mode_max_tokens": True},
+            Recipe(("max", "mean"), normalize=False),
+        ),
+        (("Transformer", "Pooling", "Normalize"), {"pooling_mode_lasttoken": True}, Recipe(("lasttoken",))),
     ],
 )  # fmt: skip
 def test_modules_say_how_a_vector_is_made(tmp_path, modules_in, kinds, pooling, expected):
@@ -34,18 +39,32 @@ def test_modules_say_how_a_vector_is_made(tmp_path, modules_in, kinds, pooling, 
     assert read_recipe(str(tmp_path)) == expected
 
 
+def test_layers_stand_in_folders_beside_the_model(tmp_path, modules_in):
+    modules_in(tmp_path, "Transformer", "Pooling", "Dense", pooling={"pooling_mode": "mean"})
+    assert read_recipe(str(tmp_path)).dense == (str(tmp_path / "2_Dense"),)
+    modules = json.loads((tmp_path / "modules.json").read_text())
+    for path in ("../2_Dense", str(tmp_path / "2_Dense")):
+        modules[2]["path"] = path
+        (tmp_path / "modules.json").write_text(json.dumps(modules))
+        with pytest.raises(ModelError, match="cannot run module 2, Dense in folder"):
+            read_recipe(str(tmp_path))
+
+
 def test_a_folder_that_says_nothing_normalizes(tmp_path):
-    assert read_recipe(str(tmp_path)) == Recipe("", normalize=True)
+    assert read_recipe(str(tmp_path)) == Recipe((), normalize=True)
 
 
 @pytest.mark.parametrize(
     ("kinds", "pooling", "reason"),
     [
-        (("Transformer", "Pooling", "Dense"), {"pooling_mode": "mean"}, "cannot run module 2, Dense"),
-        (("Transformer", "Pooling"), {"pooling_mode_max_tokens": True}, "cannot pool by max"),
-        (("Transformer", "Pooling"), {"pooling_mode": ["cls", "mean"]}, "cannot pool by cls and mean"),
+        (("Transformer", "Pooling", "LSTM"), {"pooling_mode": "mean"}, "cannot run module 2, LSTM"),
+        (("Transformer", "Pooling", "Normalize", "Dense"), {"pooling_mode": "mean"}, "cannot run module 3, Dense"),
+        (("Transformer", "Dense"), None, "cannot run module 1, Dense"),
+        (("Transformer", "Pooling"), {"pooling_mode": "median"}, "cannot pool by median"),
+        (("Transformer", "Pooling"), {"pooling_mode": ["cls", 3]}, "cannot pool by cls and 3"),
+        (("Transformer", "Pooling"), {"pooling_mode": "cls", "include_prompt": False}, "include_prompt is false"),
         (("Transformer", "Pooling"), {}, "cannot pool by nothing"),
-        (("Transformer",), None, "names no Pooling"),
+        (("Transformer",), None, r"names no Pooling.*\(ColBERT\), are not served"),
         (("WordEmbeddings", "Pooling"), None, "cannot run module 0, WordEmbeddings"),
     ],
 )  # fmt: skip

@@ -53,15 +53,18 @@ def pooled(output: RequestOutput | None) -> PoolingOutput:
 
 
 def pair(io: IOProcessor | None, first: str, second: str) -> Pair:
-    """As the model's tokenizer joins two texts. Raises RequestError without a tokenizer."""
+    """As the model's tokenizer joins two texts: where it gives no types of tokens, the model was trained without.
+
+    Raises RequestError without a tokenizer.
+    """
     if io is None:
         raise RequestError("scores of texts need a tokenizer, and none is loaded", "text_1")
     try:
         tokenizer = io.get_tokenizer()
     except ValueError as error:
         raise RequestError(f"scores of texts need a tokenizer: {error}", "text_1") from error
-    encoded = tokenizer(first, second, return_token_type_ids=True)
-    types = list(encoded["token_type_ids"])
+    encoded = tokenizer(first, second)
+    types = list(encoded.get("token_type_ids", ()))
     start = types.index(1) if 1 in types else 0
     params = PoolingParams(task="score", pair_start=start)
     return Pair({"prompt_token_ids": list(encoded["input_ids"])}, sampling(params))

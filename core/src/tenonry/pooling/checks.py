@@ -11,6 +11,7 @@ from tenonry.interfaces.executor import Executor
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import MAX_TOKENS, PoolingParams, check_type
 
+FIELDS = msgspec.structs.fields(PoolingParams)
 ALONE = {
     "n": 1,
     "max_tokens": 1,
@@ -59,7 +60,7 @@ def check_task(request: EngineCoreRequest, tasks: Mapping[str, int]) -> None:
 
 
 def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
-    for info in msgspec.structs.fields(PoolingParams):
+    for info in FIELDS:
         check_type(f"pooling.{info.name}", getattr(pooling, info.name), info.type)
     task = pooling.task
     if task not in tasks:

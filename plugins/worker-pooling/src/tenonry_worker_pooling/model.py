@@ -13,10 +13,9 @@ from tenonry_torch_base.weights import (
     progress_only_on_a_terminal,
     weights_of,
 )
+from tenonry_worker_pooling.pooled import pool
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from transformers import PreTrainedModel
 
     from tenonry_worker_pooling.outline import Outline
@@ -59,12 +58,17 @@ def load_module(
 class PoolingModel:
     """Prompts in, one f32 vector of each out: a pooled hidden state, or the numbers of the head."""
 
-    def __init__(self, module: PreTrainedModel, found: Outline) -> None:
-        """Raises ModelError when the model's output is not one state for each token, or depends on chance."""
+    def __init__(
+        self,
+        module: PreTrainedModel,
+        found: Outline,
+        dense: torch.nn.Module,
+    ) -> None:
+        """`dense`: what follows the pooling, f32[N, in] to f32[N, D]."""
         self.module = module
-        self.mode = found.mode
+        self.modes = found.modes
         self.has_head = found.activation is not None
-        self._architecture = found.architecture
+        self._dense = dense
         takes = inspect.signature(module.forward).parameters
         self._takes_types = "token_type_ids" in takes
         self._takes_mask = "attention_mask" in takes
@@ -78,56 +82,42 @@ class PoolingModel:
     @torch.inference_mode()
     def run(
         self,
-        prompts: Sequence[torch.Tensor],
-        pair_starts: Sequence[int],
+        token_ids: torch.Tensor,
+        lengths: torch.Tensor,
+        pair_starts: torch.Tensor,
     ) -> torch.Tensor:
-        """Prompts i64[Li], the longest first; f32[N, D]."""
+        """f32[N, D] of ids i64[N, L], of which each row's first `lengths` i64[N] are its prompt.
+
+        `pair_starts` i64[N]: where the second text of each begins, 0 for one text.
+        """
         device = self.module.device
-        lengths = torch.tensor([len(prompt) for prompt in prompts])
-        longest = int(lengths.max())
-        ids = torch.full((len(prompts), longest), self._pad)
-        types = torch.zeros_like(ids)
-        for place, (prompt, start) in enumerate(
-            zip(
-                prompts,
-                pair_starts,
-                strict=True,
-            )
-        ):
-            ids[place, : len(prompt)] = prompt
-            if start:
-                types[place, start : len(prompt)] = 1
-        mask = (torch.arange(longest) < lengths[:, None]).to(device)
+        places = torch.arange(token_ids.shape[1])
+        mask = places < lengths[:, None]
+        ids = token_ids.masked_fill(~mask, self._pad)
         inputs: dict[str, Any] = {"input_ids": ids.to(device), "return_dict": True}
+        if self._takes_types and self._types > 1:
+            starts = pair_starts[:, None]
+            types = (places >= starts) & (starts > 0) & mask
+            inputs["token_type_ids"] = types.long().to(device)
+        mask = mask.to(device)
         if self._takes_mask:
             inputs["attention_mask"] = mask.long()
-        if self._takes_types and self._types > 1:
-            inputs["token_type_ids"] = types.to(device)
         if self._takes_cache:
             inputs["use_cache"] = False
         outputs = self.module(**inputs)
         if self.has_head:
             return outputs.logits.float()
-        return self._pooled(
-            outputs.last_hidden_state,
-            mask,
-            lengths.to(device),
-        )
+        states = outputs.last_hidden_state
+        found: torch.Tensor = self._dense(pool(self.modes, states, mask, lengths.to(device)))
+        return found
 
-    def _pooled(
-        self,
-        states: torch.Tensor,
-        mask: torch.Tensor,
-        lengths: torch.Tensor,
-    ) -> torch.Tensor:
-        """States [N, L, D]; f32[N, D]."""
-        if self.mode == "cls":
-            return states[:, 0].float()
-        if self.mode == "lasttoken":
-            rows = torch.arange(len(states), device=states.device)
-            return states[rows, lengths - 1].float()
-        total = states.float().masked_fill(~mask[:, :, None], 0).sum(1)
-        return total / lengths[:, None]
+    def _alone(self, prompts: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+        """As `run`, one at a time."""
+        rows = [
+            self.run(prompt[None, :length], length[None], torch.zeros(1, dtype=torch.long))
+            for prompt, length in zip(prompts, lengths, strict=True)
+        ]
+        return torch.cat(rows)
 
     @torch.inference_mode()
     def check(self, vocab_size: int, width: int, longest: int) -> None:
@@ -136,27 +126,23 @@ class PoolingModel:
         Raises ModelError, also for what the model's own code raises.
         """
         generator = torch.Generator().manual_seed(0)
-        prompts = [
-            torch.randint(
-                vocab_size,
-                (min(length, longest),),
-                generator=generator,
-            )
-            for length in CHECK_LENGTHS
-        ]
-        starts = [0] * len(prompts)
+        lengths = torch.tensor([min(length, longest) for length in CHECK_LENGTHS])
+        shape = (len(lengths), int(lengths[0]))
+        prompts = torch.randint(vocab_size, shape, generator=generator)
+        name = type(self.module).__name__
         try:
-            alone = torch.cat([self.run([prompt], [0]) for prompt in prompts])
-            again = torch.cat([self.run([prompt], [0]) for prompt in prompts])
-            together = self.run(prompts, starts) if self.batches else alone
+            alone = self._alone(prompts, lengths)
+            again = self._alone(prompts, lengths)
+            together = (
+                self.run(prompts, lengths, torch.zeros_like(lengths)) if self.batches else alone
+            )
         except torch.OutOfMemoryError:
             raise
         except Exception as error:  # any class: it is the model's code
             raise ModelError(
-                f"{type(self.module).__name__} cannot run on worker 'pooling': its forward fails with "
-                f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+                f"{name} cannot run on worker 'pooling': its forward fails with {type(error).__name__}: "
+                f"{' '.join(str(error).split())[:300]}"
             ) from error
-        name = type(self.module).__name__
         if alone.shape != (len(prompts), width):
             raise ModelError(
                 f"{name} cannot run on worker 'pooling': it gives {list(alone.shape)} numbers for {len(prompts)} "

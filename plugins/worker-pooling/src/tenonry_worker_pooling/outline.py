@@ -11,6 +11,7 @@ from tenonry.errors import ModelError
 from tenonry_torch_base.checkpoint import Checkpoint
 from tenonry_torch_base.folder import architecture_of, check_folder
 from tenonry_torch_base.weights import progress_only_on_a_terminal, read_model_config
+from tenonry_worker_pooling.dense import DenseSpec, read_dense
 from tenonry_worker_pooling.heads import activation_of
 from tenonry_worker_pooling.recipe import read_recipe
 
@@ -23,8 +24,8 @@ HEAD = "ForSequenceClassification"
 
 
 class Outline:
-    """`whole` has no storage. `activation` is None without a classification head; then `mode` and `normalize` say how
-    hidden states become a vector. `checkpoint` is None with random weights. `build` are options of the class.
+    """`whole` has no storage. `activation` is None without a classification head; then `modes`, `dense` and `normalize`
+    say how hidden states become a vector. `checkpoint` is None with random weights. `build` are options of the class.
     """
 
     __slots__ = (
@@ -33,7 +34,8 @@ class Outline:
         "build",
         "checkpoint",
         "config",
-        "mode",
+        "dense",
+        "modes",
         "normalize",
         "whole",
     )
@@ -42,7 +44,8 @@ class Outline:
         self.config = config
         self.architecture = architecture
         self.activation: Callable[[torch.Tensor], torch.Tensor] | None = None
-        self.mode = ""
+        self.modes: tuple[str, ...] = ()
+        self.dense: tuple[DenseSpec, ...] = ()
         self.normalize = True
         self.checkpoint: Checkpoint | None = None
         self.build: dict[str, Any] = {}
@@ -52,7 +55,8 @@ class Outline:
     def tasks(self) -> dict[str, int]:
         """As `EngineInfo.tasks`."""
         if self.activation is None:
-            return {"embed": int(self.config.get_text_config().hidden_size)}
+            width = int(self.config.get_text_config().hidden_size) * len(self.modes)
+            return {"embed": self.dense[-1].width_out if self.dense else width}
         labels = int(self.config.num_labels)
         return {"score": 1, "classify": 1} if labels == 1 else {"classify": labels}
 
@@ -66,15 +70,20 @@ def outline(path: str, *, needs_weights: bool, mode: str | None) -> Outline:
         config = read_model_config(path, architecture)
         found = Outline(config, architecture)
         if architecture.endswith(HEAD):
-            if mode is not None or recipe.mode:
+            if mode is not None or recipe.modes:
                 raise ModelError(
                     f"{architecture} has a classification head, whose scores are not pooled; leave out modules.json "
                     "and the option pooling"
                 )
             found.activation = activation_of(config, architecture)
         else:
-            found.mode = mode or recipe.mode or _own_mode(config)
+            found.modes = recipe.modes or (_own_mode(config),)
+            if mode is not None:
+                found.modes = (mode,)
             found.normalize = recipe.normalize
+            for folder in recipe.dense:
+                width = next(iter(found.tasks.values()))
+                found.dense += (read_dense(folder, width, needs_weights=needs_weights),)
         found.whole = _skeleton(found)
     if found.whole.main_input_name != "input_ids":
         raise ModelError(

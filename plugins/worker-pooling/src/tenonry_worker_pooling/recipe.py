@@ -13,22 +13,29 @@ import msgspec
 
 from tenonry.errors import ModelError
 
-# Newest form of the pooling config first: one name. Before it, a flag per name.
+# Newest form of the pooling config first: one name or several. Before it, a flag per name, joined in this order.
 FLAGS = {
     "pooling_mode_cls_token": "cls",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_lasttoken": "lasttoken",
     "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
     "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
     "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
 }
-MODES = ("mean", "cls", "lasttoken")
+MODES = tuple(FLAGS.values())
+# modules.json holds names of classes; only the last part of each is looked at.
+POOLING = "Pooling"
+DENSE = "Dense"
+NORMALIZE = "Normalize"
 
 
 class Recipe(msgspec.Struct, frozen=True):
-    """Which hidden states make a vector, "" where the folder does not say, and whether it gets length 1."""
+    """What makes a vector of hidden states. `modes`: which are joined; none where the folder does not say. `dense`:
+    folders of the linear layers that follow, in order. `normalize`: whether it gets length 1 at the end.
+    """
 
-    mode: str = ""
+    modes: tuple[str, ...] = ()
+    dense: tuple[str, ...] = ()
     normalize: bool = True
 
 
@@ -37,55 +44,82 @@ def read_recipe(path: str) -> Recipe:
     folder = Path(path)
     if not (folder / "modules.json").exists():
         return Recipe()
-    modules = _read(folder / "modules.json", list)
-    mode = ""
+    modes: tuple[str, ...] = ()
+    dense = []
     normalize = False
-    for number, module in enumerate(modules):
-        kind = str(module.get("type", "")).rsplit(".", 1)[-1] if isinstance(module, dict) else ""
-        place = str(module.get("path") or "") if isinstance(module, dict) else ""
+    for number, module in enumerate(read_json(folder / "modules.json", list)):
+        kind, place = _named(module)
+        inside = _folder_inside(folder, place)
         if number == 0 and kind == "Transformer" and not place:
             _check_transformer(folder)
-        elif number == 1 and kind == "Pooling":
-            mode = _mode(folder / place / "config.json")
-        elif number == 2 and kind == "Normalize":
+        elif number == 1 and kind == POOLING and inside is not None:
+            modes = _modes(inside / "config.json")
+        elif number > 1 and kind == DENSE and place and inside is not None and not normalize:
+            dense.append(str(inside))
+        elif number > 1 and kind == NORMALIZE and not normalize:
             normalize = True
         else:
             where = f" in folder {place}" if place else ""
             raise ModelError(
                 f"{folder / 'modules.json'}: worker 'pooling' cannot run module {number}, {kind or repr(module)}"
-                f"{where}; it runs a Transformer in the folder itself, a Pooling, and a Normalize, in this order"
+                f"{where}; it runs a Transformer in the folder itself, a Pooling, Dense layers in folders beside it, "
+                "and a Normalize, in this order"
             )
-    if not mode:
+    if not modes:
         raise ModelError(
-            f"{folder / 'modules.json'} names no Pooling; delete the file and give --worker-option "
-            "pooling=mean, cls or lasttoken"
+            f"{folder / 'modules.json'} names no Pooling, and models that keep a vector per token, as for late "
+            "interaction (ColBERT), are not served; where one per text is meant, delete the file and give "
+            "--worker-option pooling=mean, cls or lasttoken"
         )
-    return Recipe(mode, normalize)
+    return Recipe(modes, tuple(dense), normalize)
 
 
-def _mode(file: Path) -> str:
-    config = _read(file, dict)
+def _named(module: Any) -> tuple[str, str]:
+    """(class without its package, folder) of one module, "" for what is not there."""
+    if not isinstance(module, dict):
+        return "", ""
+    kind = str(module.get("type", "")).rsplit(".", 1)[-1]
+    return kind, str(module.get("path") or "")
+
+
+def _folder_inside(folder: Path, place: str) -> Path | None:
+    """None for one that leaves the model's folder."""
+    inside = Path(place)
+    if inside.is_absolute() or ".." in inside.parts:
+        return None
+    return folder / inside
+
+
+def _modes(file: Path) -> tuple[str, ...]:
+    config = read_json(file, dict)
     named = config.get("pooling_mode")
     modes = [named] if isinstance(named, str) else list(named or ())
-    modes += [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
-    if len(modes) != 1 or modes[0] not in MODES:
+    if named is None:
+        modes = [mode for flag, mode in FLAGS.items() if config.get(flag) is True]
+    if not modes or not set(map(str, modes)) <= set(MODES):
         raise ModelError(
-            f"{file}: worker 'pooling' cannot pool by {' and '.join(map(str, modes)) or 'nothing'}; it pools by one of "
-            f"{', '.join(MODES)}"
+            f"{file}: worker 'pooling' cannot pool by {' and '.join(map(str, modes)) or 'nothing'}; it pools by one or "
+            f"several of {', '.join(MODES)}"
         )
-    return str(modes[0])
+    if config.get("include_prompt") is False:
+        raise ModelError(
+            f"{file}: include_prompt is false, and worker 'pooling' gets a prompt and its text as one; set it to true "
+            "where no text has a prompt in front of it"
+        )
+    return tuple(map(str, modes))
 
 
 def _check_transformer(folder: Path) -> None:
     file = folder / "sentence_bert_config.json"
-    if file.exists() and _read(file, dict).get("do_lower_case"):
+    if file.exists() and read_json(file, dict).get("do_lower_case"):
         raise ModelError(
             f"{file}: do_lower_case is true, and worker 'pooling' gets texts as tokens; set it to false, and let the "
             "tokenizer of the model lower its input"
         )
 
 
-def _read(file: Path, kind: type) -> Any:
+def read_json(file: Path, kind: type) -> Any:
+    """Raises ModelError when it is not there, no JSON, or another kind of value."""
     try:
         found = json.loads(file.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:

@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from tenonry.sampling_params import PoolingParams
 from tenonry.step import BatchState, ModelRunnerOutput, RowFailure
+from tenonry_worker_pooling.batches import FULL, BatchLimits, batch_ends
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -60,8 +61,8 @@ class PoolingRunner:
         lengths = inputs.seq_lens[inputs.samples]
         pooled: dict[int, NDArray[np.float32]] = {}
         failed = []
-        for batch in self._batches(rows, lengths):
-            for row, vector in self._vectors(batch):
+        for batch, sizes in self._batches(rows, lengths):
+            for row, vector in zip(batch.tolist(), self._vectors(batch, sizes), strict=True):
                 if np.isfinite(vector).all():
                     pooled[row] = vector
                 else:
@@ -82,50 +83,45 @@ class PoolingRunner:
         self,
         rows: NDArray[np.int32],
         lengths: NDArray[np.int32],
-    ) -> Iterator[list[tuple[int, int]]]:
-        """(row, length) of each padded batch, longest first, so that little of a batch is padding."""
+    ) -> Iterator[tuple[NDArray[np.int32], NDArray[np.int32]]]:
+        """(rows, lengths) of each padded batch, longest first."""
         order = np.argsort(-lengths, kind="stable")
-        batch: list[tuple[int, int]] = []
-        for place in order.tolist():
-            most = 1
-            if batch and self._model.batches:
-                most = max(1, self._batch_tokens // batch[0][1])
-            if len(batch) >= most:
-                yield batch
-                batch = []
-            batch.append((int(rows[place]), int(lengths[place])))
-        yield batch
+        rows = rows[order]
+        lengths = lengths[order]
+        limits = BatchLimits(self._batch_tokens, FULL[self._model.module.device.type])
+        if not self._model.batches:
+            limits = BatchLimits(1, 1)
+        start = 0
+        for end in batch_ends(lengths.tolist(), limits):
+            yield rows[start:end], lengths[start:end]
+            start = end
 
-    def _vectors(self, batch: list[tuple[int, int]]) -> Iterator[tuple[int, NDArray[np.float32]]]:
-        prompts = [
-            torch.from_numpy(self._state.token_ids[row, :length].astype(np.int64))
-            for row, length in batch
+    def _vectors(
+        self,
+        rows: NDArray[np.int32],
+        lengths: NDArray[np.int32],
+    ) -> NDArray[np.float32] | list[NDArray[np.float32]]:
+        """One of each row, of one width or of several."""
+        asked = [self._params[row] for row in rows.tolist()]
+        found = self._model.run(
+            torch.from_numpy(self._state.token_ids[rows, : lengths[0]].astype(np.int64)),
+            torch.from_numpy(lengths.astype(np.int64)),
+            torch.tensor([params.pair_start for params in asked]),
+        )
+        forms = {(params.normalize, params.dimensions) for params in asked}
+        if len(forms) == 1:
+            made: NDArray[np.float32] = self._finished(found, asked[0]).cpu().numpy()
+            return made
+        return [
+            self._finished(vector, params).cpu().numpy()
+            for vector, params in zip(found, asked, strict=True)
         ]
-        starts = [self._params[row].pair_start for row, _ in batch]
-        found = self._model.run(prompts, starts)
-        finished = [
-            self._finished(vector, self._params[row])
-            for vector, (row, _) in zip(
-                found,
-                batch,
-                strict=True,
-            )
-        ]
-        values = torch.stack(finished) if len({len(one) for one in finished}) == 1 else None
-        if values is not None:
-            finished = list(values.cpu())
-        for (row, _), vector in zip(
-            batch,
-            finished,
-            strict=True,
-        ):
-            yield row, vector.cpu().numpy()
 
-    def _finished(self, vector: torch.Tensor, params: PoolingParams) -> torch.Tensor:
-        """f32[D]: the activation of a head; else cut to `dimensions`, and then of length 1."""
+    def _finished(self, vectors: torch.Tensor, params: PoolingParams) -> torch.Tensor:
+        """f32[..., D]: the activation of a head; else cut to `dimensions`, and then of length 1."""
         if self._activation is not None:
-            return vector if params.normalize is False else self._activation(vector)
+            return vectors if params.normalize is False else self._activation(vectors)
         if params.dimensions is not None:
-            vector = vector[: params.dimensions]
+            vectors = vectors[..., : params.dimensions]
         wanted = self._normalize if params.normalize is None else params.normalize
-        return functional.normalize(vector, dim=0) if wanted else vector
+        return functional.normalize(vectors, dim=-1) if wanted else vectors

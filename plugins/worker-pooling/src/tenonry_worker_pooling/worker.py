@@ -91,12 +91,13 @@ class PoolingWorker(Worker):
                 "prefix_caching": False,
                 "lora": False,
                 "tasks": found.tasks,
-                "pooling": found.mode,
+                "pooling": "+".join(found.modes),
             },
         )
 
     def load(self) -> None:
         from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+        from tenonry_worker_pooling.dense import load_dense
         from tenonry_worker_pooling.model import PoolingModel, load_module
 
         config = self.context.config
@@ -116,7 +117,8 @@ class PoolingWorker(Worker):
             device,
             config.seed,
         )
-        self._model = PoolingModel(module, found)
+        seed = config.seed if found.checkpoint is None else None
+        self._model = PoolingModel(module, found, load_dense(found.dense, device, seed=seed))
         self._model.check(
             self.context.model.vocab_size,
             next(iter(found.tasks.values())),

@@ -1,0 +1,36 @@
+"""Which prompts of a step are computed together. Pure; worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+# Tokens from which on more of them in one batch make a token no faster, by kind of device.
+FULL = {"cpu": 256, "cuda": 16_384}
+LEAST_SHARE = 0.9  # of the longest prompt: a shorter one begins a new batch, where this one is full
+
+
+class BatchLimits(NamedTuple):
+    """Places of a batch at most, unless one prompt alone has more, and the tokens with which it is full."""
+
+    places: int
+    full: int
+
+
+def batch_ends(lengths: Sequence[int], limits: BatchLimits) -> Iterator[int]:
+    """Where each batch of prompts ends, so that it holds little padding and is small only at need; `lengths` falls."""
+    start = 0
+    tokens = 0
+    for place, length in enumerate(lengths):
+        longest = lengths[start]
+        has_room = (place + 1 - start) * longest <= limits.places
+        is_padded = tokens >= limits.full and length < LEAST_SHARE * longest
+        if place > start and (is_padded or not has_room):
+            yield place
+            start = place
+            tokens = 0
+        tokens += length
+    if lengths:
+        yield len(lengths)
