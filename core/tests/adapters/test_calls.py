@@ -18,7 +18,11 @@ class Engines:
 
     async def call(self, method: str, *args: Any) -> list[Any]:
         self.asked.append((method, *args))
+        await asyncio.sleep(0)
         return self.answers
+
+    async def all(self, method: str, *args: Any) -> bool:
+        return all(await self.call(method, *args))
 
 
 def test_engines_that_come_later_load_what_is_loaded():
@@ -36,10 +40,27 @@ def test_engines_that_come_later_load_what_is_loaded():
     assert engines.asked == [("add_lora", "b", "/b")]
 
 
+def test_one_that_is_being_loaded_when_engines_join_is_not_missed():
+    engines = Engines()
+    adapters = AdapterCalls(engines)
+
+    async def main() -> None:
+        await adapters.add("a", "/a")
+        joined = [asyncio.ensure_future(adapters.add("b", "/b"))]
+        await asyncio.sleep(0)  # it was sent to the engines of now
+        engines.asked.clear()
+        joined.append(asyncio.ensure_future(adapters.renew()))
+        joined.append(asyncio.ensure_future(adapters.add("c", "/c")))
+        await asyncio.gather(*joined)
+
+    asyncio.run(main())
+    assert engines.asked == [("add_lora", name, f"/{name}") for name in "abc"]
+
+
 def test_one_engine_that_says_no_is_enough():
     engines = Engines()
     engines.answers = [True, False]
-    assert asyncio.run(AdapterCalls(engines).all("pin_lora", "a")) is False
+    assert asyncio.run(AdapterCalls(engines).pin("a")) is False
 
 
 class Worker:

@@ -15,6 +15,7 @@ import pytest
 from tenonry.errors import (
     ConfigError,
     EngineDeadError,
+    EngineGenerateError,
     LaunchError,
 )
 from tenonry.interfaces.stat_logger import StatLoggerContext
@@ -113,6 +114,33 @@ class TestScale:
         served = serve()
         served.run(served.engine.scale(3))
         assert served.run(served.engine.collective_rpc("data_parallel_size")) == [1, 3, 3]
+
+    def test_engines_that_join_have_the_adapters_before_they_get_requests(self, serve):
+        """AF-15: a request with an adapter never comes before it."""
+        served = serve()
+        front_end = served.engine
+        load = front_end._engines.on_join
+        seen = []
+
+        async def watched() -> None:
+            seen.append(sorted(front_end._client.leaving))
+            await load()
+            seen.append(await many(served, 4))  # the engine that joins takes none of them
+            seen.append(len(front_end._client.engines[1].requests))
+
+        front_end._engines.on_join = watched
+        served.run(front_end.scale(2))
+        assert seen == [[1], expected(4), 0]
+        assert served.run(many(served, 4, data_parallel_rank=1)) == expected(4)
+
+    def test_engines_that_cannot_load_the_adapters_do_not_join(self, serve):
+        served = serve()
+        before = served.engine.engine_pids
+        served.engine.adapters._paths["gone"] = "/gone"  # as if loaded; this worker cannot
+        with pytest.raises(EngineGenerateError, match="does not support 'add_lora'"):
+            served.run(served.engine.scale(2))
+        assert served.engine.engine_pids == before
+        assert served.run(many(served, 4)) == expected(4)
 
     def test_engines_that_cannot_start_change_nothing(self, serve):
         """PM-7."""

@@ -2,20 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any, Protocol
 
+from tenonry.operations.calls import Calls
 from tenonry.step import Adapter
-
-
-class Calls(Protocol):
-    """Calls of engine methods by name, on every engine."""
-
-    async def call(
-        self,
-        method: str,
-        *args: Any,
-    ) -> list[Any]: ...
 
 
 class Workers(Protocol):
@@ -34,6 +26,7 @@ class AdapterCalls:
     def __init__(self, calls: Calls) -> None:
         self._calls = calls
         self._paths: dict[str, str] = {}
+        self._changes = asyncio.Lock()  # so that no engine joins in the middle of one
 
     async def add(
         self,
@@ -41,14 +34,20 @@ class AdapterCalls:
         path: str,
     ) -> bool:
         """Load it into every engine, and into those that are added later."""
-        done = await self.all("add_lora", name, path)
-        self._paths[name] = path
-        return done
+        async with self._changes:
+            done = await self._calls.all("add_lora", name, path)
+            self._paths[name] = path
+            return done
 
     async def remove(self, name: str) -> bool:
         """Forget it."""
-        self._paths.pop(name, None)
-        return await self.all("remove_lora", name)
+        async with self._changes:
+            self._paths.pop(name, None)
+            return await self._calls.all("remove_lora", name)
+
+    async def pin(self, name: str) -> bool:
+        """Keep it among those that a step finds at once."""
+        return await self._calls.all("pin_lora", name)
 
     async def names(self) -> list[str]:
         """`name@digest` of each, as the first engine has them."""
@@ -56,18 +55,10 @@ class AdapterCalls:
         return list(answers[0])
 
     async def renew(self) -> None:
-        """Engines were added: they load what the others have already."""
-        for name, path in self._paths.items():
-            await self.all("add_lora", name, path)
-
-    async def all(
-        self,
-        method: str,
-        *args: Any,
-    ) -> bool:
-        """Whether every engine answers with something true."""
-        answers = await self._calls.call(method, *args)
-        return all(answers)
+        """Engines join: before they get requests, they load what the others have already."""
+        async with self._changes:
+            for name, path in self._paths.items():
+                await self._calls.call("add_lora", name, path)
 
 
 class EngineAdapters:

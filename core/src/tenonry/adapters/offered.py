@@ -29,7 +29,7 @@ class OffersAdapters:
 
     async def pin_lora(self, name: str) -> bool:
         """Keep it among those that a step finds at once."""
-        return await self.adapters.all("pin_lora", name)
+        return await self.adapters.pin(name)
 
 
 class OffersAdaptersBlocking:

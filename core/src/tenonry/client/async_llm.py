@@ -77,6 +77,7 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
             self.adapters = AdapterCalls(self._calls)
             self.operations = Operations(self._calls, self._stats.submit)
             self._engines.on_death = self._handler.died
+            self._engines.on_join = self.adapters.renew
             self._engines.start()
             self._inputs = InputProcessor(
                 self.model,
@@ -243,7 +244,6 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         self._handler.listen()
         async with self._scaling:
             await self._engines.scale(size, drain_timeout)
-            await self.adapters.renew()
 
     # ------------------------------------------------------------------ facts
     async def do_log_stats(self) -> None:

@@ -7,7 +7,7 @@ import contextlib
 import logging
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from tenonry.client.core_client import CoreClient
 from tenonry.client.load_balancer import EngineChooser
@@ -35,7 +35,8 @@ class Engines(ABC):
     `stats`, which takes their numbers. The front end is the client `index` of `count` beside the owner.
 
     `info` is there after `start`, and replaced as a whole when the number of engines changes. `on_death(engine index,
-    reason)` is called, from any thread, when one ended unasked; it is set before `start` is called.
+    reason)` is called, from any thread, when one ended unasked; `on_join` is awaited when engines were added, before
+    they get requests. Both are set before `start` is called.
     """
 
     plan: PluginPlan
@@ -46,6 +47,7 @@ class Engines(ABC):
     index: int = 0
     count: int = 1
     on_death: Callable[[int, str], None]
+    on_join: Callable[[], Awaitable[None]]
 
     @abstractmethod
     def start(self) -> None:
@@ -154,9 +156,10 @@ class OwnedEngines(Engines):
                     # A thread cannot be cancelled; the engines that it started are stopped below.
                     await asyncio.wait([start])
                 self._join(facts)
-                self.client.leaving.update(indexes)  # until they are connected
+                self.client.leaving.update(indexes)  # until they can be used
                 while self._is_connecting():  # noqa: ASYNC110 - sockets raise no event for it
                     await asyncio.sleep(POLL_S)
+            await self.on_join()
             self.client.leaving.difference_update(indexes)
             self._learn()
         except BaseException as error:
