@@ -16,7 +16,7 @@ from tenonry.errors import ContractViolation
 from tenonry.interfaces.scheduler import SchedulerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup
 from tenonry.sampling_params import SamplingParams, StructuredOutput
-from tenonry.step import ModelRunnerOutput, NewRow, SchedulerOutput
+from tenonry.step import Adapter, ModelRunnerOutput, NewRow, SchedulerOutput
 
 
 def i32(*values: int) -> np.ndarray:
@@ -38,6 +38,7 @@ def new_row(
             max_tokens=fields.pop("max_tokens", 4),
             structured_output=fields.pop("structured_output", None),
         ),
+        adapter=fields.pop("adapter", None),
     )
 
 
@@ -60,9 +61,17 @@ def step(step_id: int, *rows: tuple[int, int, bool], new=(), gone=(), blocks=())
     )
 
 
-def make_validator(*, feeds_back: bool = True, groups: int = 1, window: int = 0) -> StepValidator:
+def make_validator(
+    *,
+    feeds_back: bool = True,
+    groups: int = 1,
+    window: int = 0,
+    max_loras: int = 0,
+) -> StepValidator:
     """Three rows of at most 12 tokens, ten blocks of four, eight tokens a step; handles 1 to 9 exist."""
-    config = EngineConfig(model="fake", max_num_seqs=3, max_num_batched_tokens=8)
+    config = EngineConfig(
+        model="fake", max_num_seqs=3, max_num_batched_tokens=8, max_loras=max_loras
+    )
     kv_cache = KVCacheConfig(
         num_blocks=10,
         block_size=4,
@@ -220,7 +229,7 @@ def test_a_pending_token_is_not_scheduled_where_it_is_not_fed_back():
     validator.check(first)
     early = copy.deepcopy(validator)
     expect(early, "no row with a pending token", step(1, (0, 1, True)))
-    validator.answered(first, ModelRunnerOutput(step_id=0, row=i32(0), token_ids=i32(5)))
+    validator.answered(ModelRunnerOutput(step_id=0, row=i32(0), token_ids=i32(5)))
     validator.check(step(1, (0, 1, True)))
 
 
@@ -232,11 +241,29 @@ def test_a_row_with_a_grammar_is_not_scheduled_with_a_pending_token():
     early = copy.deepcopy(validator)
     expect(early, "no row with a pending token", step(1, (0, 1, True)))
     validator.check(step(1, (1, 1, True)))  # the other one has a token that is fed back
-    validator.answered(first, ModelRunnerOutput(step_id=0, row=i32(0, 1), token_ids=i32(5, 5)))
+    validator.answered(ModelRunnerOutput(step_id=0, row=i32(0, 1), token_ids=i32(5, 5)))
     validator.check(step(2, (0, 1, True)))
     # The next request in that row has no grammar.
     validator.check(step(3, (0, 3, True), gone=[0], new=[new_row(0, 3, 3, 2)]))
     validator.check(step(4, (0, 1, True)))
+
+
+def test_a_step_has_rows_of_at_most_max_loras_adapters():
+    """EC-13."""
+    validator = make_validator(max_loras=1)
+    one, two = Adapter("one", "1f"), Adapter("two", "2f")
+    entering = [
+        new_row(0, 1, 3, 0, adapter=one),
+        new_row(1, 2, 2, 1, adapter=Adapter("again", "1f")),  # the same under another name
+        new_row(2, 3, 1, 2),
+    ]
+    validator.check(step(0, (0, 3, True), (1, 2, True), (2, 1, True), new=entering))
+    second = new_row(2, 4, 2, 3, adapter=two)
+    shared = step(1, (0, 1, True), (2, 2, True), gone=[2], new=[second])
+    expect(copy.deepcopy(validator), "max_loras", shared, "2 different adapters")
+    validator.check(step(1, (2, 2, True), gone=[2], new=[second]))  # alone in its step
+    expect(copy.deepcopy(validator), "max_loras", step(2, (1, 1, True), (2, 1, True)))
+    validator.check(step(2, (0, 1, True), (1, 1, True)))
 
 
 def test_blocks_are_reusable_as_soon_as_their_row_left(validator):

@@ -227,7 +227,7 @@ class EngineCore:
             raise self._blame("worker", "execute_model", error) from error
         outputs_by_client: OutputsByClient = self._ask("update_from_output", output, result)
         if self.validator is not None:
-            self.validator.answered(output, result)
+            self.validator.answered(result)
         for outputs in outputs_by_client.values():
             outputs.weight_version = self.weight_version
             for finished in outputs.finished:

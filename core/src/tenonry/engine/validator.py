@@ -50,6 +50,8 @@ class StepValidator:
         # Rows that never run with a pending token: all where tokens are not fed back, else those with a grammar.
         self._waits = np.full(num_rows, not self._feeds_back)
         self._use = np.full(num_rows, FREE, np.int8)
+        self._max_loras = context.config.max_loras
+        self._adapter = np.zeros(num_rows, np.int64)  # hash of its digest, 0 for none
         self._row_of: dict[int, int] = {}  # by handle
         # A stay is the time that a request spends in a row: its number modulo the number of rows is the row.
         self._stay = np.zeros(num_rows, np.int64)
@@ -89,7 +91,7 @@ class StepValidator:
                 if window:
                     self._check_slots(group, spans)
 
-    def answered(self, output: SchedulerOutput, result: ModelRunnerOutput) -> None:
+    def answered(self, result: ModelRunnerOutput) -> None:
         """A result came back: its tokens are no longer pending."""
         self._pending[result.row] = 0
 
@@ -118,17 +120,14 @@ class StepValidator:
         )
         self._expect(is_equal, "columns of a step have one length", "%d rows", num_rows)
         total = int(num_tokens.sum())
-        budget = self._budget
         self._expect(
-            total <= budget, "max_num_batched_tokens", "%d tokens, at most %d", total, budget
+            total <= self._budget, "max_num_batched_tokens", "%d > %d", total, self._budget
         )
-        found = output.total_tokens
-        self._expect(
-            total == found, "total_tokens is the sum of num_tokens", "%d != %d", found, total
-        )
+        is_sum = total == output.total_tokens
+        self._expect(is_sum, "total_tokens is the sum of num_tokens", "the sum is %d", total)
         is_idle = np.count_nonzero(num_tokens < 1)
         self._expect(not is_idle, "a scheduled row computes tokens", "num_tokens below 1")
-        for rows in (output.row, output.gone):
+        for rows in (output.row, output.gone, output.new_block_row):
             self._check_range(rows, self._num_rows, "max_num_seqs", "row")
 
     def _check_range(
@@ -143,8 +142,8 @@ class StepValidator:
             # Seen as unsigned, a negative number is a large one: one comparison finds both.
             outside = values.view(_UNSIGNED[values.itemsize]) >= stop
             if np.count_nonzero(outside):
-                detail = "%s %d is outside 0..%d"
-                self._expect(False, rule, detail, what, values[outside][0], np.max(stop) - 1)
+                found = values[outside][0]
+                self._expect(False, rule, "%s %d is not below %d", what, found, np.max(stop))
 
     def _leave(self, row: int) -> None:
         self._expect(self._use[row] != FREE, "only running rows leave", "row %d is free", row)
@@ -158,19 +157,18 @@ class StepValidator:
         handle = new.handle
         length = len(new.token_ids)
         longest = self._max_model_len
-        last_row = self._num_rows - 1
         expect = self._expect
-        expect(0 <= row <= last_row, "max_num_seqs", "row %d is outside 0..%d", row, last_row)
+        expect(0 <= row < self._num_rows, "max_num_seqs", "there is no row %d", row)
         expect(handle in self._live, "only known, unfinished requests run", "handle %d", handle)
         expect(self._use[row] == FREE, "a row holds one request", "row %d is in use", row)
         expect(handle not in self._row_of, "a request has one row", "handle %d has two", handle)
         expect(length <= longest, "max_model_len", "%d tokens in row %d", length, row)
         hit = new.num_computed
         expect(0 <= hit < length, "a hit never covers the last token", "%d of %d", hit, length)
-        has_tables = len(new.block_ids) == self._num_groups
-        expect(has_tables, "one block table per KV group", "row %d", row)
+        tables = new.block_ids
+        expect(len(tables) == self._num_groups, "one block table per KV group", "row %d", row)
         most_blocks = self._state.block_table[0].shape[1]
-        for group, ids in enumerate(new.block_ids):
+        for group, ids in enumerate(tables):
             count = len(ids)
             expect(count <= most_blocks, "max_model_len", "row %d has %d blocks", row, count)
             self._check_range(ids, self._num_ids[group], "block ids exist", "block")
@@ -184,19 +182,17 @@ class StepValidator:
         self._pending[row] = 0
         self._waits[row] = not self._feeds_back or new.sampling.structured_output is not None
         self._use[row] = RUNNING
+        self._adapter[row] = hash(new.adapter.digest) if new.adapter else 0
         self._row_of[handle] = row
         self._stays += self._num_rows
         self._stay[row] = self._stays + row
 
     def _check_new_blocks(self, output: SchedulerOutput) -> None:
-        row = output.new_block_row
         group = output.new_block_group
-        block = output.new_block_id
-        is_equal = len(row) == len(group) == len(block)
+        is_equal = len(output.new_block_row) == len(group) == len(output.new_block_id)
         self._expect(is_equal, "columns of a step have one length", "new blocks")
-        self._check_range(row, self._num_rows, "max_num_seqs", "row")
         self._check_range(group, self._num_groups, "one block table per KV group", "group")
-        self._check_range(block, self._num_ids[group], "block ids exist", "block")
+        self._check_range(output.new_block_id, self._num_ids[group], "block ids exist", "block")
 
     def _advance(self, output: SchedulerOutput) -> Spans:
         """All row, group and block ids are in range by now: only a sequence that is too long can be out of bounds."""
@@ -209,13 +205,12 @@ class StepValidator:
     def _check_rows(self, output: SchedulerOutput, spans: Spans) -> None:
         row = spans.row
         seq_lens = spans.seq_lens
-        running = self._use[row] == RUNNING
-        if np.count_nonzero(running) < len(row):
-            idle = row[~running].tolist()
-            self._expect(
-                False, "only running rows are scheduled", "rows %s are free or have ended", idle
-            )
+        idle = row[self._use[row] != RUNNING]
+        self._expect(not idle.size, "only running rows are scheduled", "rows %s do not run", idle)
         self._expect(self._distinct(row), "a row is scheduled once per step", "a row appears twice")
+        if self._max_loras:
+            found = np.count_nonzero(np.unique(self._adapter[row]))
+            self._expect(found <= self._max_loras, "max_loras", "%d different adapters", found)
         total = self._total[row]
         beyond = np.count_nonzero(seq_lens > total)
         self._expect(not beyond, "only existing tokens are computed", "num_tokens is too large")
@@ -244,15 +239,14 @@ class StepValidator:
         self._expect(self._distinct(blocks), "one writer per block", "two rows write one block")
         writer = self._stay[row] + group * self._writers_of_group
         earlier = self._writer[blocks]
-        for i in (earlier != writer).nonzero()[0].tolist():
+        for i in np.flatnonzero(earlier != writer).tolist():
             of_group, stay = divmod(int(earlier[i]), self._writers_of_group)
             other = stay % self._num_rows
             if not stay or stay != self._stay[other]:
                 continue  # the request that wrote it has left
-            held = self._held(of_group, other, spans)
-            block = int(blocks[i])
+            is_free = blocks[i] not in self._held(of_group, other, spans)
             clash = "rows %d and %d share block %d"
-            self._expect(block not in held, "one writer per block", clash, other, row[i], block)
+            self._expect(is_free, "one writer per block", clash, other, row[i], blocks[i])
         self._writer[blocks] = writer
 
     def _held(

@@ -194,7 +194,7 @@ class Drive:
             self.scheduler.update_from_output(oldest, result)
             updated = done = clock()
             if validator is not None:
-                validator.answered(oldest, result)
+                validator.answered(result)
                 done = clock()
         times.schedule.append(scheduled - start)
         times.update.append(updated - answered)

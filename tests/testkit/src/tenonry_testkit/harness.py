@@ -318,7 +318,7 @@ class SchedulerHarness:
         result = future.result(STEP_TIMEOUT_S)
         with self._calls():
             outputs_by_client = self.scheduler.update_from_output(output, result)
-        self.validator.answered(output, result)
+        self.validator.answered(result)
         self.step_checker.grammars.prepared(result.prepared)
         ended = self.ledger.take(outputs_by_client)
         for entry in ended:
