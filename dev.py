@@ -38,6 +38,19 @@ STAMP = VENV / "tenonry-installed"
 PIP_LOG = VENV / "pip.log"
 # In the environment first, so that no sibling needs a build of its own.
 BACKEND = ("hatchling", "editables")
+LINKS = VENV / "links"  # the wheels that were installed: links to the folders of the siblings
+# Half of what is installed; the few of these modules that a process imports are compiled then.
+SELDOM_IMPORTED = (
+    r"/(tests|transformers/models|torch/(_inductor|testing)|ray/(rllib|data|serve|tune|train|llm|dashboard)"
+    r"|sympy/physics|networkx|pygments/lexers|pip|setuptools|mypyc)/"
+)
+LINKING = """
+import os, sys
+from hatchling.build import build_editable
+for folder in sys.argv[2:]:
+    os.chdir(folder)
+    build_editable(sys.argv[1])
+"""
 AT_A_TIME = 2  # environments of distributions: one per core
 TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of the cores idle
 # In a clone that is new, one tester compiles the test files, and the others, which begin later, find them compiled.
@@ -184,9 +197,52 @@ def ensure_environment() -> None:
         pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").count("==")
         what = f"installing torch and {pinned - 1} packages, which may take minutes"
         with phase(what if first else "bringing .venv up to date"):
-            pip(PYTHON, "-r", "requirements.txt", "--no-build-isolation", log=PIP_LOG)
+            install()
             compile_installed()
         STAMP.write_text(wanted, encoding="utf-8")
+
+
+def install() -> None:
+    """Install what requirements.txt lists, and the siblings among them anew whose links have changed."""
+    new = VENV / "links.new"
+    shutil.rmtree(new, ignore_errors=True)
+    new.mkdir()
+    text, folders = with_links((ROOT / "requirements.txt").read_text(encoding="utf-8"), new)
+    requirements = VENV / "requirements.txt"
+    requirements.write_text(text, encoding="utf-8")
+    link(new, folders)
+    changed = [file for file in sorted(new.iterdir()) if is_changed(file, LINKS / file.name)]
+    if LINKS.exists() and changed:
+        # pip takes a wheel of the same version for the one that is installed.
+        pip(PYTHON, "--no-deps", "--force-reinstall", *map(str, changed), log=PIP_LOG)
+    pip(PYTHON, "-r", str(requirements), log=PIP_LOG)
+    shutil.rmtree(LINKS, ignore_errors=True)
+    new.rename(LINKS)
+
+
+def with_links(requirements: str, wheels: Path) -> tuple[str, list[Path]]:
+    """Return requirements.txt with the wheels that `link` makes in place of the siblings, and the siblings' folders."""
+    folders = []
+
+    def wheel(line: re.Match[str]) -> str:
+        folders.append(ROOT / line[1])
+        project = metadata(folders[-1])
+        file = f"{project['name'].replace('-', '_')}-{project['version']}-py3-none-any.whl"
+        return f"{project['name']}{line[2]} @ {(wheels / file).as_uri()}"
+
+    return re.sub(r"^-e \./([^\s\[]+)(\S*)$", wheel, requirements, flags=re.MULTILINE), folders
+
+
+def link(wheels: Path, folders: list[Path]) -> None:
+    """Build wheels that link to `folders`, in one process: pip would start three of them for each."""
+    command = [str(PYTHON), "-c", LINKING, str(wheels), *map(str, folders)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        stop("a distribution of this tree cannot be built:\n" + relevant(done.stdout + done.stderr))
+
+
+def is_changed(file: Path, before: Path) -> bool:
+    return not before.exists() or file.read_bytes() != before.read_bytes()
 
 
 def make_venv(folder: Path) -> None:
@@ -203,7 +259,8 @@ def make_venv(folder: Path) -> None:
 
 def compile_installed() -> None:
     """Compile what pip installed, on all cores; pip would use one. Files that no Python can read are left out."""
-    command = [str(PYTHON), "-m", "compileall", "-qq", "-j", "0", str(VENV / "lib")]
+    options = ["-qq", "-j", "0", "-x", SELDOM_IMPORTED]
+    command = [str(PYTHON), "-m", "compileall", *options, str(VENV / "lib")]
     subprocess.run(
         command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=test_env()
     )

@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -38,6 +39,7 @@ def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
     monkeypatch.setattr(dev, "PYTHON", venv / "bin" / "python")
     monkeypatch.setattr(dev, "STAMP", venv / "tenonry-installed")
     monkeypatch.setattr(dev, "PIP_LOG", venv / "pip.log")
+    monkeypatch.setattr(dev, "LINKS", venv / "links")
     return tmp_path
 
 
@@ -53,6 +55,15 @@ def pips(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[t
     monkeypatch.setattr(dev, "make_venv", make_venv)
     monkeypatch.setattr(dev, "pip", lambda _python, *arguments, **_options: calls.append(arguments))
     monkeypatch.setattr(dev, "compile_installed", lambda: None)
+    # The contents follow from the project file, as those of real links do.
+    monkeypatch.setattr(
+        dev,
+        "link",
+        lambda wheels, folders: [
+            shutil.copy(folder / "pyproject.toml", wheels / f"{folder.name}.whl")
+            for folder in folders
+        ],
+    )
     return calls
 
 
@@ -63,7 +74,62 @@ def test_distributions_are_those_of_the_tree(dev: ModuleType):
 def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleType, pips: list):
     dev.ensure_environment()
     dev.ensure_environment()
-    assert pips == [("hatchling", "editables"), ("-r", "requirements.txt", "--no-build-isolation")]
+    assert pips == [("hatchling", "editables"), ("-r", str(dev.VENV / "requirements.txt"))]
+
+
+def test_siblings_are_installed_as_wheels_that_link_to_them(dev: ModuleType, pips: list):
+    dev.ensure_environment()
+    asked = (dev.VENV / "requirements.txt").read_text().splitlines()
+    wheels = {
+        line.split(" @ ")[0]: line.rpartition("/")[2].split("-")[0]
+        for line in asked
+        if " @ file:///" in line
+    }
+    assert wheels.pop("tenonry[standard]") == "tenonry"
+    names = {dist.name for dist in distributions()} - {"tenonry"}
+    assert wheels == {name: name.replace("-", "_") for name in names}
+    assert not [line for line in asked if line.startswith("-e")]
+    assert {"openai>=2", "ruff>=0.12"} <= set(asked)
+
+
+def test_only_siblings_that_changed_are_installed_anew(dev: ModuleType, copy: Path, pips: list):
+    dev.ensure_environment()
+    with (copy / "schedulers" / "static" / "pyproject.toml").open("a") as file:
+        file.write("# changed\n")
+    dev.ensure_environment()
+    changed = str(dev.VENV / "links.new" / "static.whl")
+    assert pips[3] == ("--no-deps", "--force-reinstall", changed)
+    assert pips[4] == pips[1]
+
+
+def test_a_link_holds_the_folder_and_what_the_distribution_declares(
+    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    folders = [ROOT / "schedulers" / "static", ROOT / "schedulers" / "batching"]
+    text, found = dev.with_links("-e ./schedulers/static\n-e ./schedulers/batching[test]\n", tmp_path)
+    assert found == folders
+    dev.link(tmp_path, folders)
+    for line, folder in zip(text.splitlines(), folders, strict=True):
+        file = Path(line.partition(" @ file://")[2])
+        with zipfile.ZipFile(file) as wheel:
+            texts = {name: wheel.read(name).decode() for name in wheel.namelist()}
+        assert str(folder / "src") in [
+            content.strip() for name, content in texts.items() if name.endswith(".pth")
+        ]
+        (entry_points,) = [
+            content for name, content in texts.items() if name.endswith("entry_points.txt")
+        ]
+        assert "[tenonry.schedulers]" in entry_points
+
+
+def test_a_distribution_that_cannot_be_built_is_shown(
+    dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    (tmp_path / "pyproject.toml").write_text('[project]\nname = "broken"\n')
+    with pytest.raises(SystemExit, match=r"(?s)cannot be built.*version"):
+        dev.link(tmp_path, [tmp_path])
 
 
 @pytest.mark.parametrize(
@@ -74,7 +140,7 @@ def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Pa
     with (copy / name).open("a") as file:
         file.write("# changed\n")
     dev.ensure_environment()
-    assert len(pips) == 4
+    assert len(pips) == (5 if name == "core/pyproject.toml" else 4)  # one more for what changed
 
 
 def test_installs_again_when_the_last_installation_failed(
@@ -99,12 +165,15 @@ def test_what_was_installed_is_compiled_but_for_what_cannot_be(
 ):
     package = copy / ".venv" / "lib" / "package"
     package.mkdir(parents=True)
+    seldom = package.parent / "transformers" / "models"
+    seldom.mkdir(parents=True)
     for name, text in (("one.py", "value = 1"), ("template.py", "{{ class }}")):
         (package / name).write_text(text)
+    (seldom / "two.py").write_text("value = 2")
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
     monkeypatch.setenv("PYTHONDONTWRITEBYTECODE", "1")
     dev.compile_installed()
-    assert [file.name.split(".")[0] for file in package.glob("*/*.pyc")] == ["one"]
+    assert [file.name.split(".")[0] for file in package.parent.rglob("*.pyc")] == ["one"]
     assert "".join(capfd.readouterr()) == ""
 
 
