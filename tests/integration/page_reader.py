@@ -18,10 +18,12 @@ import warnings
 from pathlib import Path
 
 import pytest
+from server_process import import_server, import_worker
 
 from tenonry.cli import main, make_parser
 from tenonry.plugin.manager import PluginManager
 from tenonry_openai_server.settings import configs_from_arguments
+from tenonry_testkit.kernel.forked import ForkedCommand, fork_children
 
 ROOT = Path(__file__).resolve().parents[2]
 ALL_PAGES = [
@@ -44,6 +46,8 @@ ELSEWHERE = {
 DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit
+# What begins with a new interpreter, as for the reader; on other pages it is a fork of this process.
+FRESH = {page for page in ALL_PAGES if page.name == "README.md" or page.parent.name == "tutorial"}
 # Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
 NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",
@@ -61,13 +65,12 @@ def free_port() -> str:
 class Server:
     """`tenonry serve` as the reader started it, in a terminal of its own."""
 
-    def __init__(self, arguments: list[str], folder: Path, port: str) -> None:
+    def __init__(self, arguments: list[str], folder: Path, port: str, *, is_fresh: bool) -> None:
         self.arguments, self.port, self.log = arguments, port, folder / f"server-{port}.log"
         with self.log.open("wb") as log:
             command = [sys.executable, "-m", "tenonry", *arguments]
-            self.process = subprocess.Popen(
-                command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log
-            )
+            popen = subprocess.Popen if is_fresh else ForkedCommand
+            self.process = popen(command, cwd=folder, stdout=subprocess.DEVNULL, stderr=log)
         # Without a port to ask; the front end that waits for its engines reports when they are ready.
         self.is_ready = "--headless" in arguments
 
@@ -98,12 +101,18 @@ class Reader:
         self.ports = {port: free_port() for port in PORTS}
         self.servers: dict[str, Server] = {}
         self.needs_model = True
+        self.is_fresh = True
         self.installed = folder / "installed"  # packages that the page installs
 
     def follow(self, page: Path) -> int:
         """Run every block; returns how many commands and programs ran."""
         count = 0
         self.needs_model = page.stem not in NO_MODEL
+        self.is_fresh = page in FRESH
+        if not self.is_fresh:
+            import_server()
+            if self.needs_model:
+                import_worker()
         for language, text in BLOCK.findall(page.read_text()):
             if language in ("yaml", "toml"):
                 self.write(text)
@@ -148,6 +157,8 @@ class Reader:
             warnings.simplefilter("default")  # as outside of a test
             patch.chdir(self.folder)
             patch.syspath_prepend(self.folder)
+            if not self.is_fresh:
+                fork_children(patch)
             patch.setattr(sys, "argv", [path.name])
             runpy.run_path(str(path), run_name="__main__")
         for name in set(sys.modules) - known:
@@ -206,6 +217,8 @@ class Reader:
             contextlib.redirect_stdout(io.StringIO()) as printed,
         ):
             patch.chdir(self.folder)
+            if not self.is_fresh:
+                fork_children(patch)
             for name, value in environment.items():
                 patch.setenv(name, value)
             assert main(arguments) == 0
@@ -246,7 +259,8 @@ class Reader:
             arguments = [*arguments, "--port", port]
         if port in self.servers:
             self.servers.pop(port).stop()
-        self.servers[port] = Server(self.lighter(arguments), self.folder, port)
+        is_fresh = self.is_fresh or self.installed.exists()
+        self.servers[port] = Server(self.lighter(arguments), self.folder, port, is_fresh=is_fresh)
 
     def lighter(self, arguments: list[str]) -> list[str]:
         return (

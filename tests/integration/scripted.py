@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from server_process import Server
+from server_process import ForkedServer, Server
 from tokenizers import Tokenizer
 
 from tenonry_demo_model import model_path
@@ -74,7 +74,7 @@ def start_scripted(folder: Path, answer: str, *arguments: str) -> Server:
     tokenizer = demo_tokenizer()
     ids = tokenizer.encode(answer, add_special_tokens=False).ids
     (folder / "script.json").write_text(json.dumps([*ids, tokenizer.token_to_id("<|im_end|>")]))
-    return Server(
+    return ForkedServer(
         Path(model_path()),
         "--worker",
         f"{folder}/scripted.py:Scripted",

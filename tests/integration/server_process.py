@@ -19,12 +19,16 @@ from pathlib import Path
 import openai
 import psutil
 
+from tenonry_testkit.kernel.forked import ForkedCommand
+
 # Torch would create it in TMPDIR, where tests check what a server leaves behind.
 TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torchinductor")}
 
 
 class Server:
     """A `tenonry serve` process on a free port, and its output."""
+
+    popen: type[subprocess.Popen[str]] = subprocess.Popen
 
     def __init__(self, model: Path, *arguments: str, **environment: str) -> None:
         command = [
@@ -39,7 +43,7 @@ class Server:
             "tiny",
         ]
         command += ["--load-format", "dummy", *arguments]
-        self.process = subprocess.Popen(
+        self.process = self.popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
             env={**TORCH_CACHE, **os.environ, **environment}, start_new_session=True,
         )  # fmt: skip
@@ -126,6 +130,31 @@ class Server:
         self._reader.join(5)
         if self.process.stdout is not None:
             self.process.stdout.close()
+
+
+class ForkedServer(Server):
+    """The same as a fork of this process, for tests of what it answers: nothing is imported again."""
+
+    popen = ForkedCommand
+
+    def __init__(self, model: Path, *arguments: str, **environment: str) -> None:
+        import_server()
+        if "--worker" not in arguments or arguments[arguments.index("--worker") + 1] == "torch":
+            import_worker()
+        super().__init__(model, *arguments, **environment)
+
+
+def import_server() -> None:
+    """What forks of this process would import to serve."""
+    import tenonry_openai_server.app
+    import tenonry_openai_server.serving.lifecycle  # noqa: F401
+
+
+def import_worker() -> None:
+    """What forks of this process would import to compute."""
+    import transformers.modeling_utils  # noqa: F401
+
+    import tenonry_worker_torch.startup  # noqa: F401
 
 
 class Stream(threading.Thread):

@@ -11,7 +11,7 @@ import jsonschema
 import openai
 import pytest
 from scripted import TEMPLATE
-from server_process import Server
+from server_process import ForkedServer, Server
 
 from tenonry_demo_model import model_path
 
@@ -50,7 +50,7 @@ FIELDS = {
 def server(tmp_path_factory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("demanded")
     (folder / "tools.jinja").write_text(TEMPLATE)
-    server = Server(
+    server = ForkedServer(
         Path(model_path()),
         "--load-format",
         "auto",

@@ -13,7 +13,7 @@ import httpx
 import openai
 import pytest
 import vision_models
-from server_process import Server
+from server_process import ForkedServer
 
 pytestmark = [pytest.mark.usefixtures("one_thread"), pytest.mark.timeout(180)]
 LENGTH = 8
@@ -51,7 +51,7 @@ def server(folder, wanted):
     }  # fmt: skip
     operators = ["--enable-operator-routes", "--api-key", KEY]
     arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
-    server = Server(folder, *arguments, *operators).ready()
+    server = ForkedServer(folder, *arguments, *operators).ready()
     yield server
     server.close()
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import openai
 import pytest
 import torch
-from server_process import Server
+from server_process import ForkedServer
 
 from tenonry import LLM, SamplingParams
 from tenonry.errors import ConfigError
@@ -63,7 +63,7 @@ def prompt_of(number):
 
 @pytest.fixture(scope="module")
 def server(folder, peft):
-    server = Server(
+    server = ForkedServer(
         folder, "--load-format", "auto", "--skip-tokenizer-init", "--dtype", "float32", "--api-key", KEY,
         "--enable-operator-routes",
         "--tensor-parallel-size", "2", "--max-loras", "3", "--max-model-len", "64", "--block-size", "4",

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import save, save_file
-from server_process import Server
+from server_process import ForkedServer
 from transformers import LlamaConfig, LlamaForCausalLM
 
 pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
@@ -71,7 +71,7 @@ class Trainer:
         self.first = random_model(0)
         self.first.save_pretrained(folder / "model")
         (folder / "updates").mkdir()
-        self.server = Server(
+        self.server = ForkedServer(
             folder / "model", "--load-format", "auto", "--skip-tokenizer-init", "--dtype", "float32", "--device", "cpu",
             "--max-num-seqs", "4", "--max-model-len", "512",
             "--num-gpu-blocks-override", "256", "--api-key", KEY, "--enable-operator-routes",

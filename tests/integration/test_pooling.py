@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from server_process import Server
+from server_process import ForkedServer, Server
 
 pytestmark = pytest.mark.timeout(120)
 TEXTS = ["the cat sleeps on the mat", "who runs ?", "a red house", "the blue dog runs"]
@@ -34,7 +34,7 @@ def serve_model(kind: str, root: Path) -> Iterator[tuple[Path, Server]]:
     folder = root / kind
     tiny_models().save(kind, folder)
     arguments = ["--load-format", "auto", "--dtype", "float32", "--data-parallel-size", "2"]
-    server = Server(folder, *arguments, OMP_NUM_THREADS="1")
+    server = ForkedServer(folder, *arguments, OMP_NUM_THREADS="1")
     yield folder, server.ready()
     server.process.terminate()
     assert server.end() == 0, server.output
@@ -171,7 +171,7 @@ def test_bad_requests_are_named(encoder, path, body, words):
 
 
 def test_a_model_that_generates_says_so(text_model):
-    server = Server(text_model, "--worker", "null")
+    server = ForkedServer(text_model, "--worker", "null")
     try:
         server.ready()
         status, answer = post(server, "/v1/embeddings", input="a")

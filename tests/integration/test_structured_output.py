@@ -14,7 +14,7 @@ import openai
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from server_process import Server
+from server_process import ForkedServer
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams, StructuredOutput
 from tenonry.errors import RequestError
@@ -317,7 +317,7 @@ def test_a_bomb_costs_its_own_request_and_no_other_a_token(forked_children):
 
 @pytest.fixture(scope="module")
 def server():
-    running = Server(
+    running = ForkedServer(
         "demo", "--worker", "torch", "--device", "cpu", "--max-num-seqs", "8", "--load-format", "auto",
         "--api-server-count", "2",
     )  # fmt: skip

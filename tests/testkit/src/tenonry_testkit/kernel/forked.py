@@ -1,15 +1,18 @@
 """Children of a test process that are forks of it, for tests about what they do: nothing is imported again.
 
 How children start and end as fresh interpreters is shown where that is the subject: by the tests of `tenonry.launch`,
-of executors, of signals, and by the documented commands. Test process and its children.
+of executors, of signals, and by the commands of the README and the tutorial. Test process and its children.
 """
 
 from __future__ import annotations
 
+import gc
+import logging
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 import types
 import warnings
 from collections.abc import Callable, Iterable, Mapping
@@ -42,6 +45,40 @@ class ForkedChild(subprocess.Popen[bytes]):
         os.close(p2cread)
 
 
+class ForkedCommand(subprocess.Popen[Any]):
+    """A Popen of `python -m tenonry WORDS` that is a fork, and so are the engines and servers that it starts."""
+
+    def _execute_child(
+        self,
+        args: Any,
+        executable: Any,
+        preexec_fn: Any,
+        close_fds: bool,
+        pass_fds: Iterable[int],
+        cwd: Any,
+        env: Mapping[str, str] | None,
+        startupinfo: Any,
+        creationflags: int,
+        shell: bool,
+        p2cread: int,
+        p2cwrite: int,
+        c2pread: int,
+        c2pwrite: int,
+        errread: int,
+        errwrite: int,
+        *others: Any,
+    ) -> None:
+        assert args[:3] == [sys.executable, "-m", "tenonry"]
+        files = [
+            standard if given == -1 else given
+            for standard, given in enumerate((p2cread, c2pwrite, errwrite))
+        ]
+        environment = dict(os.environ if env is None else env)
+        self.pid = fork(lambda: run_command(args[3:], files, cwd, environment), files)
+        self._child_created = True
+        self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
+
+
 def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     """The pid of a fork that holds the standard files and those in `kept`, and ends with the status `run()`."""
     with warnings.catch_warnings():
@@ -52,6 +89,7 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     status = 1
     try:
         signal.set_wakeup_fd(-1)
+        gc.freeze()  # to look at what the test process holds would copy it
         close_all_but(kept)
         renew_thread_pool()
         status = run()
@@ -87,13 +125,42 @@ def run_child(stdin: int, environment: Mapping[str, str]) -> int:
     """What a fresh interpreter would do."""
     os.dup2(stdin, 0)
     os.close(stdin)
+    begin(environment)
+    return child.main()
+
+
+def run_command(
+    words: list[str], files: list[int], folder: Any, environment: Mapping[str, str]
+) -> int:
+    """What `python -m tenonry WORDS` would do in `folder`, in a session of its own; `files` are the standard ones."""
+    from tenonry.cli import main
+
+    os.setsid()
+    for standard, given in enumerate(files):
+        os.dup2(given, standard)
+    os.closerange(3, 1 + max(files))
+    os.chdir(folder or ".")
+    sys.path.insert(0, os.getcwd())  # noqa: PTH109 - as `-m` does it
+    begin(environment)
+    sys.argv = ["tenonry", *words]
+    # As in an interpreter that no test has begun to watch.
+    logging.root.handlers.clear()
+    warnings.resetwarnings()
+    for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
+        warnings.simplefilter("ignore", category)
+    supervise.subprocess = replacement()  # type: ignore[assignment]
+    return main(words)
+
+
+def begin(environment: Mapping[str, str]) -> None:
+    """Open the standard files, and see nothing but `environment`."""
     sys.stdin, sys.stdout, sys.stderr = (
         open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
         for number, mode in enumerate("rww")
     )
     os.environ.clear()
     os.environ.update(environment)
-    return child.main()
+    tempfile.tempdir = None
 
 
 def replacement() -> types.SimpleNamespace:
