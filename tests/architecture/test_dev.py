@@ -107,7 +107,9 @@ def test_a_link_holds_the_folder_and_what_the_distribution_declares(
 ):
     monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
     folders = [ROOT / "schedulers" / "static", ROOT / "schedulers" / "batching"]
-    text, found = dev.with_links("-e ./schedulers/static\n-e ./schedulers/batching[test]\n", tmp_path)
+    text, found = dev.with_links(
+        "-e ./schedulers/static\n-e ./schedulers/batching[test]\n", tmp_path
+    )
     assert found == folders
     dev.link(tmp_path, folders)
     for line, folder in zip(text.splitlines(), folders, strict=True):
