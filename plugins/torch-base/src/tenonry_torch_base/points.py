@@ -19,6 +19,13 @@ BUFFERS = Point(
 LOGITS_PROCESSORS = Point(
     "tenonry.logits_processors", "tenonry_torch_base.sampler.processors:LogitsProcessor"
 )
+STEP_KERNELS = Point(
+    "tenonry.step_kernels",
+    "tenonry_torch_base.step_kernels:StepKernels",
+    {"cpu": "tenonry-kernels-cpu"},
+    kind="step_kernels",
+)
+DEFAULT_KERNELS = "cpu"
 DEFAULT_BUFFERS = {"cpu": "host", "cuda": "cuda"}
 
 

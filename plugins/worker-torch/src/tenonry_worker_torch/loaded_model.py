@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from tenonry.errors import ConfigError
@@ -38,9 +39,12 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.attention.groups import LayerGroup
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.images.check import ImageCheck
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.state.mixer import PackedMixer
+
+logger = logging.getLogger("tenonry.worker")
 
 
 class LoadedModel:
@@ -101,11 +105,12 @@ def build(  # noqa: PLR0913 - by name, from one caller
     phases: Phases | None = None,
     adapters: Adapters | None = None,
     image_check: ImageCheck | None = None,
+    kernels: FoundKernels | None = None,
 ) -> LoadedModel:
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
-    `image_check`: the model is to see, and this shows that it does so rightly.
+    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
     """
     phases = phases or Phases()
     fix_frequencies(module, max_model_len)
@@ -134,6 +139,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
             checks.prepare(may_be_lean=fuse)
         if fuse:
             _make_fast(model, checks, max_model_len, phases, seats)
+            if kernels is not None and parallel.tensor.size == 1:
+                _use_kernels(model, kernels, None if skip_check else checks)
         if not skip_check:
             _check(model, checks, run, image_check)
     if seats is not None:
@@ -212,3 +219,20 @@ def _make_fast(
         seats.wrap(lean)
     with phases.of("packing"):
         pack(model.module, lean, mixers)
+
+
+def _use_kernels(
+    model: LoadedModel,
+    found: FoundKernels,
+    checks: ModelChecks | None,
+) -> None:
+    """For all parts of a step that are right and quicker with them; none if the whole model then differs."""
+    from tenonry_worker_torch.fuse.kernels.use import UsedKernels
+
+    used = UsedKernels(found)
+    used.give(model.forward, model.mixers)
+    if used.counts and checks is not None and not checks.agrees(model.forward):
+        used.take_back()
+        logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)
+    if used.counts or used.left:
+        logger.info("%s", used.text)

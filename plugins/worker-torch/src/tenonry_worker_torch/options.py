@@ -13,6 +13,11 @@ class TorchOptions(DeviceOptions, ProfileOptions):
     fuse: bool = Field(
         True, description="Fuse and prepack layers where the result was verified to be the same."
     )
+    step_kernels: str | None = Field(
+        None,
+        description="Kernels for parts of a step: by default the installed ones, where they are right and quicker; a name "
+        "for these wherever they are right; none for torch alone.",
+    )
     sliding_window_groups: bool = Field(
         True,
         description="Give blocks back that the window of a layer has left; false keeps all layers in one KV group, as "

@@ -18,6 +18,7 @@ from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSOR
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.fuse.kernels.found import find_kernels
 from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import build
@@ -151,6 +152,9 @@ class Loader:
         self._backend = backend_class(config, self.device, self.resolved)
         buffers = options.buffers or DEFAULT_BUFFERS[self.device.type]
         self._buffers = resolve_class(BUFFERS, buffers, self.resolved)
+        self._kernels = None
+        if options.fuse and not config.enforce_eager:
+            self._kernels = find_kernels(options.step_kernels, self.device, self.resolved)
         prepare_device(self.device, options)
         self.parallel = alone()
         if rendezvous is not None:
@@ -221,6 +225,7 @@ class Loader:
                 phases=phases,
                 adapters=adapters,
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
+                kernels=self._kernels,
             )
         if adapters is not None:
             adapters.add_all(config.lora_modules)

@@ -17,9 +17,12 @@ from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 from tenonry_worker_torch.fuse.norm import RMSNorm, rms_norm_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import Attend
 
+KERNEL_TOKENS = 128  # kernels are for few rows: of longer prompts, torch computes matrix products on all cores
 # (before attention, after attention, before feed-forward, after feed-forward) by the names of the norms.
 NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] = (
     (
@@ -47,6 +50,7 @@ class LeanLayer:
         self.mlp = mlp
         self.layer_type = layer_type
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
+        self.feed_forward_kernel: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __call__(
         self,
@@ -65,9 +69,12 @@ class LeanLayer:
             hidden = self.attention.out.add(heads, hidden)
         else:
             hidden = self.after_attention(self.attention.out(heads)).add_(hidden)
-        return self._feed_forward(hidden)
+        return self.feed_forward(hidden)
 
-    def _feed_forward(self, hidden: torch.Tensor) -> torch.Tensor:
+    def feed_forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """The second half of the layer: `hidden` [N, H] → [N, H]."""
+        if self.feed_forward_kernel is not None and len(hidden) <= KERNEL_TOKENS:
+            return self.feed_forward_kernel(hidden)
         x = hidden if self.before_mlp is None else self.before_mlp(hidden)
         if not isinstance(self.mlp, FusedMLP):
             made = self.mlp(x[None])

@@ -5,6 +5,7 @@ and with all decoding rows at once. Worker process.
 from __future__ import annotations
 
 import inspect
+from abc import ABC, abstractmethod
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -42,6 +43,27 @@ class DecodePath(Protocol):
     ) -> torch.Tensor:
         """`x` [R, hidden] → [R, hidden], one token per row; `states`, [R, …] each, are changed."""
         ...
+
+
+class RowPath(ABC):
+    """A `DecodePath` that finds the states of rows by itself."""
+
+    @abstractmethod
+    def __call__(
+        self,
+        x: torch.Tensor,
+        states: Mapping[StateKey, torch.Tensor],
+    ) -> torch.Tensor:
+        """As `DecodePath`."""
+
+    @abstractmethod
+    def over_rows(
+        self,
+        x: torch.Tensor,
+        states: Mapping[StateKey, torch.Tensor],
+        rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """`states` are those of all rows; `rows` i64[R] says whose the tokens are, None that they are the first R."""
 
 
 class PromptPath(Protocol):
@@ -228,6 +250,8 @@ class PackedMixer:
         hidden: torch.Tensor,
     ) -> torch.Tensor:
         """`hidden` [R, H], one token of each of `rows` → [R, H]."""
+        if isinstance(path, RowPath) and isinstance(rows, torch.Tensor):
+            return path.over_rows(hidden, self.pools, rows)
         states = held(self.pools, rows)
         made = path(hidden, states)
         put_back(self.pools, rows, states, states)

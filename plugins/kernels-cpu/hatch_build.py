@@ -1,0 +1,107 @@
+"""Compiles the kernels when a wheel or an editable installation is made; a machine without a compiler gets none.
+
+The library has each kernel once per instruction set, under a name of its own; which one is called is decided where the
+library is loaded. `-march=native` is never used.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from hatchling.builders.hooks.plugin.interface import BuildHookInterface
+
+LIBRARY = "src/tenonry_kernels_cpu/libkernels.so"
+# No -ffast-math: sums are reordered only where a pragma says so, NaN stays NaN, and denormal numbers stay what they are.
+FLAGS = (
+    "-std=gnu11",
+    "-O3",
+    "-fPIC",
+    "-fvisibility=default",
+    "-fopenmp-simd",
+    "-fno-math-errno",
+    "-fno-trapping-math",
+    "-ffp-contract=fast",
+)
+X86 = {"x86_64", "amd64"}
+SETS = {
+    "baseline": (),
+    "avx2": ("-mavx2", "-mfma"),
+    "avx512": (
+        "-mavx2",
+        "-mfma",
+        "-mavx512f",
+        "-mavx512bw",
+        "-mavx512dq",
+        "-mavx512vl",
+        "-mprefer-vector-width=512",
+    ),
+}
+
+
+class NativeBuild(BuildHookInterface):  # type: ignore[misc] - hatchling has no types
+    """Adds the library to a wheel, whose tag then names the platform and no version of Python."""
+
+    PLUGIN_NAME = "custom"
+
+    def initialize(self, version: str, build_data: dict[str, Any]) -> None:
+        if self.target_name != "wheel":
+            return
+        root = Path(self.root)
+        if not compile_library(root / "native", root / LIBRARY):
+            return
+        name = sysconfig.get_platform().replace("-", "_").replace(".", "_")
+        build_data["pure_python"] = False
+        build_data["tag"] = f"py3-none-{name}"
+        build_data["artifacts"].append(LIBRARY)
+
+
+def compile_library(sources: Path, target: Path) -> bool:
+    """Whether `target` was made. What a compiler complains of is printed; an older library is removed then."""
+    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    if not compiler:
+        print("tenonry-kernels-cpu: no C compiler (cc, gcc, clang), so no kernels", file=sys.stderr)
+        target.unlink(missing_ok=True)
+        return False
+    is_x86 = platform.machine().lower() in X86
+    with tempfile.TemporaryDirectory() as folder:
+        made = Path(folder) / "libkernels.so"
+        try:
+            _compile(compiler.split(), sources, Path(folder), made, is_x86=is_x86)
+        except (OSError, subprocess.CalledProcessError) as error:
+            said = getattr(error, "stderr", "") or error
+            print(f"tenonry-kernels-cpu: {compiler} failed, so no kernels:\n{said}", file=sys.stderr)
+            target.unlink(missing_ok=True)
+            return False
+        beside = target.with_suffix(f".{os.getpid()}")
+        shutil.copy(made, beside)
+        beside.replace(target)  # a process that has the old library open keeps it
+    return True
+
+
+def _compile(compiler: list[str], sources: Path, folder: Path, target: Path, *, is_x86: bool) -> None:
+    objects = []
+    units = [("kernels.c", name, flags) for name, flags in SETS.items() if is_x86 or not flags]
+    units.append(("processor.c", "baseline", ("-DTENONRY_X86",) if is_x86 else ()))
+    for source, name, flags in units:
+        out = folder / f"{source}.{name}.o"
+        words = [*compiler, *FLAGS, *flags, f"-DTENONRY_SET={name}", "-c", str(sources / source), "-o", str(out)]
+        _run(words)
+        objects.append(str(out))
+    _run([*compiler, "-shared", "-o", str(target), *objects, "-lm"])
+
+
+def _run(words: list[str]) -> None:
+    subprocess.run(words, check=True, capture_output=True, text=True)
+
+
+if __name__ == "__main__":
+    here = Path(__file__).resolve().parent
+    sys.exit(0 if compile_library(here / "native", here / LIBRARY) else 1)

@@ -1,0 +1,4 @@
+/* All kernels, for the instruction set TENONRY_SET. */
+#include "delta_rule.h"
+#include "experts.h"
+#include "norm.h"

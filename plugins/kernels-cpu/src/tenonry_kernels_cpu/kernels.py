@@ -1,0 +1,80 @@
+"""The kernels as a plugin of the point `tenonry.step_kernels`. Worker process."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from tenonry_kernels_cpu.delta_rule import DeltaRule
+from tenonry_kernels_cpu.experts import Experts
+from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
+from tenonry_torch_base.step_kernels import StepKernels
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts
+
+MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
+
+
+class CpuKernels(StepKernels):
+    """In C, on one thread, for the best instruction set that the processor has."""
+
+    name: ClassVar[str] = "cpu"
+
+    @classmethod
+    def refusal(cls) -> str | None:
+        try:
+            library()
+        except LibraryError as error:
+            return str(error)
+        return None
+
+    def __init__(self, instruction_set: str | None = None) -> None:
+        """`instruction_set`: another than the best. Raises LibraryError where it, or the library, cannot be used."""
+        known = instruction_sets()
+        if instruction_set is not None and instruction_set not in known:
+            raise LibraryError(
+                f"instruction set '{instruction_set}' cannot be used here, only {', '.join(known)}"
+            )
+        self.instruction_set = instruction_set or known[0]
+
+    @property
+    def description(self) -> str:
+        return self.instruction_set
+
+    def rms_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        return Norm(weight, eps, self.instruction_set)
+
+    def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule | None:
+        return DeltaRule(parts, self.instruction_set)
+
+    def experts(self, parts: ExpertParts) -> Experts | None:
+        if parts.gate_up.numel() + parts.down.numel() > MAX_COPIED:
+            return None
+        return Experts(parts, self.instruction_set)
+
+
+class Norm:
+    """See `StepKernels.rms_norm`."""
+
+    __slots__ = ("_eps", "_function", "_weight")
+
+    def __init__(self, weight: torch.Tensor, eps: float, instruction_set: str) -> None:
+        self._weight = weight
+        self._eps = eps
+        self._function = function("rms_norm", instruction_set)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        out = x.new_empty(x.shape)
+        self._function(
+            len(x),
+            x.shape[1],
+            x.data_ptr(),
+            self._weight.data_ptr(),
+            self._eps,
+            out.data_ptr(),
+        )
+        return out

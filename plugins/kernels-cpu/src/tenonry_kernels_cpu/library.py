@@ -1,0 +1,63 @@
+"""The compiled library: found beside this module, loaded, and asked which instruction sets it may use. Worker process."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+from pathlib import Path
+
+PATH = Path(__file__).with_name("libkernels.so")
+VERSION = 1  # of the structs and parameters in native/; the library says which it has
+ADDRESS = ctypes.c_void_p
+COUNT = ctypes.c_int64
+REAL = ctypes.c_float
+
+# Parameters of each kernel.
+PARAMETERS: dict[str, tuple[type, ...]] = {
+    "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
+    "delta_rule": (
+        *(ADDRESS, COUNT, ADDRESS, COUNT),
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "experts": (ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
+}
+
+
+class LibraryError(Exception):
+    """Why there are no kernels, in words."""
+
+
+@cache
+def library(path: Path = PATH) -> ctypes.CDLL:
+    """Raises LibraryError where the library is missing, cannot be loaded, or is of another version."""
+    if not path.exists():
+        raise LibraryError(
+            f"{path} is not there: no C compiler was found when tenonry-kernels-cpu was installed"
+        )
+    try:
+        found = ctypes.CDLL(str(path))
+        found.tenonry_kernels_version.restype = COUNT
+        found.tenonry_kernels_sets.restype = ctypes.c_char_p
+        version = found.tenonry_kernels_version()
+    except (OSError, AttributeError) as error:
+        raise LibraryError(f"{path} does not load: {error}") from None
+    if version != VERSION:
+        raise LibraryError(f"{path} is of version {version}, and {VERSION} is needed; install it again")
+    return found
+
+
+def instruction_sets() -> list[str]:
+    """Those that the library has and this processor can do, best first. Raises LibraryError."""
+    words: bytes = library().tenonry_kernels_sets()
+    return words.decode().split()
+
+
+@cache
+def function(kernel: str, instruction_set: str) -> ctypes._NamedFuncPointer:
+    """A kernel for an instruction set, which must be one of `instruction_sets`."""
+    found = getattr(library(), f"tenonry_{kernel}_{instruction_set}")
+    found.argtypes = PARAMETERS[kernel]
+    found.restype = None
+    return found

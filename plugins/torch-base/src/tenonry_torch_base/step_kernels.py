@@ -1,0 +1,128 @@
+"""What kernels for parts of a decoding step must do, and what they are made from; the extension point
+`tenonry.step_kernels`. Worker process.
+
+A worker asks for a kernel per part of a layer, at load. It compares each with its own operations, on random inputs, and
+calls it in their place where it computes the same and, unless it was asked for by name, is quicker.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeltaRuleParts:
+    """A gated delta rule (arXiv:2412.06464) between the projections of its layer. All tensors are float32, contiguous.
+
+    A projected row holds query and key [key_heads · key_size each], value and gate [heads · value_size each], rate and
+    decay [heads each], in this order after `order` i64[columns] chose its columns (None: they stand so). Query, key and
+    value are the `channels` of a causal convolution with SiLU, `window_weight` [taps, channels] and `window_bias`
+    [channels] or None. A key head serves heads / key_heads value heads, which are neighbours.
+    """
+
+    key_heads: int
+    heads: int
+    key_size: int
+    value_size: int
+    order: torch.Tensor | None
+    window_weight: torch.Tensor
+    window_bias: torch.Tensor | None
+    decay_rate: torch.Tensor  # [heads], below zero
+    decay_bias: torch.Tensor  # [heads]
+    norm_weight: torch.Tensor  # [value_size]
+    norm_eps: float
+    unit_eps: float  # under the root, added to the sum of squares, when query and key are made unit vectors
+
+    @property
+    def channels(self) -> int:
+        return 2 * self.key_heads * self.key_size + self.heads * self.value_size
+
+    @property
+    def columns(self) -> int:
+        return self.channels + self.heads * self.value_size + 2 * self.heads
+
+
+class DeltaRuleKernel(Protocol):
+    """One token of each of R rows."""
+
+    def __call__(
+        self,
+        projected: torch.Tensor,
+        window: torch.Tensor,
+        matrix: torch.Tensor,
+        rows: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """`projected` [R, columns] → [R, heads · value_size], all float32; changes the states in place.
+
+        `window` [N, channels, taps] with stride 1 over channels, `matrix` [N, heads, key_size, value_size], its last
+        three dimensions contiguous. `rows` i64[R]: which of the N states are those of the R rows, no two of them equal;
+        None: the first R, in order. The window moves on by one and its last place gets the new input; out of it comes the
+        convolution, in float32. Per head with query q and key k made unit vectors, q also over √key_size, α = exp(
+        softplus(decay + bias) · rate) and β = sigmoid(rate column): S ← α·S, then S ← S + k ⊗ β·(v − kᵀS), and qᵀS
+        goes through the root-mean-square norm and is multiplied with SiLU of the gate.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExpertParts:
+    """The feed-forward half of a decoder layer with gated experts (SiLU). All tensors are float32.
+
+    Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made to
+    sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert, `shared_gate_up`
+    [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of `shared_gate` [hidden]; None
+    where there is none. `norm_weight` [hidden] is what the normalised input is multiplied with, an offset included.
+    """
+
+    norm_weight: torch.Tensor
+    norm_eps: float
+    router: torch.Tensor
+    chosen: int
+    is_normalised: bool
+    gate_up: torch.Tensor
+    down: torch.Tensor
+    shared_gate_up: torch.Tensor | None = None
+    shared_down: torch.Tensor | None = None
+    shared_gate: torch.Tensor | None = None
+
+
+class StepKernels(ABC):
+    """Kernels for one worker process. Construction may load a library; nothing is computed before a kernel is asked for.
+
+    Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
+    operations. A kernel holds what it needs of the weights, which never change while it is used. Kernels are called from
+    one thread, one after another, in `torch.inference_mode`; what a kernel returns is a tensor of its own. An input with
+    NaN or infinities must not end the process, and must not change what other rows get.
+    """
+
+    name: ClassVar[str]
+    interface_version: ClassVar[int] = 1
+
+    @classmethod
+    @abstractmethod
+    def refusal(cls) -> str | None:
+        """Why there are no kernels in this process, in words; None if there are. Asked before construction."""
+
+    @property
+    def description(self) -> str:
+        """What the log says after the name, such as the instruction set that was chosen."""
+        return ""
+
+    def rms_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """x / √(mean(x²) + eps) · weight over the last dimension of a contiguous float32 `x` [N, size]."""
+        return None
+
+    def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
+        """See `DeltaRuleKernel`."""
+        return None
+
+    def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """`hidden` [T, hidden] → hidden + experts(norm(hidden)), float32 and contiguous; the input is not changed."""
+        return None

@@ -1,0 +1,62 @@
+"""The step kernels of the settings, or why there are none. Worker process."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, NamedTuple
+
+from tenonry.errors import ConfigError, PluginNotFound
+from tenonry_torch_base.points import DEFAULT_KERNELS, STEP_KERNELS, resolve_class
+
+if TYPE_CHECKING:
+    import torch
+
+    from tenonry_torch_base.step_kernels import StepKernels
+
+logger = logging.getLogger("tenonry.worker")
+
+NONE = "none"
+
+
+class FoundKernels(NamedTuple):
+    """`is_asked_for`: they were named in the settings, so they are used without being timed."""
+
+    kernels: StepKernels
+    is_asked_for: bool
+
+    @property
+    def text(self) -> str:
+        """The name and what it says of itself."""
+        kernels = self.kernels
+        return f"'{kernels.name}' ({kernels.description})" if kernels.description else f"'{kernels.name}'"
+
+
+def find_kernels(
+    name: str | None,
+    device: torch.device,
+    resolved: dict[str, str],
+) -> FoundKernels | None:
+    """None where torch alone computes; the log says why. `name`: None for those that are installed, "none" for none.
+
+    Raises PluginError, or ConfigError, for named ones that cannot be used.
+    """
+    if name == NONE or (name is None and device.type != "cpu"):
+        return None
+    try:
+        found = resolve_class(STEP_KERNELS, name or DEFAULT_KERNELS, resolved)
+    except PluginNotFound:
+        if name is not None:
+            raise
+        logger.info(
+            "No step kernels are installed, so torch alone computes; pip install %s",
+            STEP_KERNELS.provider[DEFAULT_KERNELS],
+        )
+        return None
+    reason = found.refusal()
+    if reason is None:
+        return FoundKernels(found(), name is not None)
+    resolved.pop(STEP_KERNELS.kind, None)
+    if name is not None:
+        raise ConfigError(f"step kernels '{name}' cannot be used: {reason}; leave step_kernels out")
+    logger.warning("Step kernels '%s' are not used, torch alone computes: %s", DEFAULT_KERNELS, reason)
+    return None

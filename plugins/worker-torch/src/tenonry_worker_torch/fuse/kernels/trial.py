@@ -1,0 +1,70 @@
+"""Whether a kernel computes what our own operations do, and whether it is quicker. Worker process.
+
+Both are given the same random inputs, as many as a step of few rows has and as many as one of many rows has. Of several
+timings the shortest counts, since other processes only ever add to it.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+
+from tenonry_worker_torch.fuse.trial import is_same
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Run = Callable[[], Sequence[torch.Tensor]]
+
+ROWS = (3, 64)
+REPEATS = 5
+LIMIT_S = 0.02  # for one candidate; at least one run is timed
+
+
+class Candidates(NamedTuple):
+    """Functions without arguments that compute the same: each changes tensors of its own, and returns all results."""
+
+    own: Run
+    kernel: Run
+
+
+def prefers_kernel(
+    candidates_for: Callable[[int], Candidates],
+    *,
+    is_timed: bool,
+) -> bool:
+    """`candidates_for` is given numbers of rows. The kernel must be right for each, and, if timed, quicker."""
+    with torch.random.fork_rng(devices=[]), torch.inference_mode():
+        torch.manual_seed(0)
+        for count in ROWS:
+            candidates = candidates_for(count)
+            if not _agree(candidates):
+                return False
+            if is_timed and shortest(candidates.kernel) >= shortest(candidates.own):
+                return False
+    return True
+
+
+def _agree(candidates: Candidates) -> bool:
+    """Twice, since states that the first call leaves are what the second one reads."""
+    for _ in range(2):
+        pairs = zip(candidates.kernel(), candidates.own(), strict=True)
+        if not all(is_same(got, wanted) for got, wanted in pairs):
+            return False
+    return True
+
+
+def shortest(run: Run) -> float:
+    """Seconds."""
+    best = float("inf")
+    end = time.perf_counter() + LIMIT_S
+    for _ in range(REPEATS):
+        begin = time.perf_counter()
+        run()
+        now = time.perf_counter()
+        best = min(best, now - begin)
+        if now > end:
+            break
+    return best
