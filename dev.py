@@ -8,9 +8,9 @@
     python3 dev.py bench [WORDS]               tenonry bench WORDS; without words: the standard set
     python3 dev.py bench parity [WORDS]        every causal type of transformers served tiny, compared with generate
 
-Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt
-or a pyproject.toml changed; pip's output goes to .venv/pip.log. DIST is a folder (schedulers/static) or a name; without
-any, all distributions are tested, two at a time.
+Everything lives in .venv, made on first use and brought up to date when requirements.txt, constraints.txt,
+a pyproject.toml or a source to be compiled changed; pip's output goes to .venv/pip.log. DIST is a folder
+(schedulers/static) or a name; without any, all distributions are tested, two at a time.
 """
 
 from __future__ import annotations
@@ -161,8 +161,9 @@ def fingerprint() -> str:
     """Hash all that an installation follows from, the place of the tree included (installs are editable)."""
     digest = hashlib.sha256(str(ROOT).encode())
     pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
+    compiled = sorted([*ROOT.glob("*/*/hatch_build.py"), *ROOT.glob("*/*/native/*")])
     names = ("requirements.txt", "constraints.txt", "pyproject.toml")
-    for file in [*(ROOT / name for name in names), *pyprojects]:
+    for file in [*(ROOT / name for name in names), *pyprojects, *compiled]:
         digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
 

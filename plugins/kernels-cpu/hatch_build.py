@@ -19,7 +19,7 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 LIBRARY = "src/tenonry_kernels_cpu/libkernels.so"
-# No -ffast-math: sums are reordered only where a pragma says so, NaN stays NaN, and denormal numbers stay what they are.
+# No -ffast-math: sums are reordered only where a pragma says so, NaN stays NaN, and denormal numbers stay as they are.
 FLAGS = (
     "-std=gnu11",
     "-O3",
@@ -65,9 +65,11 @@ class NativeBuild(BuildHookInterface):  # type: ignore[misc] - hatchling has no 
 
 def compile_library(sources: Path, target: Path) -> bool:
     """Whether `target` was made. What a compiler complains of is printed; an older library is removed then."""
-    compiler = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    compiler = (
+        os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    )
     if not compiler:
-        print("tenonry-kernels-cpu: no C compiler (cc, gcc, clang), so no kernels", file=sys.stderr)
+        say("no C compiler (cc, gcc, clang), so no kernels")
         target.unlink(missing_ok=True)
         return False
     is_x86 = platform.machine().lower() in X86
@@ -77,7 +79,7 @@ def compile_library(sources: Path, target: Path) -> bool:
             _compile(compiler.split(), sources, Path(folder), made, is_x86=is_x86)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", "") or error
-            print(f"tenonry-kernels-cpu: {compiler} failed, so no kernels:\n{said}", file=sys.stderr)
+            say(f"{compiler} failed, so no kernels:\n{said}")
             target.unlink(missing_ok=True)
             return False
         beside = target.with_suffix(f".{os.getpid()}")
@@ -86,13 +88,29 @@ def compile_library(sources: Path, target: Path) -> bool:
     return True
 
 
-def _compile(compiler: list[str], sources: Path, folder: Path, target: Path, *, is_x86: bool) -> None:
+def say(text: str) -> None:
+    """Into the log of the installer."""
+    sys.stderr.write(f"tenonry-kernels-cpu: {text}\n")
+
+
+def _compile(
+    compiler: list[str], sources: Path, folder: Path, target: Path, *, is_x86: bool
+) -> None:
     objects = []
     units = [("kernels.c", name, flags) for name, flags in SETS.items() if is_x86 or not flags]
     units.append(("processor.c", "baseline", ("-DTENONRY_X86",) if is_x86 else ()))
     for source, name, flags in units:
         out = folder / f"{source}.{name}.o"
-        words = [*compiler, *FLAGS, *flags, f"-DTENONRY_SET={name}", "-c", str(sources / source), "-o", str(out)]
+        words = [
+            *compiler,
+            *FLAGS,
+            *flags,
+            f"-DTENONRY_SET={name}",
+            "-c",
+            str(sources / source),
+            "-o",
+            str(out),
+        ]
         _run(words)
         objects.append(str(out))
     _run([*compiler, "-shared", "-o", str(target), *objects, "-lm"])

@@ -45,7 +45,7 @@ def greedy(model, prompt):
     )[0, len(prompt) :].tolist()
 
 
-def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False):
+def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=False, kernels=None):
     buffers = HostBuffers(torch.device("cpu"), 1)
     return build(
         module,
@@ -54,6 +54,7 @@ def loaded(module, *, backend="cpu", fuse=True, max_model_len=64, skip_check=Fal
         max_model_len=max_model_len,
         fuse=fuse,
         skip_check=skip_check,
+        kernels=kernels,
     )
 
 

@@ -20,7 +20,10 @@ class _Struct(ctypes.Structure):
     """`delta_rule` in native/delta_rule.h."""
 
     _fields_ = (
-        *((name, COUNT) for name in ("key_heads", "heads", "key_size", "value_size", "taps", "runs")),
+        *(
+            (name, COUNT)
+            for name in ("key_heads", "heads", "key_size", "value_size", "taps", "runs")
+        ),
         *((name, ADDRESS) for name in ("run_begin", "run_length", "window_weight", "window_bias")),
         *((name, ADDRESS) for name in ("decay_rate", "decay_bias", "norm_weight")),
         ("norm_eps", REAL),

@@ -18,7 +18,10 @@ class _Struct(ctypes.Structure):
     """`experts` in native/experts.h."""
 
     _fields_ = (
-        *((name, COUNT) for name in ("hidden", "experts", "chosen", "inner", "shared", "is_normalised")),
+        *(
+            (name, COUNT)
+            for name in ("hidden", "experts", "chosen", "inner", "shared", "is_normalised")
+        ),
         *((name, ADDRESS) for name in ("norm_weight", "router", "gate_up", "down")),
         *((name, ADDRESS) for name in ("shared_gate_up", "shared_down", "shared_gate")),
         ("norm_eps", REAL),

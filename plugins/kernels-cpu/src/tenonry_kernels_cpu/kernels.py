@@ -45,7 +45,9 @@ class CpuKernels(StepKernels):
     def description(self) -> str:
         return self.instruction_set
 
-    def rms_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], torch.Tensor] | None:
+    def rms_norm(
+        self, weight: torch.Tensor, eps: float
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
         return Norm(weight, eps, self.instruction_set)
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule | None:

@@ -1,4 +1,4 @@
-"""The compiled library: found beside this module, loaded, and asked which instruction sets it may use. Worker process."""
+"""The compiled library: found beside this module, loaded, asked which instruction sets can be used. Worker process."""
 
 from __future__ import annotations
 
@@ -44,7 +44,9 @@ def library(path: Path = PATH) -> ctypes.CDLL:
     except (OSError, AttributeError) as error:
         raise LibraryError(f"{path} does not load: {error}") from None
     if version != VERSION:
-        raise LibraryError(f"{path} is of version {version}, and {VERSION} is needed; install it again")
+        raise LibraryError(
+            f"{path} is of version {version}, and {VERSION} is needed; install it again"
+        )
     return found
 
 

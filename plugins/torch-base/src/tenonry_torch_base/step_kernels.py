@@ -63,8 +63,8 @@ class DeltaRuleKernel(Protocol):
 
         `window` [N, channels, taps] with stride 1 over channels, `matrix` [N, heads, key_size, value_size], its last
         three dimensions contiguous. `rows` i64[R]: which of the N states are those of the R rows, no two of them equal;
-        None: the first R, in order. The window moves on by one and its last place gets the new input; out of it comes the
-        convolution, in float32. Per head with query q and key k made unit vectors, q also over √key_size, α = exp(
+        None: the first R, in order. The window moves on by one and its last place gets the new input; out of it comes
+        the convolution, in float32. Per head with query q and key k made unit vectors, q also over √key_size, α = exp(
         softplus(decay + bias) · rate) and β = sigmoid(rate column): S ← α·S, then S ← S + k ⊗ β·(v − kᵀS), and qᵀS
         goes through the root-mean-square norm and is multiplied with SiLU of the gate.
         """
@@ -75,10 +75,11 @@ class DeltaRuleKernel(Protocol):
 class ExpertParts:
     """The feed-forward half of a decoder layer with gated experts (SiLU). All tensors are float32.
 
-    Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made to
-    sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert, `shared_gate_up`
-    [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of `shared_gate` [hidden]; None
-    where there is none. `norm_weight` [hidden] is what the normalised input is multiplied with, an offset included.
+    Scores are softmax over `router` [experts, hidden]; the `chosen` largest are kept and, with `is_normalised`, made
+    to sum to 1. `gate_up` [experts, 2 · inner, hidden], `down` [experts, hidden, inner]. A shared expert,
+    `shared_gate_up` [2 · shared, hidden] and `shared_down` [hidden, shared], is multiplied with the sigmoid of
+    `shared_gate` [hidden]; None where there is none. `norm_weight` [hidden] is what the normalised input is multiplied
+    with, an offset included.
     """
 
     norm_weight: torch.Tensor
@@ -94,12 +95,12 @@ class ExpertParts:
 
 
 class StepKernels(ABC):
-    """Kernels for one worker process. Construction may load a library; nothing is computed before a kernel is asked for.
+    """Kernels for one worker process. Construction may load a library.
 
     Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
-    operations. A kernel holds what it needs of the weights, which never change while it is used. Kernels are called from
-    one thread, one after another, in `torch.inference_mode`; what a kernel returns is a tensor of its own. An input with
-    NaN or infinities must not end the process, and must not change what other rows get.
+    operations. A kernel holds what it needs of the weights, which never change while it is used. Kernels are called
+    from one thread, one after another, in `torch.inference_mode`; what a kernel returns is a tensor of its own. An
+    input with NaN or infinities must not end the process, and must not change what other rows get.
     """
 
     name: ClassVar[str]
@@ -115,8 +116,10 @@ class StepKernels(ABC):
         """What the log says after the name, such as the instruction set that was chosen."""
         return ""
 
-    def rms_norm(self, weight: torch.Tensor, eps: float) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """x / √(mean(x²) + eps) · weight over the last dimension of a contiguous float32 `x` [N, size]."""
+    def rms_norm(
+        self, weight: torch.Tensor, eps: float
+    ) -> Callable[[torch.Tensor], torch.Tensor] | None:
+        """X / √(mean(x²) + eps) · weight over the last dimension of a contiguous float32 `x` [N, size]."""
         return None
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
@@ -124,5 +127,8 @@ class StepKernels(ABC):
         return None
 
     def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:
-        """`hidden` [T, hidden] → hidden + experts(norm(hidden)), float32 and contiguous; the input is not changed."""
+        """A kernel from `hidden` [T, hidden] to the sum of `hidden` and what the experts make of its norm.
+
+        Both are contiguous and in float32; the input is not changed.
+        """
         return None

@@ -110,7 +110,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
-    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
+    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step, on
+    one rank.
     """
     phases = phases or Phases()
     fix_frequencies(module, max_model_len)
@@ -139,7 +140,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
             checks.prepare(may_be_lean=fuse)
         if fuse:
             _make_fast(model, checks, max_model_len, phases, seats)
-            if kernels is not None and parallel.tensor.size == 1:
+            is_alone = parallel.tensor.size == 1 and parallel.link.num_stages == 1
+            if kernels is not None and is_alone:
                 _use_kernels(model, kernels, None if skip_check else checks)
         if not skip_check:
             _check(model, checks, run, image_check)

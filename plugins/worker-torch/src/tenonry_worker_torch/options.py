@@ -15,8 +15,8 @@ class TorchOptions(DeviceOptions, ProfileOptions):
     )
     step_kernels: str | None = Field(
         None,
-        description="Kernels for parts of a step: by default the installed ones, where they are right and quicker; a name "
-        "for these wherever they are right; none for torch alone.",
+        description="Kernels for parts of a step: by default the installed ones, where they are right and quicker; by "
+        "name, wherever they are right; none for torch alone.",
     )
     sliding_window_groups: bool = Field(
         True,

@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import LayerSpec
     from tenonry_worker_torch.fuse.block import Attend
 
-KERNEL_TOKENS = 128  # kernels are for few rows: of longer prompts, torch computes matrix products on all cores
+KERNEL_TOKENS = (
+    128  # kernels are for few rows: of longer prompts, torch computes matrix products on all cores
+)
 # (before attention, after attention, before feed-forward, after feed-forward) by the names of the norms.
 NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] = (
     (

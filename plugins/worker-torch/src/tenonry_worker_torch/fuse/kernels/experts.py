@@ -26,7 +26,11 @@ def expert_parts(layer: LeanLayer) -> ExpertParts | None:
     norm = layer.before_mlp
     if norm is None or norm.weight is None or layer.after_mlp is not None:
         return None
-    names = {name for name, _ in module.named_children()} if isinstance(module, torch.nn.Module) else set()
+    names = (
+        {name for name, _ in module.named_children()}
+        if isinstance(module, torch.nn.Module)
+        else set()
+    )
     if not {"gate", "experts"} <= names or not names <= set(PARTS):
         return None
     router = module.gate

@@ -28,7 +28,11 @@ class FoundKernels(NamedTuple):
     def text(self) -> str:
         """The name and what it says of itself."""
         kernels = self.kernels
-        return f"'{kernels.name}' ({kernels.description})" if kernels.description else f"'{kernels.name}'"
+        return (
+            f"'{kernels.name}' ({kernels.description})"
+            if kernels.description
+            else f"'{kernels.name}'"
+        )
 
 
 def find_kernels(
@@ -58,5 +62,7 @@ def find_kernels(
     resolved.pop(STEP_KERNELS.kind, None)
     if name is not None:
         raise ConfigError(f"step kernels '{name}' cannot be used: {reason}; leave step_kernels out")
-    logger.warning("Step kernels '%s' are not used, torch alone computes: %s", DEFAULT_KERNELS, reason)
+    logger.warning(
+        "Step kernels '%s' are not used, torch alone computes: %s", DEFAULT_KERNELS, reason
+    )
     return None

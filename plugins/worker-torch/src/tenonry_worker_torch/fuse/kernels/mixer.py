@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class KernelDeltaRule(RowPath):
-    """A path that works on the states where they are. `own`: the path of our own operations, which prompts go through."""
+    """A path that works on the states where they are. `own`: that of our own operations, which prompts go through."""
 
     def __init__(self, own: DeltaRule, kernel: DeltaRuleKernel) -> None:
         self.own = own
@@ -65,7 +65,9 @@ def delta_rule_parts(path: DeltaRule) -> DeltaRuleParts | None:
     )
 
 
-def candidates(mixer: PackedMixer, own: DeltaRule, kernel: KernelDeltaRule, count: int) -> Candidates:
+def candidates(
+    mixer: PackedMixer, own: DeltaRule, kernel: KernelDeltaRule, count: int
+) -> Candidates:
     """Both over `count` random rows. Their states are far from zero, as those after a prompt."""
     x = torch.randn(count, mixer.hidden_size)
     states = {}

@@ -1,0 +1,43 @@
+"""The kernels, for each instruction set that this processor has, under the suite that any implementation passes."""
+
+from __future__ import annotations
+
+import pytest
+
+from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_kernels_cpu.library import LibraryError, instruction_sets
+from tenonry_testkit.step_kernels import StepKernelsContract
+
+pytestmark = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+
+
+class TestBest(StepKernelsContract):
+    kernels = "cpu"
+
+
+class TestBaseline(StepKernelsContract):
+    """What every processor can do."""
+
+    def made(self) -> CpuKernels:
+        return CpuKernels("baseline")
+
+
+class TestMiddle(StepKernelsContract):
+    """Where there is one between the best and the baseline."""
+
+    def made(self) -> CpuKernels:
+        if "avx2" not in instruction_sets():
+            pytest.skip("the processor has no AVX2")
+        return CpuKernels("avx2")
+
+
+def test_best_instruction_set_is_the_first_of_those_that_can_be_used():
+    assert CpuKernels().description == instruction_sets()[0]
+    assert instruction_sets()[-1] == "baseline"
+
+
+def test_instruction_set_that_the_processor_lacks_is_refused_by_name():
+    with pytest.raises(
+        LibraryError, match=r"instruction set 'amx' cannot be used here, only .*baseline"
+    ):
+        CpuKernels("amx")

@@ -1,0 +1,159 @@
+"""Step kernels are used where they are right, and give the tokens that torch gives; without them torch computes."""
+
+from __future__ import annotations
+
+import functools
+import logging
+
+import pytest
+import state_families  # noqa: F401 - adds its families
+import torch
+import worker_families
+import worker_tools
+from worker_driver import Driver, Request
+
+from tenonry.errors import ConfigError, PluginNotFound
+from tenonry_kernels_cpu.kernels import CpuKernels
+from tenonry_kernels_cpu.library import library
+from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
+from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
+from tenonry_worker_torch.kv_groups import GroupLayout
+
+CPU = torch.device("cpu")
+WAYS = {
+    "one big batch": {},
+    "chunked prefill": {"budget": 7},
+    "three steps in flight": {"depth": 3, "budget": 20},
+    "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
+}
+needs_library = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
+
+
+class Wrong(StepKernels):
+    """A delta rule that makes too much."""
+
+    name = "wrong"
+
+    @classmethod
+    def refusal(cls):
+        return None
+
+    def delta_rule(self, parts):
+        kernel = CpuKernels().delta_rule(parts)
+        return lambda *given: kernel(*given) * 1.5
+
+
+@functools.cache
+def model_of(family, kernels="own"):
+    chosen = {"own": CpuKernels, "wrong": Wrong}[kernels]()
+    return worker_tools.loaded(worker_families.build(family), kernels=FoundKernels(chosen, True))
+
+
+def kernels_of(model):
+    paths = sum(isinstance(mixer.path, KernelDeltaRule) for mixer in model.mixers)
+    layers = getattr(model.forward, "layers", ())
+    return paths, sum(layer.feed_forward_kernel is not None for layer in layers)
+
+
+def serve(model, **way):
+    runner = worker_tools.runner(model, groups=GroupLayout(2))
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
+    requests = [
+        Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
+        for number, prompt in enumerate(worker_tools.prompts())
+    ]
+    return [request.output for request in driver.run(requests)]
+
+
+@needs_library
+@pytest.mark.parametrize("way", WAYS)
+def test_tokens_equal_generate_with_kernels(way):
+    model = model_of("qwen3_next")
+    assert kernels_of(model) == (2, 3)
+    assert serve(model, **WAYS[way]) == worker_tools.generated("qwen3_next")
+
+
+@needs_library
+def test_tokens_equal_generate_with_kernels_for_a_part_of_the_layers():
+    model = model_of("qwen3_5_text")
+    assert kernels_of(model) == (2, 0)
+    assert serve(model, **WAYS["preempted"]) == worker_tools.generated("qwen3_5_text")
+
+
+@needs_library
+def test_kernel_that_computes_otherwise_is_not_used(caplog):
+    with caplog.at_level(logging.INFO, "tenonry.worker"):
+        model = model_of("qwen3_next", "wrong")
+    assert kernels_of(model) == (0, 0)
+    assert "Step kernels 'wrong': none of them; with torch: delta rule of 2 layers" in caplog.text
+    assert serve(model) == worker_tools.generated("qwen3_next")
+
+
+@needs_library
+def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplog):
+    """The parts agree and the model does not: as if a part were compared with inputs that hide something."""
+    monkeypatch.setattr(
+        "tenonry_worker_torch.fuse.kernels.use.prefers_kernel", lambda *_, **__: True
+    )
+    model = model_of.__wrapped__("qwen3_next", "wrong")
+    assert kernels_of(model) == (0, 0)
+    assert "Qwen3NextForCausalLM differs with step kernels 'wrong'" in caplog.text
+
+
+@needs_library
+def test_model_in_16_bits_keeps_the_operations_of_torch():
+    module = worker_families.build("qwen3_next", dtype=torch.bfloat16)
+    model = worker_tools.loaded(module, kernels=FoundKernels(CpuKernels(), True))
+    assert kernels_of(model) == (0, 0)
+
+
+def test_slower_kernel_is_not_preferred():
+    def candidates(_):
+        x = torch.ones(1)
+        return Candidates(lambda: (x,), lambda: (sum(x for _ in range(50)) / 50,))
+
+    assert prefers_kernel(candidates, is_timed=False)
+    assert not prefers_kernel(candidates, is_timed=True)
+
+
+class TestFinding:
+    @needs_library
+    def test_installed_kernels_are_found_and_reported(self):
+        resolved = {}
+        found = find_kernels(None, CPU, resolved)
+        assert isinstance(found.kernels, CpuKernels)
+        assert not found.is_asked_for
+        assert resolved["step_kernels"].startswith("cpu (tenonry-kernels-cpu ")
+
+    def test_none_and_other_devices_have_none(self):
+        assert find_kernels("none", CPU, {}) is None
+        assert find_kernels(None, torch.device("cuda"), {}) is None
+
+    def test_unknown_name_is_refused_with_what_there_is(self):
+        with pytest.raises(PluginNotFound, match="nothing-such"):
+            find_kernels("nothing-such", CPU, {})
+
+    def test_damaged_library_is_named_once_and_torch_computes(self, tmp_path, monkeypatch, caplog):
+        path = tmp_path / "libkernels.so"
+        path.write_bytes(b"not a library")
+        monkeypatch.setattr("tenonry_kernels_cpu.kernels.library", lambda: library(path))
+        resolved = {}
+        assert find_kernels(None, CPU, resolved) is None
+        assert not resolved
+        assert [record.levelname for record in caplog.records] == ["WARNING"]
+        assert f"torch alone computes: {path} does not load" in caplog.text
+        with pytest.raises(
+            ConfigError, match=r"step kernels 'cpu' cannot be used: .*does not load"
+        ):
+            find_kernels("cpu", CPU, {})
+
+    def test_nothing_installed_is_said_with_what_to_type(self, monkeypatch, caplog):
+        def missing(*_):
+            raise PluginNotFound("no step kernels")
+
+        monkeypatch.setattr("tenonry_worker_torch.fuse.kernels.found.resolve_class", missing)
+        with caplog.at_level(logging.INFO, "tenonry.worker"):
+            assert find_kernels(None, CPU, {}) is None
+        assert "pip install tenonry-kernels-cpu" in caplog.text

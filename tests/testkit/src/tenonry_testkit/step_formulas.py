@@ -1,0 +1,95 @@
+"""What step kernels compute, in float64 and straight from the formulas. Test process; needs torch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch.nn import functional
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts
+
+
+def rms_norm(
+    x: torch.Tensor,
+    weight: torch.Tensor,
+    eps: float,
+) -> torch.Tensor:
+    """Over the last dimension."""
+    x = x.double()
+    return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def delta_rule(
+    parts: DeltaRuleParts,
+    projected: torch.Tensor,
+    window: torch.Tensor,
+    matrix: torch.Tensor,
+) -> torch.Tensor:
+    """One token of each row; `window` and `matrix` are float64 and are changed."""
+    rows = projected.double()
+    if parts.order is not None:
+        rows = rows[:, parts.order]
+    heads = parts.heads
+    keys = parts.key_heads * parts.key_size
+    values = heads * parts.value_size
+    given, gate, rate, decay = rows.split([parts.channels, values, heads, heads], 1)
+    window.copy_(torch.cat([window[:, :, 1:], given[:, :, None]], 2))
+    mixed = torch.einsum("rct,tc->rc", window, parts.window_weight.double())
+    if parts.window_bias is not None:
+        mixed = mixed + parts.window_bias.double()
+    query, key, value = functional.silu(mixed).split([keys, keys, values], 1)
+    value = value.unflatten(1, (heads, -1))
+    query = _unit(query, parts) / parts.key_size**0.5
+    key = _unit(key, parts)
+    steps = functional.softplus(decay + parts.decay_bias.double()) * parts.decay_rate.double()
+    matrix.mul_(steps.exp()[..., None, None])
+    known = torch.einsum("rhkv,rhk->rhv", matrix, key)
+    change = (value - known) * rate.sigmoid()[..., None]
+    matrix.add_(key[..., None] * change[:, :, None])
+    made = torch.einsum("rhkv,rhk->rhv", matrix, query)
+    made = rms_norm(made, parts.norm_weight, parts.norm_eps)
+    return made.flatten(1) * functional.silu(gate)
+
+
+def _unit(
+    vectors: torch.Tensor,
+    parts: DeltaRuleParts,
+) -> torch.Tensor:
+    """[R, heads, key_size], each key head as often as value heads share it."""
+    heads = vectors.unflatten(1, (parts.key_heads, -1))
+    heads = heads / (heads.square().sum(-1, keepdim=True) + parts.unit_eps).sqrt()
+    return heads.repeat_interleave(parts.heads // parts.key_heads, 1)
+
+
+def experts(
+    parts: ExpertParts,
+    hidden: torch.Tensor,
+) -> torch.Tensor:
+    """`hidden` and what the experts make of it."""
+    x = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
+    scores = (x @ parts.router.double().t()).softmax(1)
+    weights, chosen = scores.topk(parts.chosen, 1)
+    if parts.is_normalised:
+        weights = weights / weights.sum(1, keepdim=True)
+    out = hidden.double()
+    for row in range(len(x)):
+        for weight, number in zip(weights[row], chosen[row].tolist(), strict=True):
+            made = _gated(x[row], parts.gate_up[number], parts.down[number])
+            out[row] += weight * made
+    if parts.shared_gate_up is not None and parts.shared_down is not None:
+        made = _gated(x, parts.shared_gate_up, parts.shared_down)
+        if parts.shared_gate is not None:
+            made = made * (x @ parts.shared_gate.double()).sigmoid()[:, None]
+        out = out + made
+    return out
+
+
+def _gated(
+    x: torch.Tensor,
+    gate_up: torch.Tensor,
+    down: torch.Tensor,
+) -> torch.Tensor:
+    gate, up = (x @ gate_up.double().t()).chunk(2, -1)
+    return (functional.silu(gate) * up) @ down.double().t()

@@ -1,0 +1,293 @@
+"""The conformance suite of step kernels: every kernel that an implementation offers, against its formula. Test process.
+
+from tenonry_testkit.step_kernels import StepKernelsContract
+
+class TestMine(StepKernelsContract):
+    kernels = "my_package:MyKernels"
+
+Needs torch: install `tenonry-testkit[torch]`. What an implementation does not offer is skipped.
+"""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tenonry.plugin.manager import resolve_point
+from tenonry_testkit.step_formulas import delta_rule, experts, rms_norm
+from tenonry_torch_base.points import STEP_KERNELS
+from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts, StepKernels
+
+EXAMPLES = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.differing_executors],  # each class has kernels of its own
+)
+SEEDS = st.integers(0, 2**31)
+SIZES = st.integers(1, 40)
+COUNTS = st.integers(1, 9)
+TOLERANCE = 2e-4
+
+
+def assert_near(
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+) -> None:
+    """But for rounding in float32."""
+    assert got.shape == wanted.shape
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(
+        got.double(),
+        wanted,
+        rtol=TOLERANCE,
+        atol=TOLERANCE,
+    )
+
+
+def random_order(columns: int) -> torch.Tensor:
+    """A permutation of pieces of neighbouring columns, as a grouped projection has them."""
+    cuts = torch.randperm(columns)[: min(columns, 5)].sort().values.tolist()
+    pieces = torch.arange(columns).tensor_split(cuts)
+    return torch.cat([pieces[place] for place in torch.randperm(len(pieces)).tolist()])
+
+
+def delta_rule_parts(
+    key_heads: int,
+    sharing: int,
+    sizes: tuple[int, int],
+    taps: int,
+    *,
+    is_ordered: bool,
+) -> DeltaRuleParts:
+    """Of these shapes, with random weights."""
+    heads = key_heads * sharing
+    key_size, value_size = sizes
+    channels = 2 * key_heads * key_size + heads * value_size
+    columns = channels + heads * value_size + 2 * heads
+    return DeltaRuleParts(
+        key_heads=key_heads,
+        heads=heads,
+        key_size=key_size,
+        value_size=value_size,
+        order=random_order(columns) if is_ordered else None,
+        window_weight=torch.randn(taps, channels),
+        window_bias=torch.randn(channels) if is_ordered else None,
+        decay_rate=-torch.rand(heads) * 4,
+        decay_bias=torch.randn(heads),
+        norm_weight=torch.randn(value_size),
+        norm_eps=1e-6,
+        unit_eps=1e-6,
+    )
+
+
+def states_of(
+    parts: DeltaRuleParts,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows whose channels are neighbours in memory, and matrices."""
+    window = torch.randn(count, len(parts.window_weight), parts.channels).transpose(1, 2)
+    return window, torch.randn(count, parts.heads, parts.key_size, parts.value_size)
+
+
+def expert_parts(
+    hidden: int,
+    num_experts: int,
+    chosen: int,
+    inner: int,
+    shared: int,
+    *,
+    has_gate: bool,
+) -> ExpertParts:
+    """Of these shapes, with random weights; `shared` 0: no shared expert."""
+    scale = hidden**-0.5
+    return ExpertParts(
+        norm_weight=torch.randn(hidden),
+        norm_eps=1e-6,
+        router=torch.randn(num_experts, hidden),
+        chosen=chosen,
+        is_normalised=has_gate,
+        gate_up=torch.randn(num_experts, 2 * inner, hidden) * scale,
+        down=torch.randn(num_experts, hidden, inner) * inner**-0.5,
+        shared_gate_up=torch.randn(2 * shared, hidden) * scale if shared else None,
+        shared_down=torch.randn(hidden, shared) * shared**-0.5 if shared else None,
+        shared_gate=torch.randn(hidden) * scale if shared and has_gate else None,
+    )
+
+
+class StepKernelsContract:
+    """Derive from it and name a class, or an object that is made already."""
+
+    kernels: ClassVar[str | StepKernels]
+
+    def made(self) -> StepKernels:
+        if not isinstance(self.kernels, str):
+            return self.kernels
+        found, _ = resolve_point(STEP_KERNELS, self.kernels)
+        reason = found.refusal()
+        if reason is not None:
+            pytest.skip(reason)
+        made: StepKernels = found()
+        return made
+
+    def offered(
+        self,
+        method: str,
+        *arguments: Any,
+    ) -> Any:
+        """The kernel for these parts; the test ends here where there is none."""
+        found = getattr(self.made(), method)(*arguments)
+        if found is None:
+            pytest.skip(f"no kernel {method} for these parts")
+        return found
+
+    def test_is_described(self):
+        made = self.made()
+        assert made.name
+        assert made.interface_version == 1
+        assert isinstance(made.description, str)
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 200),
+    )
+    def test_rms_norm_is_its_formula(
+        self,
+        seed: int,
+        count: int,
+        size: int,
+    ):
+        torch.manual_seed(seed)
+        weight = torch.randn(size)
+        x = torch.randn(count, size) * 3
+        kernel = self.offered("rms_norm", weight, 1e-6)
+        assert_near(kernel(x.clone()), rms_norm(x, weight, 1e-6))
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 3),
+        st.integers(1, 3),
+        SIZES,
+        SIZES,
+        st.integers(2, 5),
+        st.booleans(),
+    )
+    def test_delta_rule_is_its_formula_over_several_tokens(
+        self,
+        seed: int,
+        count: int,
+        key_heads: int,
+        sharing: int,
+        key: int,
+        value: int,
+        taps: int,
+        is_ordered: bool,
+    ):
+        torch.manual_seed(seed)
+        parts = delta_rule_parts(key_heads, sharing, (key, value), taps, is_ordered=is_ordered)
+        kernel = self.offered("delta_rule", parts)
+        window, matrix = states_of(parts, count)
+        exact = (window.double(), matrix.double())
+        for _ in range(3):
+            projected = torch.randn(count, parts.columns)
+            made = kernel(projected, window, matrix, None)
+            assert_near(made, delta_rule(parts, projected, *exact))
+            assert_near(window, exact[0])
+            assert_near(matrix, exact[1])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+    )
+    def test_delta_rule_changes_the_states_of_its_rows_only(
+        self,
+        seed: int,
+        count: int,
+    ):
+        torch.manual_seed(seed)
+        parts = delta_rule_parts(
+            2,
+            2,
+            (8, 24),
+            4,
+            is_ordered=True,
+        )
+        kernel = self.offered("delta_rule", parts)
+        rows = torch.randperm(count + 4)[:count]
+        window, matrix = states_of(parts, count + 4)
+        before = (window.clone(), matrix.clone())
+        exact = (window[rows].double(), matrix[rows].double())
+        projected = torch.randn(count, parts.columns)
+        made = kernel(projected, window, matrix, rows)
+        assert_near(made, delta_rule(parts, projected, *exact))
+        assert_near(matrix[rows], exact[1])
+        others = torch.ones(count + 4, dtype=torch.bool)
+        others[rows] = False
+        assert torch.equal(window[others], before[0][others])
+        assert torch.equal(matrix[others], before[1][others])
+
+    def test_delta_rule_keeps_what_is_not_a_number_to_its_row(self):
+        parts = delta_rule_parts(
+            1,
+            2,
+            (16, 16),
+            4,
+            is_ordered=False,
+        )
+        kernel = self.offered("delta_rule", parts)
+        window, matrix = states_of(parts, 3)
+        exact = (window.double(), matrix.double())
+        projected = torch.randn(3, parts.columns)
+        projected[1, 0] = float("nan")
+        made = kernel(projected, window, matrix, None)
+        wanted = delta_rule(parts, projected, *exact)
+        assert made[1].isnan().any()
+        assert_near(made[[0, 2]], wanted[[0, 2]])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        SIZES,
+        st.integers(1, 9),
+        SIZES,
+        st.integers(0, 40),
+        st.booleans(),
+    )
+    def test_experts_are_their_formula(
+        self,
+        seed: int,
+        count: int,
+        hidden: int,
+        num_experts: int,
+        inner: int,
+        shared: int,
+        has_gate: bool,
+    ):
+        torch.manual_seed(seed)
+        chosen = 1 + seed % num_experts
+        parts = expert_parts(hidden, num_experts, chosen, inner, shared, has_gate=has_gate)
+        kernel = self.offered("experts", parts)
+        given_rows = torch.randn(count, hidden)
+        kept = given_rows.clone()
+        assert_near(kernel(given_rows), experts(parts, given_rows))
+        assert torch.equal(given_rows, kept)
+
+    def test_experts_keep_what_is_not_a_number_to_its_row(self):
+        parts = expert_parts(24, 4, 2, 16, 8, has_gate=True)
+        kernel = self.offered("experts", parts)
+        hidden = torch.randn(5, 24)
+        hidden[2, 3] = float("inf")
+        made = kernel(hidden)
+        wanted = experts(parts, hidden)
+        assert not made[2].isfinite().all()
+        others = [0, 1, 3, 4]
+        assert_near(made[others], wanted[others])
