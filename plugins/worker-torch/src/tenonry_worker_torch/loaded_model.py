@@ -110,8 +110,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     """Probe the module, bind it to a backend, make it fast, and check it. Raises ModelError or ConfigError.
 
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
-    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step, on
-    one rank.
+    `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
     """
     phases = phases or Phases()
     fix_frequencies(module, max_model_len)
@@ -140,8 +139,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
             checks.prepare(may_be_lean=fuse)
         if fuse:
             _make_fast(model, checks, max_model_len, phases, seats)
-            is_alone = parallel.tensor.size == 1 and parallel.link.num_stages == 1
-            if kernels is not None and is_alone:
+            if kernels is not None:
                 _use_kernels(model, kernels, None if skip_check else checks)
         if not skip_check:
             _check(model, checks, run, image_check)
@@ -228,7 +226,13 @@ def _use_kernels(
     found: FoundKernels,
     checks: ModelChecks | None,
 ) -> None:
-    """For all parts of a step that are right and quicker with them; none if the whole model then differs."""
+    """For all parts of a step that are right and quicker with them; none if the whole model then differs.
+
+    Not on several ranks, which would have to agree on what each timed, nor where adapters add to layers inside.
+    """
+    parallel = model.parallel
+    if parallel.tensor.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
+        return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
 
     used = UsedKernels(found)

@@ -20,6 +20,7 @@ from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
 from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
 from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
 from tenonry_worker_torch.kv_groups import GroupLayout
+from tenonry_worker_torch.loaded_model import _use_kernels
 
 CPU = torch.device("cpu")
 WAYS = {
@@ -157,3 +158,15 @@ class TestFinding:
         with caplog.at_level(logging.INFO, "tenonry.worker"):
             assert find_kernels(None, CPU, {}) is None
         assert "pip install tenonry-kernels-cpu" in caplog.text
+
+
+@needs_library
+def test_model_with_adapters_keeps_the_operations_that_they_add_to():
+    module = worker_families.build("qwen3_next")
+    model = worker_tools.loaded(module)
+    model.adapters = object()
+    _use_kernels(model, FoundKernels(CpuKernels(), True), None)
+    assert kernels_of(model) == (0, 0)
+    model.adapters = None
+    _use_kernels(model, FoundKernels(CpuKernels(), True), None)
+    assert kernels_of(model) == (2, 3)
