@@ -136,11 +136,29 @@ class TestBadLayers:
         file = inside / "model.safetensors"
         whole = load_file(file)
         save_file({"linear.weight": whole["linear.weight"]}, file)
-        with pytest.raises(ModelError, match="tensor linear.bias is not there"):
+        with pytest.raises(ModelError, match=r"tensor linear\.bias is not there"):
             outline(str(folder), needs_weights=True, mode=None)
         file.write_bytes(file.read_bytes()[:-40])
-        with pytest.raises(ModelError, match="model.safetensors"):
+        with pytest.raises(ModelError, match=r"model\.safetensors"):
             outline(str(folder), needs_weights=True, mode=None)
         file.unlink()
         with pytest.raises(ModelError, match="read from safetensors alone"):
             outline(str(folder), needs_weights=True, mode=None)
+
+
+def test_the_benchmark_compares_both(saved, tmp_path, capsys, monkeypatch):
+    import argparse
+
+    from tenonry_bench.embeddings import EmbeddingsBench
+
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    folder, _ = saved["mean"]
+    verb = EmbeddingsBench()
+    parser = argparse.ArgumentParser()
+    verb.add_arguments(parser)
+    words = f"--model {folder} --dtype float32 --device cpu --texts 6 --runs 2 --json {tmp_path}/r"
+    assert verb.run(parser.parse_args(words.split())) == 0
+    report = json.loads((tmp_path / "r").read_text())
+    assert report["difference"] <= 1e-5
+    assert report["ratio_cpu"]["min"] > 0
+    assert "sentence-transformers" in capsys.readouterr().out

@@ -22,6 +22,8 @@ VERBS = {
     "scheduler": "tenonry_bench.scheduler:SchedulerBench",
     "executor": "tenonry_bench.executor:ExecutorBench",
     "restore": "tenonry_bench.restore:RestoreBench",
+    "embeddings": "tenonry_bench.embeddings:EmbeddingsBench",
+    "sleep": "tenonry_bench.sleep:SleepBench",
     "loading": "tenonry_bench.loading:LoadingBench",
     "startup": "tenonry_bench.startup:StartupBench",
     "start-engines": "tenonry_bench.start_engines:StartEnginesBench",

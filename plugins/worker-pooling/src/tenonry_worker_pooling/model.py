@@ -13,6 +13,7 @@ from tenonry_torch_base.weights import (
     progress_only_on_a_terminal,
     weights_of,
 )
+from tenonry_worker_pooling.packed import can_pack, pack_linears, put_back
 from tenonry_worker_pooling.pooled import pool
 
 if TYPE_CHECKING:
@@ -153,7 +154,27 @@ class PoolingModel:
                 f"{name} cannot run on worker 'pooling': its output for random tokens is not finite, or not the same "
                 "twice; try --dtype float32, and look at its weights"
             )
-        scale = alone.abs().max().clamp(min=1e-6)
-        tolerance = TOLERANCES[self.module.dtype]
-        if ((together - alone).abs().max() / scale) > tolerance:
-            self.batches = False
+        self.batches = self.batches and self._is_close(together, alone)
+        if can_pack(self.module.dtype, self.module.device):
+            self._pack(prompts, lengths, alone)
+
+    def _is_close(self, found: torch.Tensor, expected: torch.Tensor) -> bool:
+        scale = expected.abs().max().clamp(min=1e-6)
+        return bool((found - expected).abs().max() / scale <= TOLERANCES[self.module.dtype])
+
+    def _pack(
+        self,
+        prompts: torch.Tensor,
+        lengths: torch.Tensor,
+        expected: torch.Tensor,
+    ) -> None:
+        """Prepack linear layers, unless the model's own code then fails, or gives something else."""
+        linears = pack_linears(self.module)
+        try:
+            is_same = self._is_close(self._alone(prompts, lengths), expected)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception:  # noqa: BLE001 - of any class: it is the model's code
+            is_same = False
+        if not is_same:
+            put_back(self.module, linears)
