@@ -132,3 +132,71 @@ def test_the_other_protocols_demand_calls_too(client, server):
     (block,) = message.content
     assert message.stop_reason == "tool_use"
     check(block.name, json.dumps(block.input))
+
+
+MARK = "[TOOL_CALLS]"
+MISTRAL = (
+    f"{{% if tools %}}{MARK}{{{{ tools | tojson }}}}{{% endif %}}"
+    "{% for message in messages %}{{ message.content }}{% endfor %}"
+)
+
+
+def with_mark(folder: Path) -> int:
+    """The demo model in a folder, one of whose special tokens is Mistral's mark of calls; returns its id."""
+    for path in Path(model_path()).iterdir():
+        text = path.read_bytes()
+        if path.suffix == ".json":
+            text = text.replace(b"<|im_start|>", MARK.encode())
+        (folder / path.name).write_bytes(text)
+    (folder / "chat_template.jinja").write_text(MISTRAL)
+    added = json.loads((folder / "tokenizer.json").read_text("utf-8"))["added_tokens"]
+    (token_id,) = [one["id"] for one in added if one["content"] == MARK]
+    return token_id
+
+
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory) -> Iterator[tuple[Server, int]]:
+    """A server of a model that marks calls with a special token, and that token."""
+    folder = tmp_path_factory.mktemp("mistral")
+    token_id = with_mark(folder)
+    words = "--load-format auto --dtype float32 --device cpu"
+    server = Server(folder, *words.split())
+    try:
+        yield server.ready(), token_id
+    finally:
+        server.close()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_strict_tools_bound_calls_that_the_model_chooses_to_make(mistral, seed):
+    """SO-2: with `auto` the answer may be text; a call in it obeys its schema, whole and streamed."""
+    server, mark = mistral
+    strict = [
+        {"type": "function", "function": {**tool["function"], "strict": True}} for tool in TOOLS
+    ]
+    fields = {**FIELDS, "tools": strict, "tool_choice": "auto", "temperature": 1.0, "seed": seed}
+    fields["max_tokens"] = 100
+    calling = {**fields, "logit_bias": {str(mark): 100}}
+    with server.client() as client:
+        silent = client.chat.completions.create(**{**fields, "logit_bias": {str(mark): -100}})
+        whole = client.chat.completions.create(**calling).choices[0].message
+        chunks = list(client.chat.completions.create(**calling, stream=True))
+    assert silent.choices[0].message.tool_calls is None
+    assert silent.choices[0].message.content
+    (call,) = whole.tool_calls
+    check(call.function.name, call.function.arguments)
+    assert not whole.content
+    pieces = [piece for chunk in chunks for piece in chunk.choices[0].delta.tool_calls or ()]
+    assert "".join(piece.function.arguments for piece in pieces) == call.function.arguments
+
+
+def test_a_demanded_call_begins_with_the_special_token(mistral):
+    server, mark = mistral
+    with server.client() as client:
+        choice = client.chat.completions.create(
+            **FIELDS, tool_choice="required", extra_body={"return_token_ids": True}
+        ).choices[0]
+    (call,) = choice.message.tool_calls
+    check(call.function.name, call.function.arguments)
+    assert choice.model_extra["token_ids"][0] == mark
+    assert choice.finish_reason == "tool_calls"

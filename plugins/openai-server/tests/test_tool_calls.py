@@ -344,12 +344,18 @@ class Shout(ScanningParser):
 """
 
 
+LISTS = {"type": "object", "properties": {"l": {"type": "array"}}}
+WITH_LISTS = [
+    {"type": "function", "function": {"name": name, "parameters": LISTS}} for name in ("add", "say")
+]
+
+
 class TestDemandedCalls:
     FORCED = '[{"name": "say", "arguments": {"text": "x"}}, {"name": "add", "arguments": {"a": 2}}]'
 
     @pytest.fixture
     def api(self, make_api):
-        """With a format that has no grammar."""
+        """With a format that cannot hold the schemas of `WITH_LISTS`."""
         return make_api(output_parser="think+glm")
 
     def schema(self, api):
@@ -359,9 +365,9 @@ class TestDemandedCalls:
     def test_required(self, stream, api):
         api.engine.answer = self.FORCED
         if stream:
-            ((message, reason),) = streamed(api, tool_choice="required")
+            ((message, reason),) = streamed(api, tool_choice="required", tools=WITH_LISTS)
         else:
-            (choice,) = ask(api, tool_choice="required")
+            (choice,) = ask(api, tool_choice="required", tools=WITH_LISTS)
             message, reason = choice["message"], choice["finish_reason"]
         assert [call["name"] for call in without_ids(message["tool_calls"])] == ["say", "add"]
         assert reason == "tool_calls"
@@ -376,7 +382,7 @@ class TestDemandedCalls:
     def test_one_by_name(self, api):
         api.engine.answer = '[{"name": "say", "arguments": {}}]'
         choice = {"type": "function", "function": {"name": "say"}}
-        (answer,) = ask(api, tool_choice=choice, parallel_tool_calls=False)
+        (answer,) = ask(api, tool_choice=choice, parallel_tool_calls=False, tools=WITH_LISTS)
         assert without_ids(answer["message"]["tool_calls"]) == [{"name": "say", "arguments": "{}"}]
         schema = self.schema(api)
         assert schema["items"]["properties"]["name"] == {"const": "say"}
@@ -385,7 +391,7 @@ class TestDemandedCalls:
     def test_reasoning_that_the_prompt_began_comes_first(self, thinking):
         thinking.engine.answer = "Hm.\n</think>" + self.FORCED
         for fields in ({}, {"truncate_prompt_tokens": 20}):  # as text, and cut to token ids
-            (choice,) = ask(thinking, tool_choice="required", **fields)
+            (choice,) = ask(thinking, tool_choice="required", tools=WITH_LISTS, **fields)
             assert choice["message"]["reasoning_content"] == "Hm."
             assert len(choice["message"]["tool_calls"]) == 2
             start = thinking.engine.calls[-1].params.structured_output.start_after
@@ -425,7 +431,8 @@ class TestDemandedCalls:
         assert "<tool_call>" in api.engine.calls[-1].params.structured_output.grammar
 
     @pytest.mark.parametrize(
-        ("strict", "parser"), [(True, "hermes"), (False, "hermes"), (True, "glm")]
+        ("strict", "parser"),
+        [(True, "hermes"), (False, "hermes"), (True, "glm"), (True, "mistral"), (True, "llama")],
     )
     def test_a_strict_tool_bounds_the_calls_of_a_free_answer(self, make_api, strict, parser):
         api = make_api(output_parser=parser)
@@ -434,7 +441,7 @@ class TestDemandedCalls:
         (choice,) = ask(api, tools=[tool])
         assert choice["message"]["content"] == "No call."
         spec = api.engine.calls[-1].params.structured_output
-        assert (spec is not None) is (strict and parser == "hermes")
+        assert (spec is not None) is (strict and parser != "llama")
         if spec is not None:
             assert "head[lazy]" in spec.grammar
 

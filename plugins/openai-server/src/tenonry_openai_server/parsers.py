@@ -18,6 +18,7 @@ from tenonry_openai_server.points import OUTPUT_PARSERS
 from tenonry_output_parsers.auto import recognised
 from tenonry_output_parsers.bare import BareCalls
 from tenonry_output_parsers.base import OutputParser, ParserContext, Tool
+from tenonry_output_parsers.call_grammar import with_tokens
 from tenonry_output_parsers.chain import Chain
 from tenonry_output_parsers.forced import forced_calls
 
@@ -85,14 +86,19 @@ class OutputParsers:
         self._hidden: dict[int, str] = {}
         self.name = "+".join(record.name for _, record in found)
         self.reads_calls = any(cls.reads_calls for cls, _ in found)
-        self.needs_special_tokens = any(map(self._is_special, self._shown))
+        self._special = self._special_tokens()
+        self.needs_special_tokens = bool(self._special)
 
-    def _is_special(self, marker: str) -> bool:
-        """Whether the tokenizer has the marker as one special token."""
-        ids = self._io_processor.encode(marker, add_special_tokens=False)
-        if len(ids) != 1:
-            return False
-        return self._io_processor.token_bytes(ids, skip_special_tokens=True) == [b""]
+    def _special_tokens(self) -> dict[str, int]:
+        """The markers that the tokenizer has as one special token each, with its id."""
+        found = {}
+        for marker in self._shown:
+            ids = self._io_processor.encode(marker, add_special_tokens=False)
+            if len(ids) != 1:
+                continue
+            if self._io_processor.token_bytes(ids, skip_special_tokens=True) == [b""]:
+                found[marker] = ids[0]
+        return found
 
     def hidden_text(self, token_id: int) -> str:
         """The text of a special token that is no marker of a parser; "" for all other tokens."""
@@ -129,7 +135,8 @@ class OutputParsers:
         start_after = self.start_after(prompt)
         for cls, _ in self._found:
             grammar = cls.grammar(tools, parallel=parallel) if cls.reads_calls else None
-            if grammar is not None and not self._has_special(cls, grammar):
+            grammar = self._in_tokens(cls, grammar)
+            if grammar is not None:
                 return ForcedAnswer(replace(grammar, start_after=start_after), is_bare=False)
         grammar = forced_calls(tools, parallel=parallel, start_after=start_after)
         return ForcedAnswer(grammar, is_bare=True)
@@ -137,18 +144,29 @@ class OutputParsers:
     def strict(self, tools: tuple[Tool, ...]) -> StructuredOutput | None:
         """Text or calls of these tools, of which some are strict; None where the format has no grammar for it.
 
-        Special tokens are no text, so there is none where markup of calls or reasoning is such a token. Raises
-        RequestError for schemas that are too large together.
+        Special tokens are no text, so there is none where markup of reasoning beside the calls is such a token.
+        Raises RequestError for schemas that are too large together.
         """
-        if self.needs_special_tokens:
-            return None
-        found = (cls.strict_grammar(tools) for cls, _ in self._found if cls.reads_calls)
-        return next((grammar for grammar in found if grammar is not None), None)
+        for cls, _ in self._found:
+            if not cls.reads_calls or set(self._special) - set(cls.markers):
+                continue
+            grammar = self._in_tokens(cls, cls.strict_grammar(tools))
+            if grammar is not None:
+                return grammar
+        return None
 
-    def _has_special(self, cls: type[OutputParser], grammar: StructuredOutput) -> bool:
-        """Whether markup of the grammar is one special token, which no text in a grammar stands for."""
-        text = grammar.grammar or ""
-        return any(marker in text and self._is_special(marker) for marker in cls.markers)
+    def _in_tokens(
+        self, cls: type[OutputParser], grammar: StructuredOutput | None
+    ) -> StructuredOutput | None:
+        """The grammar with special tokens in the place of markup; None where they cannot be put there."""
+        text = grammar.grammar if grammar is not None else None
+        if grammar is None or text is None:
+            return grammar
+        tokens = {
+            marker: token_id for marker, token_id in self._special.items() if marker in cls.markers
+        }
+        text = with_tokens(text, tokens)
+        return replace(grammar, grammar=text) if text is not None else None
 
     def start_after(self, prompt: object) -> tuple[int, ...]:
         """The tokens that end the reasoning where this prompt has begun it: its form holds then."""

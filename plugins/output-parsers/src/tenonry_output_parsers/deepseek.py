@@ -2,8 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from tenonry.sampling_params import StructuredOutput
+from tenonry_output_parsers.base import Tool
+from tenonry_output_parsers.call_grammar import (
+    any_arguments,
+    arguments_of,
+    lark,
+    literal,
+    one_of,
+    text_and_calls,
+)
 from tenonry_output_parsers.json_values import pass_value
 from tenonry_output_parsers.scanning import ScanningParser
 from tenonry_output_parsers.text_input import Malformed, Steps, check_marks
@@ -29,6 +40,18 @@ class DeepSeek(ScanningParser):
     @classmethod
     def recognises(cls, template: str) -> bool:
         return CALLS in template
+
+    @classmethod
+    def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
+        return lark(
+            f"start: {literal(CALLS)} calls",
+            *_forms(tools, parallel=parallel),
+        )
+
+    @classmethod
+    def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput:
+        lines = _forms(any_arguments(tools), parallel=True)
+        return text_and_calls(CALLS, "calls", lines)
 
     def read(self) -> Steps[None]:
         if not self.context.tools:
@@ -62,3 +85,25 @@ class DeepSeek(ScanningParser):
         self.start_call(name.strip())
         yield from pass_value(source, self.arguments)
         self.end_call()
+
+
+def _forms(tools: Sequence[Tool], *, parallel: bool) -> list[str]:
+    """Calls after their first tag, as V3.1 writes them and as V3 and R1 do."""
+    more = '("\\n"? call)*' if parallel else ""
+    return [
+        f"calls: call {more} {literal(CALLS_END)}",
+        f"call: {literal(CALL)} (plain | fenced) {literal(CALL_END)}",
+        *one_of(tools, "plain", _plain),
+        *one_of(tools, "fenced", _fenced),
+        *arguments_of(tools),
+    ]
+
+
+def _plain(name: str, arguments: str) -> str:
+    return f"{literal(name)} {literal(SEPARATOR)} {arguments}"
+
+
+def _fenced(name: str, arguments: str) -> str:
+    lead = literal(f"{name}\n{FENCE}\n")
+    end = literal("\n```")
+    return f'"function" {literal(SEPARATOR)} {lead} {arguments} {end}'

@@ -6,9 +6,19 @@ vocabulary, which it downloads; this parser reads text, as the others do, and ne
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import ClassVar
 
+from tenonry.sampling_params import StructuredOutput
+from tenonry_output_parsers.base import Tool
+from tenonry_output_parsers.call_grammar import (
+    LAZY,
+    any_arguments,
+    arguments_of,
+    lark,
+    literal,
+    one_of,
+)
 from tenonry_output_parsers.scanning import ScanningParser
 from tenonry_output_parsers.text_input import Malformed, Steps, check_marks
 
@@ -21,6 +31,9 @@ HEAD_MARKS = check_marks(START, CHANNEL)
 MESSAGE_MARKS = check_marks(MESSAGE)
 BODY_MARKS = check_marks(*ENDS, START, CHANNEL)
 FUNCTIONS = "functions."
+_NEXT = f"{literal(START)} {literal('assistant')}"
+# What a message says, without markup of others.
+_BODY = r"BODY: /(.|\n)*/ & ~/(.|\n)*<\|(start|channel|message|return|call)\|>(.|\n)*/"
 
 
 class Harmony(ScanningParser):
@@ -32,6 +45,25 @@ class Harmony(ScanningParser):
     @classmethod
     def recognises(cls, template: str) -> bool:
         return CHANNEL in template and MESSAGE in template
+
+    @classmethod
+    def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
+        """Reasoning, if the model likes, and one call: a call ends an answer of these models."""
+        return lark(
+            "start: think? call",
+            *_messages(tools),
+        )
+
+    @classmethod
+    def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput:
+        final = f"{literal(CHANNEL)} {literal('final')} {literal(MESSAGE)} BODY"
+        say = f"{literal(CHANNEL)} {literal('commentary')} {literal(MESSAGE)} body {_NEXT}"
+        return lark(
+            "start: (think | say)* (call | final)",
+            f"say: {say}",
+            f"final: {final}",
+            *_messages(any_arguments(tools)),
+        )
 
     def read(self) -> Steps[None]:
         _, start, lead = self.context.prompt.rpartition(START)
@@ -88,3 +120,22 @@ class Harmony(ScanningParser):
                 self.arguments("{}")
             self.end_call()
         return mark
+
+
+def _messages(tools: Sequence[Tool]) -> list[str]:
+    """Reasoning that another message follows, and a call, which the end of the answer does."""
+    think = f"{literal(CHANNEL)} {literal('analysis')} {literal(MESSAGE)} body {_NEXT}"
+    lead = literal(f"commentary to={FUNCTIONS}")
+    return [
+        f"think: {think}",
+        f"body{LAZY}: BODY {literal(ENDS[0])}",
+        _BODY,
+        f"call: {literal(CHANNEL)} {lead} one",
+        *one_of(tools, "one", _call),
+        *arguments_of(tools),
+    ]
+
+
+def _call(name: str, arguments: str) -> str:
+    head = f"{literal(name + ' ')} {literal(CONSTRAIN)} {literal('json')}"
+    return f"{head} {literal(MESSAGE)} {arguments}"

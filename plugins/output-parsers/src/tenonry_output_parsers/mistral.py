@@ -5,8 +5,19 @@ from __future__ import annotations
 import re
 import secrets
 import string
+from collections.abc import Sequence
 from typing import ClassVar
 
+from tenonry.sampling_params import StructuredOutput
+from tenonry_output_parsers.base import Tool
+from tenonry_output_parsers.call_grammar import (
+    any_arguments,
+    arguments_of,
+    lark,
+    literal,
+    one_of,
+    text_and_calls,
+)
 from tenonry_output_parsers.json_values import pass_value
 from tenonry_output_parsers.scanning import ScanningParser
 from tenonry_output_parsers.text_input import Malformed, Steps, check_marks
@@ -36,6 +47,19 @@ class Mistral(ScanningParser):
     @classmethod
     def new_call_id(cls) -> str:
         return "".join(secrets.choice(_ID_CHARS) for _ in range(9))
+
+    @classmethod
+    def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput:
+        more = f"({literal(START)} named)*" if parallel else ""
+        return lark(
+            f"start: {literal(START)} (list | named {more})",
+            *_forms(tools, parallel=parallel),
+        )
+
+    @classmethod
+    def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput:
+        lines = _forms(any_arguments(tools), parallel=True)
+        return text_and_calls(START, "(list | named)", lines)
 
     def read(self) -> Steps[None]:
         if not self.context.tools:
@@ -72,3 +96,23 @@ class Mistral(ScanningParser):
             pieces.append(self.source.before(_NAME_STOP))
             if (yield from self.source.need()) in "[{":
                 return "".join(pieces)
+
+
+def _forms(tools: Sequence[Tool], *, parallel: bool) -> list[str]:
+    """Both forms of calls; which of them the model's tokenizer was made for, the model knows."""
+    more = '(", " object)*' if parallel else ""
+    return [
+        f'list: "[" object {more} "]"',
+        *one_of(tools, "object", _object),
+        *one_of(tools, "named", _named),
+        *arguments_of(tools),
+    ]
+
+
+def _object(name: str, arguments: str) -> str:
+    lead = f'{{"name": "{name}", "arguments": '
+    return f'{literal(lead)} {arguments} "}}"'
+
+
+def _named(name: str, arguments: str) -> str:
+    return f"{literal(name)} {literal(ARGUMENTS)} {arguments}"

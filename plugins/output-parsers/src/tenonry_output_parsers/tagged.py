@@ -6,10 +6,14 @@ once they are complete.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import ClassVar
 
+from tenonry.sampling_params import StructuredOutput
+from tenonry_output_parsers.base import Tool
 from tenonry_output_parsers.json_values import MAX_HELD, MAX_KEY, schema_types, typed
 from tenonry_output_parsers.scanning import ArgumentWriter, ScanningParser, StringWriter
+from tenonry_output_parsers.tagged_grammar import TaggedFormat
 from tenonry_output_parsers.text_input import EndOfText, Malformed, Steps, check_marks
 
 TOOL = "<tool_call>"
@@ -24,12 +28,38 @@ VALUE = "<arg_value>"
 VALUE_END = "</arg_value>"
 ANGLE = check_marks(">")
 NAME_MARKS = check_marks(KEY, TOOL_END)
+QWEN = TaggedFormat(
+    TOOL,
+    f"\n{FUNCTION}{{name}}>\n",
+    f"{FUNCTION_END}\n{TOOL_END}",
+    f"{PARAMETER}{{key}}>\n",
+    "\n",
+    PARAMETER_END,
+    r"<parameter=|<\/function>|<\/tool_call>",
+)
+GLM = TaggedFormat(
+    TOOL,
+    "{name}\n",
+    TOOL_END,
+    f"{KEY}{{key}}{KEY_END}\n{VALUE}",
+    "",
+    VALUE_END,
+)
 
 
 class TaggedParser(ScanningParser):
     """What formats with an argument per tag share."""
 
     reads_calls = True
+    form: ClassVar[TaggedFormat]
+
+    @classmethod
+    def grammar(cls, tools: Sequence[Tool], *, parallel: bool) -> StructuredOutput | None:
+        return cls.form.demanded(tools, parallel=parallel)
+
+    @classmethod
+    def strict_grammar(cls, tools: Sequence[Tool]) -> StructuredOutput | None:
+        return cls.form.allowed(tools)
 
     def value(
         self, writer: ArgumentWriter, function: str, key: str, ends: tuple[str, ...]
@@ -70,6 +100,7 @@ class QwenCoder(TaggedParser):
     Models leave out the outer tags now and then, and end tags of parameters, too.
     """
 
+    form = QWEN
     markers: ClassVar[tuple[str, ...]] = (TOOL, TOOL_END)
     starts: ClassVar[tuple[str, ...]] = check_marks(TOOL, FUNCTION)
     parts: ClassVar[tuple[str, ...]] = check_marks(PARAMETER, FUNCTION_END, TOOL_END)
@@ -122,6 +153,7 @@ class QwenCoder(TaggedParser):
 class Glm(TaggedParser):
     """`<tool_call>name<arg_key>key</arg_key><arg_value>value</arg_value></tool_call>`: GLM 4.5 and later."""
 
+    form = GLM
     markers: ClassVar[tuple[str, ...]] = (TOOL, TOOL_END, KEY, KEY_END, VALUE, VALUE_END)
     start: ClassVar[tuple[str, ...]] = check_marks(TOOL)
     key_end: ClassVar[tuple[str, ...]] = check_marks(KEY_END)
