@@ -55,6 +55,25 @@ def test_more_adapters_than_slots_take_turns(runner, peft):
         assert tokens(runner, *adapters) == [peft.generate(name, PROMPT) for name in pair]
 
 
+def test_one_under_two_names_takes_one_slot(module, peft):
+    """Schedulers count contents, and so must a step."""
+    runner = lora_tools.runner(copy.deepcopy(module), max_loras=1)
+    adapters = runner.adapters
+    for name in ("first", "second"):
+        adapters.add(name, peft.path("a3"))
+    assert adapters.pin("first")
+    pair = [lora_tools.loaded(adapters, name) for name in ("first", "second")]
+    assert tokens(runner, *pair) == [peft.generate("a3", PROMPT)] * 2
+    adapters.remove("first")
+    assert [name.partition("@")[0] for name in adapters.names()] == ["second"]
+    assert tokens(runner, pair[1]) == [peft.generate("a3", PROMPT)]
+    adapters.remove("second")
+    assert answers(runner, pair[1])[0].failure is RowFailure.ADAPTER
+    adapters.add("second", peft.path("a1"))
+    second = lora_tools.loaded(adapters, "second")
+    assert tokens(runner, second) == [peft.generate("a1", PROMPT)]
+
+
 def test_a_pinned_one_keeps_its_slot(runner, peft):
     for name in ("a1", "a3", "a4"):
         runner.adapters.add(name, peft.path(name))

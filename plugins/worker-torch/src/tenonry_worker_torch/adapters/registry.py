@@ -32,12 +32,12 @@ MAX_NAME_CHARS = 128
 
 @dataclass(eq=False, slots=True)
 class LoadedAdapter:
-    """The weights of this rank by layer, in main memory. `slot`: where a step finds them, −1 if nowhere.
+    """The weights of this rank by layer, in main memory; one under several names. `slot`: where a step finds them, −1
+    if nowhere.
 
     `number`: what rows are marked with; of one that was removed, rows that still run keep it.
     """
 
-    name: str
     digest: str
     number: int
     weights: dict[str, tuple[torch.Tensor, torch.Tensor]]
@@ -91,21 +91,27 @@ class Adapters:
         known = self._by_name.get(name)
         if known is not None and known.digest == folder.digest:
             return True
-        weights = folder.read()
+        made = self._running(folder.digest)
+        if made is None:
+            made = LoadedAdapter(folder.digest, self._numbers + 1, folder.read())
+            self._numbers = made.number
         if known is not None:
             self.remove(name)
-        self._numbers += 1
-        made = LoadedAdapter(name, folder.digest, self._numbers, weights)
         self._by_name[name] = made
         self._by_number[made.number] = made
         logger.info(
             "Loaded adapter %s (%s): %d layers, rank %d",
             name,
             folder.digest,
-            len(weights),
+            len(made.weights),
             folder.rank,
         )
         return True
+
+    def _running(self, digest: str) -> LoadedAdapter | None:
+        """One of that content, under another name or removed with rows that still run: a step counts it once."""
+        held = (each for each in self._by_number.values() if each.digest == digest)
+        return next(held, None)
 
     def add_all(self, modules: Sequence[str]) -> None:
         """Those of a setting, `name=path` each. Raises ConfigError for another form, ModelError with the name."""
@@ -126,13 +132,14 @@ class Adapters:
         """No new row finds it; rows that run with it keep it. Raises RequestError for an unknown one."""
         adapter = self._known(name)
         del self._by_name[name]
-        adapter.is_pinned = False
+        if not self._is_named(adapter):
+            adapter.is_pinned = False
         self._forget_unused(adapter)
         return True
 
     def names(self) -> list[str]:
         """`name@digest` of each, in the order they were loaded."""
-        return [f"{adapter.name}@{adapter.digest}" for adapter in self._by_name.values()]
+        return [f"{name}@{adapter.digest}" for name, adapter in self._by_name.items()]
 
     def pin(self, name: str) -> bool:
         """Its slot is the last that another one gets. Raises RequestError for an unknown one."""
@@ -148,9 +155,12 @@ class Adapters:
             )
         return adapter
 
+    def _is_named(self, adapter: LoadedAdapter) -> bool:
+        return any(each is adapter for each in self._by_name.values())
+
     def _forget_unused(self, adapter: LoadedAdapter) -> None:
         """Free the weights of one that was removed and that no row runs with."""
-        if adapter.rows or self._by_name.get(adapter.name) is adapter:
+        if adapter.rows or self._is_named(adapter):
             return
         self._by_number.pop(adapter.number, None)
         if adapter.slot != NONE:
@@ -164,7 +174,7 @@ class Adapters:
                 self._leave(row)
         for new in output.new:
             if new.adapter is not None:
-                self._enter(new.row, new.adapter.digest, new.adapter.name)
+                self._enter(new.row, new.adapter.digest)
 
     def begin_step(
         self,
@@ -204,16 +214,8 @@ class Adapters:
             lost = np.isin(rows, list(self._orphans))
             failure[torch.from_numpy(lost).to(failure.device)] = RowFailure.ADAPTER
 
-    def _enter(
-        self,
-        row: int,
-        digest: str,
-        name: str,
-    ) -> None:
-        adapter = self._by_name.get(name)
-        if adapter is None or adapter.digest != digest:
-            running = (each for each in self._by_number.values() if each.digest == digest)
-            adapter = next(running, None)
+    def _enter(self, row: int, digest: str) -> None:
+        adapter = self._running(digest)
         if adapter is None:
             self._orphans[row] = digest
             return
