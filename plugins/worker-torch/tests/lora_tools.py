@@ -52,8 +52,8 @@ class Peft:
                     self.model.add_adapter(f"a{rank}", config)
             for name, weight in self.model.named_parameters():
                 if "lora_" in name:
-                    weight.data.normal_(0.0, 0.5 * weight.shape[1] ** -0.5)
-            self.model.save_pretrained(str(folder))
+                    weight.data.normal_(0.0, 0.5 * weight.shape[-1] ** -0.5)
+            self.model.eval().save_pretrained(str(folder))
 
     def path(self, name):
         return str(self.folder / name)
