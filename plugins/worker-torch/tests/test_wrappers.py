@@ -152,20 +152,31 @@ def test_newer_names_of_tensors_load_as_well(checkpoint, served, wrapper, tmp_pa
 
 
 @pytest.mark.parametrize("wrapper", ["gemma3", "qwen2_audio", "llava"])
-def test_a_shard_that_only_towers_need_may_be_absent(checkpoint, served, wrapper, tmp_path):
+def test_a_shard_that_only_towers_need_may_be_absent_or_broken(
+    checkpoint, served, wrapper, tmp_path
+):
     """The facts name it. A shard with a weight of the text part stops the start before anything is read."""
     tower, text = in_two_files(checkpoint(wrapper), tmp_path)
     whole = TorchWorker(worker_tools.context(tmp_path)).examine()
     assert "files_not_needed" not in whole.features
-    (tmp_path / tower).unlink()
-    facts = TorchWorker(worker_tools.context(tmp_path)).examine()
-    assert facts.features["files_not_needed"] == [tower]
-    assert facts.stored_bytes == whole.stored_bytes > 0
+    data = (tmp_path / tower).read_bytes()
+    for kept in (data[:-1], data[:20], None):  # truncated, the header too, and not there
+        (tmp_path / tower).unlink()
+        if kept is not None:
+            (tmp_path / tower).write_bytes(kept)
+        facts = TorchWorker(worker_tools.context(tmp_path)).examine()
+        assert facts.features["files_not_needed"] == [tower]
+        assert facts.stored_bytes == whole.stored_bytes > 0
+        if wrapper == "gemma3":
+            load_model(str(tmp_path), load_format="auto", dtype="float32", device=CPU, seed=0)
     module = load_model(str(tmp_path), load_format="auto", dtype="float32", device=CPU, seed=0)
     wanted = served(wrapper).module.state_dict()
     assert wanted.keys() == module.state_dict().keys()
     assert all(torch.equal(wanted[name], tensor) for name, tensor in module.state_dict().items())
     (tmp_path / tower).touch()
+    (tmp_path / text).write_bytes((tmp_path / text).read_bytes()[:-1])
+    with pytest.raises(ModelError, match=rf"{text} is truncated"):
+        TorchWorker(worker_tools.context(tmp_path)).examine()
     (tmp_path / text).unlink()
     with pytest.raises(ModelError, match=rf"lacks 1 of the 2 weight files .*\({text}\)"):
         TorchWorker(worker_tools.context(tmp_path)).examine()

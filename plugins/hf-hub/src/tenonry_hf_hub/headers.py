@@ -7,8 +7,9 @@ before anything is started.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,18 +49,21 @@ class _Entry(msgspec.Struct):
     data_offsets: tuple[int, int]
 
 
-def read_headers(weights: WeightFiles) -> dict[str, StoredTensor]:
-    """Tensor name → where and what, over all files of a model that are there.
+def read_headers(
+    weights: WeightFiles, is_needed: Callable[[str], bool] | None = None
+) -> dict[str, StoredTensor]:
+    """Tensor name → where and what, over all files of a model that are there. `is_needed` is asked for the name of a
+    file that is broken; where it says no, the tensors of that file are left out.
 
     Raises ModelError that names file and tensor: a file is truncated or is none, a tensor's size does not fit its
     shape, the index names a tensor that its file does not hold, or two files hold one tensor.
     """
     with ThreadPoolExecutor(min(READERS, max(len(weights.files), 1))) as readers:
-        headers = list(readers.map(read_header, weights.files))
+        headers = list(readers.map(partial(_header_of, is_needed), weights.files))
     if weights.weight_map is not None:
         return _as_the_index_says(weights, dict(zip(weights.files, headers, strict=True)))
     found: dict[str, StoredTensor] = {}
-    for header in headers:
+    for header in filter(None, headers):
         for name, tensor in header.items():
             if name in found:
                 raise ModelError(
@@ -68,6 +72,18 @@ def read_headers(weights: WeightFiles) -> dict[str, StoredTensor]:
                 )
             found[name] = tensor
     return found
+
+
+def _header_of(
+    is_needed: Callable[[str], bool] | None, path: Path
+) -> dict[str, StoredTensor] | None:
+    """None: the file is broken, and not needed."""
+    try:
+        return read_header(path)
+    except ModelError:
+        if is_needed is None or is_needed(path.name):
+            raise
+        return None
 
 
 def read_header(path: Path) -> dict[str, StoredTensor]:
@@ -121,14 +137,15 @@ def _check_size(name: str, tensor: StoredTensor) -> None:
 
 
 def _as_the_index_says(
-    weights: WeightFiles, headers: dict[Path, dict[str, StoredTensor]]
+    weights: WeightFiles, headers: dict[Path, dict[str, StoredTensor] | None]
 ) -> dict[str, StoredTensor]:
     by_name = {path.name: header for path, header in headers.items()}
     found = {}
     for name, file in (weights.weight_map or {}).items():
-        if file in weights.absent:
-            continue
-        tensor = by_name[file].get(name)
+        header = by_name.get(file)
+        if header is None:
+            continue  # the file is not there, or broken
+        tensor = header.get(name)
         if tensor is None:
             raise ModelError(
                 f"{INDEX} says that tensor {name} is in {file}, which does not hold it ({weights.files[0].parent}); "

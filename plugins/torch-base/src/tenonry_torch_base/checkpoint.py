@@ -11,7 +11,7 @@ from tenonry_hf_hub import StoredTensor, check_present, find_weights, read_heade
 from tenonry_torch_base.renaming import Renaming
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from contextlib import ExitStack
     from pathlib import Path
 
@@ -30,30 +30,39 @@ class Checkpoint:
 
     `tensors`: checkpoint name → where it is. `targets`: checkpoint name → name in the model. `converters`: of those
     that are not just copied, checkpoint name → the converter of transformers. `absent`: files of the index that are not
-    there, and that the model does not need.
+    there, or broken, and that the model does not need.
     """
 
     def __init__(self, path: str | Path, model: PreTrainedModel) -> None:
-        """`model` may be without storage. Raises ModelError as `read_headers` does, and when a file that holds one of
-        its tensors is not there.
+        """`model` may be without storage. Raises ModelError as `read_headers` does for a file that holds one of its
+        tensors, and when such a file is not there.
         """
         self.path = str(path)
         self.family = type(model).__name__
         self.tensors: dict[str, StoredTensor] = {}
         self.targets: dict[str, str] = {}
         self.converters: dict[str, Any] = {}
-        self._unplaced: dict[
-            str, tuple[str, StoredTensor]
-        ] = {}  # checkpoint name → renamed, and where
+        self._unplaced: dict[str, tuple[str, str]] = {}  # checkpoint name → renamed, and its file
         renaming = Renaming(model)
         self._names = renaming.names
         weights = find_weights(path)
-        self.absent = weights.absent
-        check_present(path, weights, _placed(renaming, weights))
-        for key, tensor in read_headers(weights).items():
+        weight_map = weights.weight_map
+        check_present(path, weights, _placed(renaming, weights, weights.absent))
+        stored = read_headers(
+            weights,
+            lambda file: weight_map is None or any(_placed(renaming, weights, (file,))),
+        )
+        readable = {tensor.file.name for tensor in stored.values()}
+        absent = []
+        for key, file in (weight_map or {}).items():
+            if file not in readable:
+                absent.append(file)
+                self._unplaced[key] = (renaming.target(key)[0], file)
+        self.absent = tuple(dict.fromkeys(absent))
+        for key, tensor in stored.items():
             name, converter = renaming.target(key)
             if name not in renaming.names:
-                self._unplaced[key] = (name, tensor)
+                self._unplaced[key] = (name, tensor.file.name)
                 continue
             self.tensors[key] = tensor
             self.targets[key] = name
@@ -142,7 +151,7 @@ class Checkpoint:
             name: len(part) for name, part in model.named_modules() if isinstance(part, ModuleList)
         }
         ahead = _layers_ahead(model)
-        for key, (name, tensor) in self._unplaced.items():
+        for key, (name, file) in self._unplaced.items():
             found = LAYER_NAME.match(name)
             depth = stacks.get(found["stack"], 0) if found else 0
             if not depth or any(pattern.search(key) for pattern in ignored):
@@ -151,7 +160,7 @@ class Checkpoint:
             is_like_others = f"{found['stack']}.{depth - 1}.{found['rest']}" in self._names
             if number >= depth + ahead and is_like_others:
                 raise ModelError(
-                    f"the weights in {self.path} do not fit {self.family}: {tensor.file.name} has {key}, config.json "
+                    f"the weights in {self.path} do not fit {self.family}: {file} has {key}, config.json "
                     f"asks for {depth} layers in {found['stack']}, 0 to {depth - 1}; correct config.json, or download "
                     "the model again"
                 )
@@ -170,10 +179,10 @@ class Checkpoint:
         ]
 
 
-def _placed(renaming: Renaming, weights: WeightFiles) -> Iterator[str]:
-    """Of the tensors in files that are not there, those that the model has a place for."""
+def _placed(renaming: Renaming, weights: WeightFiles, files: Sequence[str]) -> Iterator[str]:
+    """Of the tensors that the index says are in `files`, those that the model has a place for."""
     for key, file in (weights.weight_map or {}).items():
-        if file in weights.absent and renaming.target(key)[0] in renaming.names:
+        if file in files and renaming.target(key)[0] in renaming.names:
             yield key
 
 

@@ -85,7 +85,8 @@ class AdapterFolder:
             for name in (pair.down, pair.up):
                 if not tensors[name].isfinite().all():
                     raise ModelError(f"tensor {name} holds a value that is not finite")
-            found[pair.place.name] = pair.place.cut(down, up.double() * pair.scale)
+            scaled = (up.double() * pair.scale).float()
+            found[pair.place.name] = pair.place.cut(down, scaled)
         return found
 
 
