@@ -120,7 +120,7 @@ def describe(report: SleepReport) -> str:
     lines = [f"{report.model}; median (min–max)"]
     lines += [
         f"  level {each.level}: asleep after {each.sleep_s.text(3)} s, awake after {each.wake_s.text(3)} s, "
-         f"{each.freed_mib.text(0)} MiB given back"
+        f"{each.freed_mib.text(0)} MiB given back"
         for each in report.levels
     ]
     lines.append("tokens identical" if report.same else "TOKENS DIFFER after a wake-up")

@@ -44,7 +44,14 @@ def save(ranks, source, target, **options):
 
 @pytest.mark.parametrize(
     ("family", "tp", "pp"),
-    [("llama-biased", 1, 1), ("llama-biased", 2, 1), ("mixtral", 1, 1), ("mixtral", 2, 1)],
+    [
+        ("llama-biased", 1, 1),
+        ("llama-biased", 2, 1),
+        ("llama-biased", 1, 2),
+        ("mixtral", 1, 1),
+        ("mixtral", 2, 1),
+        ("mixtral", 1, 2),
+    ],
 )
 def test_what_ranks_save_they_load(tmp_path, family, tp, pp):
     worker_families.save(family, tmp_path / "model")
@@ -72,7 +79,7 @@ def test_names_are_those_of_the_checkpoint(tmp_path):
     assert (tmp_path / "saved" / "config.json").exists()
 
 
-@pytest.mark.parametrize(("tp", "pp"), [(2, 1)])
+@pytest.mark.parametrize(("tp", "pp"), [(2, 1), (1, 2), (2, 2)])
 def test_new_weights_are_cut_as_those_of_the_start(tmp_path, tp, pp):
     worker_families.save("llama-biased", tmp_path / "model")
     worker_families.build("llama-biased", seed=5).save_pretrained(tmp_path / "new")

@@ -43,6 +43,9 @@ class Residency:
         self._model: LoadedModel | None = loader.load(found)
         self._held: dict[str, torch.Tensor] = {}  # weights without a model
         self._has_cache = True
+        self._wants_cache = (
+            True  # False in sleep; an update that fails gives the cache back as well
+        )
         self._runner: ModelRunner | None = None
 
     @property
@@ -71,6 +74,7 @@ class Residency:
         model = self._model
         if level == 2:
             self._refuse_adapters()
+        self._wants_cache = False
         if self._has_cache:
             self._release_cache()
         if level == 2:
@@ -114,6 +118,7 @@ class Residency:
         if self._runner is not None:
             self._runner.allocate()
         self._has_cache = True
+        self._wants_cache = True
 
     def _forget_model(self) -> None:
         self._model = None
@@ -133,11 +138,10 @@ class Residency:
     def update(self, source: str, names: Sequence[str] | None) -> None:
         """Replace weights. When it raises, this rank has no model until an update, or a wake-up, succeeds."""
         update = WeightUpdate(source, names, self._found)
-        had_cache = self._has_cache
-        if had_cache:
+        if self._has_cache:
             self._release_cache()
         self._make(update)
-        if had_cache:
+        if self._wants_cache:
             self._take_cache()
 
     def save(self, source: str, folder: str, pattern: str | None, max_size: int | None) -> None:
