@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from tenonry.errors import ConfigError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
@@ -232,6 +234,11 @@ def _use_kernels(
     """
     parallel = model.parallel
     if parallel.tensor.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
+        return
+    if model.dtype != torch.float32:
+        logger.info(
+            "Step kernels %s compute in float32, the model does not: torch does", found.text
+        )
         return
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
 

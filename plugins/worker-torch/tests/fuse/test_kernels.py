@@ -18,6 +18,7 @@ from tenonry_kernels_cpu.library import library
 from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
 from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
+from tenonry_worker_torch.fuse.kernels.norm import KernelNorm
 from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
 from tenonry_worker_torch.kv_groups import GroupLayout
 from tenonry_worker_torch.loaded_model import _use_kernels
@@ -55,7 +56,9 @@ def model_of(family, kernels="own"):
 def kernels_of(model):
     paths = sum(isinstance(mixer.path, KernelDeltaRule) for mixer in model.mixers)
     layers = getattr(model.forward, "layers", ())
-    return paths, sum(layer.feed_forward_kernel is not None for layer in layers)
+    experts = sum(layer.feed_forward_kernel is not None for layer in layers)
+    before = sum(isinstance(layer.before_attention, KernelNorm) for layer in layers)
+    return paths, experts, before
 
 
 def serve(model, **way):
@@ -72,14 +75,14 @@ def serve(model, **way):
 @pytest.mark.parametrize("way", WAYS)
 def test_tokens_equal_generate_with_kernels(way):
     model = model_of("qwen3_next")
-    assert kernels_of(model) == (2, 3)
+    assert kernels_of(model) == (2, 3, 3)
     assert serve(model, **WAYS[way]) == worker_tools.generated("qwen3_next")
 
 
 @needs_library
 def test_tokens_equal_generate_with_kernels_for_a_part_of_the_layers():
     model = model_of("qwen3_5_text")
-    assert kernels_of(model) == (2, 0)
+    assert kernels_of(model) == (2, 0, 3)
     assert serve(model, **WAYS["preempted"]) == worker_tools.generated("qwen3_5_text")
 
 
@@ -87,8 +90,11 @@ def test_tokens_equal_generate_with_kernels_for_a_part_of_the_layers():
 def test_kernel_that_computes_otherwise_is_not_used(caplog):
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         model = model_of("qwen3_next", "wrong")
-    assert kernels_of(model) == (0, 0)
-    assert "Step kernels 'wrong': none of them; with torch: delta rule of 2 layers" in caplog.text
+    assert kernels_of(model) == (0, 0, 0)
+    assert (
+        "Step kernels 'wrong': none; with torch: 2 × delta rule, 3 × experts, 7 × norm"
+        in caplog.text
+    )
     assert serve(model) == worker_tools.generated("qwen3_next")
 
 
@@ -99,7 +105,7 @@ def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplo
         "tenonry_worker_torch.fuse.kernels.use.prefers_kernel", lambda *_, **__: True
     )
     model = model_of.__wrapped__("qwen3_next", "wrong")
-    assert kernels_of(model) == (0, 0)
+    assert kernels_of(model) == (0, 0, 0)
     assert "Qwen3NextForCausalLM differs with step kernels 'wrong'" in caplog.text
 
 
@@ -107,7 +113,7 @@ def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplo
 def test_model_in_16_bits_keeps_the_operations_of_torch():
     module = worker_families.build("qwen3_next", dtype=torch.bfloat16)
     model = worker_tools.loaded(module, kernels=FoundKernels(CpuKernels(), True))
-    assert kernels_of(model) == (0, 0)
+    assert kernels_of(model) == (0, 0, 0)
 
 
 def test_slower_kernel_is_not_preferred():
@@ -166,7 +172,7 @@ def test_model_with_adapters_keeps_the_operations_that_they_add_to():
     model = worker_tools.loaded(module)
     model.adapters = object()
     _use_kernels(model, FoundKernels(CpuKernels(), True), None)
-    assert kernels_of(model) == (0, 0)
+    assert kernels_of(model) == (0, 0, 0)
     model.adapters = None
     _use_kernels(model, FoundKernels(CpuKernels(), True), None)
-    assert kernels_of(model) == (2, 3)
+    assert kernels_of(model) == (2, 3, 3)

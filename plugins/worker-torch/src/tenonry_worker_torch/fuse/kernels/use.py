@@ -7,10 +7,8 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
-from tenonry_worker_torch.fuse.decoder import LeanForward
-from tenonry_worker_torch.fuse.kernels import experts, mixer
+from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
+from tenonry_worker_torch.fuse.kernels import experts, mixer, norm
 from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 
@@ -20,12 +18,15 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.fuse.layer import LeanLayer
+    from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")
 
 DELTA_RULE = "delta rule"
 EXPERTS = "experts"
+NORM = "norm"
+NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_mlp")
 
 
 class UsedKernels:
@@ -38,14 +39,19 @@ class UsedKernels:
         self._verdicts: dict[tuple[object, ...], bool] = {}
         self._mixers: list[tuple[PackedMixer, DeltaRule]] = []
         self._layers: list[LeanLayer] = []
+        self._norms: list[tuple[LeanLayer | LeanHead, str, RMSNorm]] = []
 
     def give(self, forward: Forward, mixers: Sequence[PackedMixer]) -> None:
-        """Kernels to all parts that have one, compute in float32, and are quicker with it."""
+        """Kernels to all parts of a model in float32 that have one and are quicker with it."""
         for each in mixers:
             self._give_mixer(each)
         if isinstance(forward, LeanForward):
             for layer in forward.layers:
                 self._give_experts(layer)
+                for place in NORMS_OF_A_LAYER:
+                    self._give_norm(layer, place)
+            if isinstance(forward.end, LeanHead):
+                self._give_norm(forward.end, NORM)
 
     def take_back(self) -> None:
         """Let the operations of torch compute everything again."""
@@ -53,21 +59,21 @@ class UsedKernels:
             each.path = path
         for layer in self._layers:
             layer.feed_forward_kernel = None
+        for owner, place, own in self._norms:
+            setattr(owner, place, own)
         self.counts.clear()
 
     @property
     def text(self) -> str:
         """For the log."""
-        used = ", ".join(f"{part} of {count} layers" for part, count in self.counts.items())
-        left = ", ".join(f"{part} of {count} layers" for part, count in self.left.items())
-        text = f"Step kernels {self.found.text}: {used or 'none of them'}"
+        used = ", ".join(f"{count} × {part}" for part, count in self.counts.items())
+        left = ", ".join(f"{count} × {part}" for part, count in self.left.items())
+        text = f"Step kernels {self.found.text}: {used or 'none'}"
         return f"{text}; with torch: {left}" if left else text
 
     def _give_mixer(self, each: PackedMixer) -> None:
         path = each.path
         if not isinstance(path, DeltaRule):
-            return
-        if any(shape.dtype != torch.float32 for shape in each.state.shapes.values()):
             return
         parts = mixer.delta_rule_parts(path)
         made = None if parts is None else self.found.kernels.delta_rule(parts)
@@ -83,7 +89,7 @@ class UsedKernels:
 
     def _give_experts(self, layer: LeanLayer) -> None:
         parts = experts.expert_parts(layer)
-        if parts is None or parts.router.dtype != torch.float32:
+        if parts is None:
             return
         made = self.found.kernels.experts(parts)
         if made is None:
@@ -93,6 +99,21 @@ class UsedKernels:
         if self._prefers((EXPERTS, type(layer.mlp), parts.gate_up.shape), compared):
             layer.feed_forward_kernel = made
             self._layers.append(layer)
+
+    def _give_norm(self, owner: LeanLayer | LeanHead, place: str) -> None:
+        own: RMSNorm | None = getattr(owner, place)
+        if own is None or own.weight is None:
+            return
+        made = self.found.kernels.rms_norm(own.weight, own.eps)
+        size = len(own.weight)
+        if made is None:
+            self.left[NORM] += 1
+            return
+        with_kernel = norm.KernelNorm(own, made)
+        compared = partial(norm.candidates, own, with_kernel, size)
+        if self._prefers((NORM, size, own.is_offset), compared):
+            setattr(owner, place, with_kernel)
+            self._norms.append((owner, place, own))
 
     def _prefers(self, kind: tuple[object, ...], compared: object) -> bool:
         if kind not in self._verdicts:
