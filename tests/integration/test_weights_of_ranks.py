@@ -1,4 +1,4 @@
-"""New weights, saving and sleep of engines whose ranks are processes (AF-14, SV-1). Oracle: `generate` of transformers."""
+"""New weights, saving and sleep where ranks are processes (AF-14, SV-1). Oracle: `generate` of transformers."""
 
 from __future__ import annotations
 
