@@ -24,6 +24,7 @@ class TestBounds:
         "max_model_len": ([1, None], [0, -1, 1.5]),
         "max_images": ([0, 4], [-1, None]),
         "max_encoder_tokens": ([0, 1 << 20], [-1, None]),
+        "mm_cache_mib": ([0, 1 << 20], [-1, None]),
         "max_num_seqs": ([1, 65536], [0, 65537, None]),
         "max_num_batched_tokens": ([256, 1 << 24, None], [0, (1 << 24) + 1]),
         "block_size": ([1, 4096, None], [0, 4097]),

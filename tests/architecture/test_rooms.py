@@ -23,7 +23,7 @@ MAX_TOKENS = {
     "settings": 900,
     "observers": 1_150,
     "media": 80,
-    "features": 460,  # what was checked of them in checks moved there
+    "features": 1_680,  # what was checked of them in checks moved there; the mirror of images
     "adapters": 650,
     "operations": 2_380,  # the operations of AsyncLLM moved there from the client
     "pooling": 1_680,

@@ -22,7 +22,6 @@ from pydantic import (
     model_validator,
 )
 
-RANK_SIZES = ("tensor_parallel_size", "pipeline_parallel_size")
 SUFFIXES = {
     "k": 1_000,
     "m": 1_000_000,
@@ -86,7 +85,7 @@ def read_list(value: Any) -> Any:
 def plain_type(annotation: Any) -> Any:
     """The one type behind `X | None`."""
     if typing.get_origin(annotation) in (typing.Union, types.UnionType):
-        return next(part for part in typing.get_args(annotation) if part is not type(None))
+        return next(part for part in typing.get_args(annotation) if part is not types.NoneType)
     return annotation
 
 
@@ -129,6 +128,8 @@ class EngineConfig(Settings):
     """Most images of a request; 0: none, and what sees in a model is not loaded."""
     max_encoder_tokens: int = Field(0, ge=0)
     """Most tokens of images that a step encodes, or one larger image; 0: as many as a step has tokens."""
+    mm_cache_mib: int = Field(256, ge=0)
+    """What an engine keeps of the images that one front end sent, in MiB, so that they are sent once; 0: nothing."""
 
     # the batch and the KV cache
     refuse_while_asleep: bool = False
@@ -229,7 +230,10 @@ class EngineConfig(Settings):
     def _choose_executor(cls, values: Any) -> Any:
         """Several ranks need several processes."""
         if isinstance(values, dict) and "executor" not in values:
-            if any(values.get(name, 1) not in (1, "1") for name in RANK_SIZES):
+            if any(
+                str(values.get(name, 1)) != "1"
+                for name in ("tensor_parallel_size", "pipeline_parallel_size")
+            ):
                 return {**values, "executor": "mp"}
         return values
 

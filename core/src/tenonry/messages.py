@@ -19,7 +19,6 @@ from tenonry.stats import SchedulerStats
 from tenonry.step import I32, NO_ROWS, Adapter, PromptLogprobs, TokenLogprobs
 
 PROTOCOL_VERSION = 1
-NO_HANDLES = np.empty(0, np.uint64)
 
 
 class RequestType(enum.Enum):
@@ -86,7 +85,7 @@ class EngineCoreOutputs(msgspec.Struct, array_like=True, kw_only=True):
 
     engine_index: int = 0
     epoch: int = 0
-    handles: np.ndarray = NO_HANDLES
+    handles: np.ndarray = np.empty(0, np.uint64)
     token_ids: I32 = NO_ROWS
     offsets: I32 = NO_ROWS
     finished: list[FinishedOutput] = []

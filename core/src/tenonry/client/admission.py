@@ -14,7 +14,6 @@ from tenonry.client.output_processor import OutputProcessor
 from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 
-EMPTY_POLL_S = 0.02
 DRAINING_RETRY_S = 5.0
 MAX_REQUESTS_PER_TURN = 8  # of at most `input_processor.LONG_TEXT_CHARS` characters each
 
@@ -61,7 +60,7 @@ class Admission:
         while len(self._outputs) or (self.is_draining and self.held):
             if self._engines.client.dead is not None or time.monotonic() > deadline:
                 return False
-            await asyncio.sleep(EMPTY_POLL_S)
+            await asyncio.sleep(0.02)
         return True
 
     # ------------------------------------------------------------------ admitting

@@ -17,6 +17,7 @@ import zmq
 from tenonry.client.coordinator_link import CoordinatorLink
 from tenonry.client.load_balancer import EngineChooser
 from tenonry.errors import EngineDeadError, EngineGenerateError, RequestError, WireError
+from tenonry.features.mirror import MirrorEncoder
 from tenonry.messages import (
     EngineCoreOutputs,
     EngineCoreRequest,
@@ -27,7 +28,7 @@ from tenonry.messages import (
     UtilityResult,
 )
 from tenonry.transport.keys import CurveKeys
-from tenonry.transport.serial import Decoder, Encoder
+from tenonry.transport.serial import Decoder
 from tenonry.transport.sockets import (
     IDENTITY_BYTES,
     Context,
@@ -84,7 +85,7 @@ class CoreClient:
         self._chooser = chooser
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
-        self._encoder = Encoder()
+        self._encoder = MirrorEncoder(chooser)
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
         self._input: Socket | None = None
@@ -172,7 +173,7 @@ class CoreClient:
             request.epoch = link.epoch
             request.current_wave = self._coordinator.wave
             try:
-                frames = self._encoder.encode(request)
+                frames = self._encoder.encode(request, link)
             except (TypeError, ValueError, OverflowError) as error:
                 raise RequestError(
                     f"request {request.request_id} cannot be sent: {error}"
@@ -284,8 +285,7 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self.frames_dropped += 1
             return None
-        for finished in outputs.finished:
-            link.requests.discard(finished.handle)
+        link.requests.difference_update(self._encoder.ended(link, outputs))
         if outputs.utility is not None:
             self._answer(link.index, outputs.utility)
         if outputs.dead is not None:

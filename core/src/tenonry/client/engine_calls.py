@@ -9,9 +9,8 @@ from tenonry.client.core_client import CoreClient
 from tenonry.client.output_handler import OutputHandler
 from tenonry.errors import EngineDeadError, EngineGenerateError
 
-HEALTH_TIMEOUT_S = (
-    30.0  # an engine answers between two steps, and a long prompt on a CPU takes seconds
-)
+# An engine answers between two steps, and a long prompt on a CPU takes seconds.
+HEALTH_TIMEOUT_S = 30.0
 
 
 class EngineCalls:

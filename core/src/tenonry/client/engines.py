@@ -26,7 +26,6 @@ from tenonry.transport.folder import RunDirectory
 logger = logging.getLogger(__name__)
 CONNECT_TIMEOUT_S = 10.0
 POLL_S = 0.005
-DRAIN_POLL_S = 0.02
 MAX_ENGINES = 1024
 
 
@@ -183,7 +182,7 @@ class OwnedEngines(Engines):
                         f"{open_requests} requests still run on engines {indexes} after {drain_timeout:g} s; "
                         "nothing changed"
                     )
-                await asyncio.sleep(DRAIN_POLL_S)
+                await asyncio.sleep(POLL_S)
             if not any(link.index not in indexes and not link.dead for link in engines.values()):
                 raise LaunchError(
                     f"the engines that were to stay died; engines {indexes} stay instead"

@@ -17,7 +17,7 @@ class EngineChooser:
     """The load balancer of one front end, built once there is a choice. `index`: the number of the front end."""
 
     def __init__(self, config: EngineConfig, plan: PluginPlan, index: int = 0) -> None:
-        self._config = config
+        self.config = config
         self._plan = plan
         self._seed = config.seed + index
         self._built: tuple[LoadBalancer, PluginRecord] | None = None
@@ -28,7 +28,7 @@ class EngineChooser:
         The plan of a single engine does not name one: it is resolved here when engines are added.
         """
         if self._built is None:
-            config = self._config
+            config = self.config
             record = self._plan.find("load_balancer")
             if record is None:
                 manager = PluginManager(config.plugins)

@@ -22,6 +22,7 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
+from tenonry.features.mirror import RequestDecoder
 from tenonry.handle import client_of
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec
@@ -42,10 +43,7 @@ from tenonry.transport.serial import Decoder, Encoder
 from tenonry.transport.sockets import Context
 
 logger = logging.getLogger(__name__)
-IDLE_POLL_MS = 1000
 BUSY_POLL_S = 0.0005  # how long an engine without work spins before it sleeps
-STALLED_POLL_MS = 1
-HANDLE_BYTES = 8
 
 
 class EngineLoop:
@@ -93,7 +91,7 @@ class EngineLoop:
         if self._coordinator is not None:
             self._ports.listen(self._coordinator.orders)
             self._coordinator.on_send(self.core)
-        self._add_decoder = Decoder(EngineCoreRequest)
+        self._add_decoder = RequestDecoder()
         self._call_decoder = Decoder(UtilityCall)
         self._abort_decoder = Decoder(list[int])
         self._encoder = Encoder()
@@ -135,7 +133,7 @@ class EngineLoop:
         if core.has_work():
             outputs_by_client, worked = core.step()
             if not worked:
-                self._ports.wait(STALLED_POLL_MS)  # for a KV transfer, or for other requests
+                self._ports.wait(1)  # ms, for a KV transfer, or for other requests
             self._send(core.attach_stats(outputs_by_client, idle=False))
             if coordinator is not None:
                 coordinator.on_step(core)
@@ -164,7 +162,7 @@ class EngineLoop:
         while not self._ports.wait(0):
             if time.perf_counter() > until:
                 self._send(self.core.attach_stats({}, idle=True))
-                self._ports.wait(IDLE_POLL_MS)
+                self._ports.wait(1000)  # ms
                 return
             os.sched_yield()
 
@@ -209,11 +207,11 @@ class EngineLoop:
             logger.warning("dropped a message of client %d: %s", client, error)
 
     def _add(self, client: int, frames: list[bytes]) -> None:
-        if len(frames) < 3 or len(frames[1]) != HANDLE_BYTES:
+        if len(frames) < 3 or len(frames[1]) != 8:
             raise WireError("ADD needs a handle of 8 bytes and a body")
         handle = int.from_bytes(frames[1], "little")
         try:
-            request = self._add_decoder.decode(frames[2:])
+            request = self._add_decoder.decode(frames[2:], client)
             self._check_origin(client, handle, request)
         except WireError as error:
             self._refuse(client, handle, str(error))

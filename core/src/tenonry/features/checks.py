@@ -12,12 +12,15 @@ from tenonry.media import DIGESTS, SPANS, is_media
 MAX_FEATURE_BYTES = 1 << 28  # all features of one request
 MAX_FEATURES = 4096
 DIGEST_BYTES = 32
+HEADER = "tenonry.mirror"  # between front end and engine only; i64[1 + images], see mirror.py
 
 
 def check_features(features: dict[str, Any], num_prompt_tokens: int) -> None:
     """Refuse what no engine could take. Raises RequestError that names the feature, the value and the bound."""
     if len(features) > MAX_FEATURES:
         raise _refusal(f"{len(features)} features; at most {MAX_FEATURES} are allowed")
+    if HEADER in features:
+        raise _refusal(f"feature '{HEADER}' is not for requests; give it another name")
     num_bytes = 0
     for name, array in features.items():
         if not isinstance(array, np.ndarray) or array.dtype.kind not in "biuf":

@@ -22,7 +22,6 @@ from tenonry.point import Point
 from tenonry.version import __version__
 
 KERNEL = "tenonry"
-NEAR_GROUP = 0.85
 
 logger = logging.getLogger(__name__)
 
@@ -117,7 +116,7 @@ def misspelt_groups(points: Iterable[Point]) -> dict[str, str]:
     known = {point.group for point in points}
     found = {}
     for group in sorted(_entry_points(_path_state()).groups - known):
-        for nearest in difflib.get_close_matches(group, known, n=1, cutoff=NEAR_GROUP):
+        for nearest in difflib.get_close_matches(group, known, n=1, cutoff=0.85):
             found[group] = nearest
     return found
 
