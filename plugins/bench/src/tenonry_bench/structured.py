@@ -86,9 +86,9 @@ class StructuredBench(Command):
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
         add_count_flags(
             parser,
-            ("--runs", 5, "Repetitions of each measurement"),
+            ("--runs", 3, "Repetitions of each measurement"),
             ("--streams", 64, "Requests at once, for the time per token"),
-            ("--compilations", 5, "Schemas that are compiled beside the one stream"),
+            ("--compilations", 2, "Schemas that are compiled beside the one stream"),
             ("--worst-properties", 6000, "Properties of each of them"),
             ("--properties", 50, "Properties of the schema of the first token"),
         )
