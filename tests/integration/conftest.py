@@ -12,7 +12,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from server_process import Server
+from server_process import ForkedServer, Server
 
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
@@ -77,7 +77,7 @@ def serve(text_model: Path) -> Iterator[Callable[..., Server]]:
     servers: list[Server] = []
 
     def start(*arguments: str, worker: str = "null") -> Server:
-        servers.append(Server(text_model, "--worker", worker, *arguments))
+        servers.append(ForkedServer(text_model, "--worker", worker, *arguments))
         return servers[-1]
 
     yield start

@@ -47,7 +47,10 @@ DEFAULT_PORT = "8000"
 PORTS = (DEFAULT_PORT, "8001", "29550")  # as documented; here any free ones
 EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the tests of the testkit
 # What begins with a new interpreter, as for the reader; on other pages it is a fork of this process.
-FRESH = {page for page in ALL_PAGES if page.name == "README.md" or page.parent.name == "tutorial"}
+FRESH = {
+    page for page in ALL_PAGES
+    if page.parent.name == "tutorial" or page.stem in {"README", "run-several-api-servers", "run-on-several-nodes"}
+}  # fmt: skip
 # Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
 NO_MODEL = {
     "run-on-several-gpus", "run-several-engines", "run-on-several-nodes", "run-several-api-servers", "see-what-runs",

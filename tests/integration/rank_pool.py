@@ -5,7 +5,9 @@ start of torch. What ranks do together is not faked: gloo, rendezvous, several s
 from __future__ import annotations
 
 import os
+import signal
 import tempfile
+import traceback
 from functools import partial
 from multiprocessing.connection import Connection, Pipe, wait
 from pathlib import Path
@@ -17,6 +19,7 @@ from tenonry.step import ModelRunnerOutput
 from tenonry_testkit.kernel.forked import fork
 
 TIMEOUT_S = 60.0
+AFTER_A_FAILURE_S = 2.0  # that the others have for failing of the same cause
 
 
 class Pool:
@@ -42,30 +45,46 @@ class Pool:
         return self.answers(count)
 
     def answers(self, count: int) -> list:
-        """Return the answers of the first `count` ranks; raises RankError if any of them failed."""
+        """Return the answers of the first `count` ranks; raises RankError if any of them failed.
+
+        If others do not answer soon after that, they wait for it, and all are killed: the pool is of no more use.
+        """
         found: dict[Connection, object] = {}
-        wrong: list[str] = []
+        failures: list[str] = []
         while len(found) < count:
-            ready = wait([pipe for pipe in self.pipes[:count] if pipe not in found], TIMEOUT_S)
+            waiting = [pipe for pipe in self.pipes[:count] if pipe not in found]
+            ready = wait(waiting, AFTER_A_FAILURE_S if failures else TIMEOUT_S)
             if not ready:
-                raise RankError(
-                    wrong[0]
-                    if wrong
-                    else f"{count - len(found)} ranks did not answer in {TIMEOUT_S} s"
-                )
+                self.kill()
+                failures.append(f"{len(waiting)} ranks did not answer in {TIMEOUT_S} s")
+                break
             for pipe in ready:
-                is_right, found[pipe] = pipe.recv()
+                is_right, found[pipe] = received(pipe)
                 if not is_right:
-                    wrong.append(f"rank {self.pipes.index(pipe)}: {found[pipe]}")
-        if wrong:
-            raise RankError(wrong[0])
+                    failures.append(f"rank {self.pipes.index(pipe)}: {found[pipe]}")
+        if failures:
+            raise RankError(failures[0])
         return [found[pipe] for pipe in self.pipes[:count]]
+
+    def kill(self) -> None:
+        """End all ranks at once, so that `close` waits for none."""
+        for pid in self.pids:
+            os.kill(pid, signal.SIGKILL)
 
     def close(self) -> int:
         """Close the pipes and return the worst exit status, which is not 0 if any rank failed."""
         for pipe in self.pipes:
             pipe.close()
-        return max(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self.pids)
+        statuses = [os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) for pid in self.pids]
+        return max(statuses, key=abs)
+
+
+def received(pipe: Connection) -> tuple[bool, object]:
+    """An answer; of a rank that has ended, that it has."""
+    try:
+        return pipe.recv()
+    except (EOFError, ConnectionResetError):
+        return False, "it ended without an answer"
 
 
 class RankError(TenonryError):
@@ -168,4 +187,4 @@ def serve(pipe: Connection) -> int:
         try:
             pipe.send((True, getattr(served, name)(*arguments)))
         except Exception as error:
-            pipe.send((False, f"{type(error).__name__}: {error}"))
+            pipe.send((False, "".join(traceback.format_exception(error))))

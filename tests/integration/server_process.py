@@ -25,6 +25,11 @@ from tenonry_testkit.kernel.forked import ForkedCommand
 TORCH_CACHE = {"TORCHINDUCTOR_CACHE_DIR": str(Path(tempfile.gettempdir()) / "torchinductor")}
 
 
+def patience(seconds: float) -> float:
+    """A bound for what takes less than `seconds` where each process has a core; it stretches with the load."""
+    return seconds * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
+
+
 class Server:
     """A `tenonry serve` process on a free port, and its output."""
 
@@ -113,7 +118,7 @@ class Server:
         os.killpg(self.process.pid, number)
 
     def end(self) -> int:
-        status = self.process.wait(30)
+        status = self.process.wait(patience(30))
         self._reader.join(5)
         return status
 
@@ -123,7 +128,7 @@ class Server:
                 self.process.terminate()
                 time.sleep(0.3)
             try:
-                self.process.wait(15)
+                self.process.wait(patience(15))
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()

@@ -14,7 +14,7 @@ import openai
 import pytest
 import torch
 from safetensors.torch import save_file
-from server_process import Server
+from server_process import ForkedServer, Server
 
 from tenonry_demo_model import model_path
 
@@ -91,11 +91,13 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         --max-model-len 256
     """.split()
     arguments += ["--lora-modules", *modules]
-    started = Server(DEMO, *arguments, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
-    yield started.ready()
-    started.process.terminate()
-    assert started.end() == 0, started.output
-    started.close()
+    started = ForkedServer(DEMO, *arguments, OMP_NUM_THREADS="1", OMP_WAIT_POLICY="PASSIVE")
+    try:
+        yield started.ready()
+        started.process.terminate()
+        assert started.end() == 0, started.output
+    finally:
+        started.close()
 
 
 def ask(client: openai.OpenAI, fields: dict) -> tuple[str | None, str, list[str]]:

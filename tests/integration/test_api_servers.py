@@ -18,7 +18,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from server_process import Server, eventually
+from server_process import ForkedServer, Server, eventually
 
 pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
 SLOW = ("--worker-option", "step_ms=20")
@@ -38,7 +38,7 @@ def start(text_model: Path, temporary: Path) -> Iterator[Callable[..., Server]]:
 
     def run(*arguments: str) -> Server:
         arguments = ("--worker", "null", "--api-server-count", "2", *arguments)
-        servers.append(Server(text_model, *arguments, TMPDIR=str(temporary)))
+        servers.append(ForkedServer(text_model, *arguments, TMPDIR=str(temporary)))
         return servers[-1]
 
     yield run

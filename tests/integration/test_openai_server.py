@@ -15,7 +15,7 @@ from pathlib import Path
 import openai
 import psutil
 import pytest
-from server_process import Server, Stream, eventually
+from server_process import ForkedServer, Server, Stream, eventually
 
 pytestmark = pytest.mark.timeout(
     120
@@ -26,7 +26,7 @@ SLOW = ("--worker-option", "step_ms=20")
 @pytest.fixture(scope="module")
 def shared(text_model: Path) -> Iterator[Server]:
     """One server for all tests that leave it running: a real model with random weights."""
-    server = Server(text_model, "--worker", "torch", "--device", "cpu", "--max-num-seqs", "8")
+    server = ForkedServer(text_model, "--worker", "torch", "--device", "cpu", "--max-num-seqs", "8")
     try:
         yield server.ready()
     finally:

@@ -35,10 +35,12 @@ def serve_model(kind: str, root: Path) -> Iterator[tuple[Path, Server]]:
     tiny_models().save(kind, folder)
     arguments = ["--load-format", "auto", "--dtype", "float32", "--data-parallel-size", "2"]
     server = ForkedServer(folder, *arguments, OMP_NUM_THREADS="1")
-    yield folder, server.ready()
-    server.process.terminate()
-    assert server.end() == 0, server.output
-    server.close()
+    try:
+        yield folder, server.ready()
+        server.process.terminate()
+        assert server.end() == 0, server.output
+    finally:
+        server.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from setproctitle import getproctitle
+
 from tenonry.launch import child, supervise
 
 
@@ -89,6 +91,7 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     status = 1
     try:
         signal.set_wakeup_fd(-1)
+        forget_handlers()
         gc.freeze()  # to look at what the test process holds would copy it
         close_all_but(kept)
         renew_thread_pool()
@@ -101,6 +104,14 @@ def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
+
+
+def forget_handlers() -> None:
+    """A new interpreter handles signals as the system does, but for SIGINT."""
+    for number in signal.valid_signals():
+        if callable(signal.getsignal(number)):
+            signal.signal(number, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def renew_thread_pool() -> None:
@@ -158,6 +169,7 @@ def begin(environment: Mapping[str, str]) -> None:
         open(number, mode, closefd=False)  # noqa: SIM115 - open to the end
         for number, mode in enumerate("rww")
     )
+    getproctitle()  # finds the title's place beside the environment, before that is replaced
     os.environ.clear()
     os.environ.update(environment)
     tempfile.tempdir = None
