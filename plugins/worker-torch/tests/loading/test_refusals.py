@@ -11,7 +11,7 @@ import worker_tools
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, ModelError
-from tenonry_worker_torch.loading.load import load_model
+from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.loading.refusals import refuse_unsupported
 from tenonry_worker_torch.worker import TorchWorker
 
@@ -158,3 +158,42 @@ def test_config_json_is_what_names_the_architecture(tmp_path):
         load_model(
             str(tmp_path), load_format="dummy", dtype="auto", device=torch.device("cpu"), seed=0
         )
+
+
+BIDIRECTIONAL = "image tokens see one another"
+SEVERAL_LAYERS = "feeds images to several of its layers"
+SEES = {
+    "gemma3": f"Gemma3ForConditionalGeneration.*Gemma3Model .*{BIDIRECTIONAL}",
+    "paligemma": f"PaliGemmaForConditionalGeneration.*PaliGemmaModel .*{BIDIRECTIONAL}",
+    "qwen3_vl": f"Qwen3VLForConditionalGeneration.*Qwen3VLTextModel {SEVERAL_LAYERS}",
+    "qwen3_vl_moe": f"Qwen3VLMoeForConditionalGeneration.*Qwen3VLMoeTextModel {SEVERAL_LAYERS}",
+    "fuyu": "FuyuForCausalLM.*no `get_image_features`",
+    "qwen2_vl": None,
+    "qwen2_5_vl": None,
+    "llava": None,
+    "llava_next": None,
+    "internvl": None,
+    "idefics3": None,
+}
+
+
+@pytest.mark.parametrize("family", SEES)
+def test_what_a_model_does_with_images_is_looked_at_before_its_weights(family, tmp_path):
+    """None: nothing in its code says that it does more than read embeddings; the self check at the start decides."""
+    from transformers import CONFIG_MAPPING
+    from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
+
+    config = CONFIG_MAPPING[family]()
+    text = config.get_text_config()
+    for name, value in SMALL.items():
+        if hasattr(text, name):
+            setattr(text, name, value)
+    if getattr(text, "layer_types", None):
+        text.layer_types = text.layer_types[: text.num_hidden_layers]
+    config.architectures = [MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING[type(config)].__name__]
+    config.save_pretrained(tmp_path)
+    if SEES[family] is None:
+        assert look(str(tmp_path), load_format="dummy", towers=True).architecture
+        return
+    with pytest.raises(ModelError, match=f"max_images: {SEES[family]}.*max_images=0"):
+        look(str(tmp_path), load_format="dummy", towers=True)

@@ -6,6 +6,7 @@ mixes neighbouring tokens in any other way would mix requests.
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
@@ -60,12 +61,30 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
-    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt."""
-    if not callable(getattr(model, "get_image_features", None)):
+    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text
+    part does more with an image than read embeddings in the place of its tokens.
+
+    What transformers' code takes says so: `deepstack_visual_embeds` are images for several layers, and kinds of tokens
+    that no positions are made of are for a mask.
+    """
+    for reason in _image_reasons(model):
         raise CannotRun(
-            f"max_images: {architecture} cannot be shown images by worker 'torch': it has no `get_image_features`; "
-            "use max_images=0, or a model that reads images"
+            f"max_images: {architecture} cannot be shown images by worker 'torch': {reason}; use max_images=0 to "
+            "serve it for text"
         )
+
+
+def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
+    if not callable(getattr(model, "get_image_features", None)):
+        yield "it has no `get_image_features`"
+    for module in model.modules():
+        if "deepstack_visual_embeds" in inspect.signature(type(module).forward).parameters:
+            yield f"{type(module).__name__} feeds images to several of its layers"
+    accepted = inspect.signature(type(model).forward).parameters
+    has_positions = hasattr(model.base_model, "get_rope_index")
+    if "token_type_ids" in accepted or ("mm_token_type_ids" in accepted and not has_positions):
+        name = type(model.base_model).__name__
+        yield f"{name} asks which tokens are of an image, as models do whose image tokens see one another"
 
 
 def _layer_type_reasons(config: Any, mixers: tuple[str, ...]) -> Iterator[str]:
