@@ -128,6 +128,13 @@ class Batcher:
         return piece.kwargs | {self._mask_name: mask}
 
 
+def pool_bytes(batching: Batching, free: int) -> int:
+    """Of `free` bytes of a device, those that K/V of rows may fill: while rows are joined, or one of them leaves, what
+    they had and what they get are there together, and the new one is padded.
+    """
+    return free if batching is Batching.NONE else int(free / (1 + MOST_PADDING))
+
+
 def groups(batching: Batching, pieces: Sequence[Piece]) -> list[list[Piece]]:
     """Which pieces are to be one: neighbours in length, as long as padding is worth it."""
     if batching is Batching.NONE:

@@ -131,6 +131,7 @@ class TransformersWorker(Worker):
 
     def available_memory(self) -> MemoryReport:
         from tenonry_torch_base.memory import free_device_memory, host_memory
+        from tenonry_worker_transformers.pieces import pool_bytes
 
         device = self.model.device
         if device.type == "cpu":
@@ -140,13 +141,12 @@ class TransformersWorker(Worker):
         if self.model.checked.chunks:
             longest = min(longest, config.step_token_budget)
         needed = self.model.step_bytes(longest)
-        return MemoryReport(
-            free_device_memory(
-                device,
-                config.gpu_memory_utilization,
-                needed,
-            )
+        free = free_device_memory(
+            device,
+            config.gpu_memory_utilization,
+            needed,
         )
+        return MemoryReport(pool_bytes(self.model.checked.batching, free))
 
     def initialize_cache(self, kv_cache: KVCacheConfig) -> None:
         from tenonry_worker_transformers.startup import make_runner
