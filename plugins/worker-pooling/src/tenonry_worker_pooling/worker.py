@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from tenonry.errors import ConfigError
-from tenonry.info import WorkerFacts
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
 from tenonry_worker_pooling.options import PoolingOptions
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from pydantic import BaseModel
 
     from tenonry.config import EngineConfig
+    from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry.step import ModelRunnerOutput, SchedulerOutput
@@ -69,30 +69,17 @@ class PoolingWorker(Worker):
         return self._found
 
     def examine(self) -> WorkerFacts:
-        from tenonry_torch_base.device import choose_device, choose_dtype
+        from tenonry_torch_base.one_rank import one_rank_facts
 
         found = self._look()
-        config = self.context.config
-        device = choose_device(config.device, self.context.local_rank)
-        dtype = choose_dtype(config.dtype, found.config, device)
-        count = sum(weight.numel() for weight in found.whole.parameters())
-        checkpoint = found.checkpoint
-        return WorkerFacts(
-            architecture=found.architecture,
-            worker="pooling",
-            model_type=str(found.config.model_type),
-            num_parameters=count,
-            weight_bytes=count * dtype.itemsize,
-            stored_bytes=0 if checkpoint is None else checkpoint.num_bytes,
-            features={
-                "dtype": str(dtype).removeprefix("torch."),
-                "tensor_parallel": [1],
-                "pipeline_parallel": 1,
-                "prefix_caching": False,
-                "lora": False,
-                "tasks": found.tasks,
-                "pooling": "+".join(found.modes),
-            },
+        return one_rank_facts(
+            "pooling",
+            found.architecture,
+            found.whole,
+            found.checkpoint,
+            self.context,
+            tasks=found.tasks,
+            pooling="+".join(found.modes),
         )
 
     def load(self) -> None:

@@ -7,9 +7,9 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
-from tenonry.info import WorkerFacts
-from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
+from tenonry_torch_base.one_rank import one_rank_facts
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_torch_base.weights import progress_only_on_a_terminal
@@ -18,6 +18,7 @@ from tenonry_worker_transformers.loading import Outline, load_model, outline
 from tenonry_worker_transformers.model_runner import ModelRunner
 
 if TYPE_CHECKING:
+    from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
     from tenonry_torch_base.phases import Phases
@@ -44,27 +45,10 @@ def facts(context: WorkerContext) -> WorkerFacts:
 
 def facts_of(found: Outline, context: WorkerContext) -> WorkerFacts:
     """The same of a model that was looked at."""
-    config = context.config
-    device = choose_device(config.device, context.local_rank)
-    dtype = choose_dtype(config.dtype, found.config, device)
-    num_parameters = sum(weight.numel() for weight in found.whole.parameters())
     checkpoint = found.checkpoint
     of_files = {} if checkpoint is None else checkpoint.features
-    return WorkerFacts(
-        architecture=found.architecture,
-        worker="transformers",
-        model_type=str(found.config.model_type),
-        num_parameters=num_parameters,
-        weight_bytes=num_parameters * dtype.itemsize,
-        stored_bytes=0 if checkpoint is None else checkpoint.num_bytes,
-        features={
-            "dtype": str(dtype).removeprefix("torch."),
-            "tensor_parallel": [1],
-            "pipeline_parallel": 1,
-            "prefix_caching": False,
-            "lora": False,
-            **of_files,
-        },
+    return one_rank_facts(
+        "transformers", found.architecture, found.whole, checkpoint, context, **of_files
     )
 
 
