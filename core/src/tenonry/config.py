@@ -184,6 +184,10 @@ class EngineConfig(Settings):
     """Its port for them; 0 takes a free one."""
     data_parallel_sync_steps: int = Field(32, ge=1, le=65536)
     """Steps between two looks at who has work."""
+    enable_expert_parallel: bool = False
+    """Share the experts of each layer out among the ranks of all engines, which then step together."""
+    expert_rendezvous: str = ""
+    """Where they meet: tcp://HOST:PORT, a free port of engine 0's node; needed if engines are on several nodes."""
     auth_key_file: str | None = None
     """File with the keys that nodes of one instance share."""
 

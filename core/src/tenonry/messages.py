@@ -202,11 +202,13 @@ class HelloMessage(msgspec.Struct, kw_only=True, tag="HELLO"):
 
 
 class HandshakeMetadata(msgspec.Struct, kw_only=True, tag="INIT"):
-    """Front end to engine: where to connect, how many engines there are, and whether they step together."""
+    """Front end to engine: where to connect, and how many engines there are. `rendezvous` is where the workers of all
+    engines may meet, as in WorkerContext; "" where engines do not step together.
+    """
 
     addresses: EngineZmqAddresses
     data_parallel_size: int = 1
-    lockstep: bool = False
+    rendezvous: str = ""
     epoch: int = 0
 
 

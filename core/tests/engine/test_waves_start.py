@@ -54,7 +54,7 @@ def test_what_cannot_work_is_said_before_a_model_is_loaded(
         EngineLoop(
             context,
             spec,
-            HandshakeMetadata(addresses=addresses, lockstep=True),
+            HandshakeMetadata(addresses=addresses, rendezvous="file:///met"),
             Heartbeat(),
         )
     context.destroy(linger=0)  # as `run_engine` does, while the loop is there

@@ -58,16 +58,6 @@ def test_each_engine_has_a_rank_of_its_own(fleet, rank, ranks):
     assert [spec.local_rank for spec in specs] == ranks
 
 
-@pytest.mark.parametrize("size", [1, 2])
-def test_an_engine_of_a_rank_alone_is_refused_where_engines_step_together(fleet, size):
-    with pytest.raises(
-        ConfigError,
-        match="step together, and data_parallel_rank=0 starts one of them alone; give --data-parallel-size",
-    ):
-        fleet(facts={"needs_lockstep": True}, data_parallel_size=size, data_parallel_rank=0)
-    assert fleet(facts={"needs_lockstep": True}, data_parallel_size=size).engines == {}
-
-
 def test_one_that_cannot_start_takes_the_others_of_its_round_along(fleet):
     """PM-7."""
     made = fleet(data_parallel_size=2, worker="tenonry_testkit.kernel.faulty:FirstEngineWorker")

@@ -63,7 +63,9 @@ class EngineLoop:
         self._failure: str | None = None
         self._stop_at: float | None = None  # the end of the drain, once STOP_SIGNAL has come
         config = EngineConfig.model_validate_json(spec.config_text)
-        self.config = config.replaced(data_parallel_size=metadata.data_parallel_size)
+        self.config = config.replaced(
+            data_parallel_size=metadata.data_parallel_size, expert_rendezvous=metadata.rendezvous
+        )
         plan = PluginPlan.decode(spec.plan_text)
         self._coordinator: CoordinatorClient | None = None
         if metadata.addresses.coordinator_input is not None:

@@ -36,8 +36,7 @@ def run_engine(payload: Mapping[str, str]) -> int:
     handshake = EngineHandshake(context, spec)
     try:
         metadata = handshake.hello()
-        heartbeat = Heartbeat(int(payload.get("heartbeat", -1)))
-        loop = EngineLoop(context, spec, metadata, heartbeat)
+        loop = EngineLoop(context, spec, metadata, Heartbeat(int(payload.get("heartbeat", -1))))
     except Exception as error:
         logger.exception(
             "engine %d could not be built",

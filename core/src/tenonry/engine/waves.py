@@ -54,7 +54,7 @@ class CoordinatorClient:
     ) -> None:
         self._index = spec.engine_index
         self._keeps_waiting = keeps_waiting
-        self._lockstep = metadata.lockstep
+        self._lockstep = metadata.rendezvous != ""
         self._sync_steps = sync_steps
         if self._lockstep and "dummy_batch" not in load_class(worker).capabilities:
             raise ConfigError(

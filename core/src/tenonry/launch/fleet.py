@@ -55,11 +55,6 @@ class EngineFleet:
         *,
         coordinated: bool = False,
     ) -> None:
-        if model.needs_lockstep and config.data_parallel_rank is not None:
-            raise ConfigError(
-                f"the engines of {model.name} step together, and data_parallel_rank={config.data_parallel_rank} starts "
-                "one of them alone; give --data-parallel-size without --data-parallel-rank"
-            )
         self._config = config
         self._model = model
         self._plan = plan
@@ -68,6 +63,7 @@ class EngineFleet:
         self.dead: dict[int, str] = {}
         self.remote: set[int] = set()  # engines that another node started
         self.coordinator: EngineZmqAddresses | None = None
+        self._rendezvous = ""  # of engines that step together
         self._epoch = 0
         self._closing = False
         self._lock = threading.Lock()
@@ -160,7 +156,7 @@ class EngineFleet:
         metadata = HandshakeMetadata(
             addresses=addresses,
             data_parallel_size=size,
-            lockstep=self._model.needs_lockstep,
+            rendezvous=self._rendezvous,
             epoch=self._epoch,
         )
         handshake = Handshake(socket, engines, metadata, self._plan, self._nodes)
@@ -180,11 +176,13 @@ class EngineFleet:
         """Engines that join later connect to it as well, so its directory stays until it ends."""
         closing = contextlib.closing(self.run_directory())
         directory = self._coordinator_files.enter_context(closing)
+        if self._model.needs_lockstep:
+            self._rendezvous = self._config.expert_rendezvous or f"file://{directory.path}/experts"
         ours, theirs = socketpair()
         payload = {
             "address": self.address(directory),
             "answer": str(theirs.fileno()),
-            "lockstep": "yes" if self._model.needs_lockstep else "",
+            "lockstep": self._rendezvous,
             "curve_keys": self._curve_text,
         }
         with ours:
@@ -240,12 +238,12 @@ class EngineFleet:
         self.engines.pop(index, None)
         if index != self.COORDINATOR:
             self._on_death(index, reason)
-        elif not self._model.needs_lockstep:
+        elif not self._rendezvous:
             self._coordinator_files.close()
             logger.error(
                 "%s; requests are still served, but front ends know only their own load", reason
             )
-        if self._model.needs_lockstep:
+        if self._rendezvous:
             for other in list(self.engines):
                 self.lost(other, f"{reason}, and engine {other} steps only together with it")
 

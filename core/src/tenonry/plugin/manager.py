@@ -33,8 +33,6 @@ from tenonry.plugin.kinds import HOOK_MODULES, KINDS, Kind
 from tenonry.plugin.plan import PluginPlan, import_target, load_class
 from tenonry.point import Point
 
-LOAD_BALANCER = EngineConfig.model_fields["load_balancer"].default
-
 
 class PluginManager:
     """Hook modules and the resolver. `discover=False` registers no installed hook module (tests, embedding)."""
@@ -116,7 +114,8 @@ class PluginManager:
         if not launcher:
             kinds.remove("launcher")
         if not launcher or (
-            config.data_parallel_size == 1 and config.load_balancer == LOAD_BALANCER
+            config.data_parallel_size == 1
+            and config.load_balancer == EngineConfig.model_fields["load_balancer"].default
         ):
             kinds.remove("load_balancer")
         entries = []
