@@ -258,9 +258,7 @@ class EngineConfig(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> EngineConfig:
-        budget = self.max_num_batched_tokens
-        if budget is None:
-            return self
+        budget = self.max_num_batched_tokens or 1 << 63
         if budget < self.max_num_seqs:
             raise ValueError(
                 f"max_num_batched_tokens={budget} is below max_num_seqs={self.max_num_seqs}: a full batch could not "
@@ -285,10 +283,13 @@ class EngineConfig(Settings):
 
     def describe(self) -> str:
         """What differs from the defaults, as JSON for a log: without plugins' options, which can be secrets."""
-        hidden: Any = {name: {"options"} for name in PLUGIN_FIELDS} | {
-            "stat_loggers": {"__all__": {"options"}}
-        }
-        return self.model_dump_json(exclude_defaults=True, exclude=hidden)
+        return self.model_dump_json(
+            exclude_defaults=True,
+            exclude={
+                **{name: {"options"} for name in PLUGIN_FIELDS},
+                "stat_loggers": {"__all__": {"options"}},
+            },
+        )
 
 
 PLUGIN_FIELDS = tuple(

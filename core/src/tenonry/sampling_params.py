@@ -38,8 +38,7 @@ def check_count(field: str, values: Sized, most: int) -> None:
 
 def check_token_ids(field: str, token_ids: Collection[int], largest: int = MAX_TOKEN_ID) -> None:
     """Raises RequestError for one that is negative or above `largest`."""
-    extremes = (min(token_ids), max(token_ids)) if token_ids else ()
-    for token_id in extremes:
+    for token_id in (min(token_ids), max(token_ids)) if token_ids else ():
         if not 0 <= token_id <= largest:
             raise RequestError(f"{field} holds token id {token_id}; ids are 0 to {largest}", field)
 

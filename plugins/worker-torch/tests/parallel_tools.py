@@ -43,6 +43,9 @@ class ThreadGroup(TensorGroup):
     def gather(self, x):
         return torch.cat(self._exchange(x.clone()), -1)
 
+    def stack(self, x):
+        return torch.stack(self._exchange(x.clone()))
+
     def broadcast(self, x):
         return x.copy_(self._exchange(x.clone())[0])
 

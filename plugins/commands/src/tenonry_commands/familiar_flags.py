@@ -23,7 +23,6 @@ SHORT = {
     "-q": "quantization",
     "-O": "compilation_config",
     "-cc": "compilation_config",
-    "-ep": "enable_expert_parallel",
 }
 _REMEDIES: dict[str, tuple[str, ...]] = {
     "code that comes with a model is never run; leave it out": (
@@ -63,7 +62,6 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "cuda_graph_sizes",
         "max_seq_len_to_capture",
     ),
-    "experts are shared by the ranks of --tensor-parallel-size": ("enable_expert_parallel",),
     "blocks are hashed with SHA-256; leave it out": ("prefix_caching_hash_algo",),
     "there is nothing to switch off; leave it out": (
         "disable_custom_all_reduce",
@@ -153,6 +151,9 @@ def add_familiar_flags(parser: argparse.ArgumentParser) -> None:
     hidden: dict[str, Any] = {"help": argparse.SUPPRESS, "default": None}
     for name, (field, value) in MEANS.items():
         parser.add_argument(_flag(name), dest=field, action="store_const", const=value, **hidden)
+    parser.add_argument(
+        "-ep", dest="enable_expert_parallel", action="store_const", const=True, **hidden
+    )
     for name, remedy in INSTEAD.items():
         short: Sequence[str] = [flag for flag, meant in SHORT.items() if meant == name]
         parser.add_argument(_flag(name), *short, action=_Refuse, nargs="*", const=remedy, **hidden)

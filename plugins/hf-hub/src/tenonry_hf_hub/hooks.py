@@ -12,6 +12,7 @@ from tenonry.errors import ModelError
 from tenonry.info import ModelInfo
 from tenonry.plugin.hookspecs import hookimpl
 from tenonry_hf_hub import facts
+from tenonry_hf_hub.experts import check_rendezvous, is_spread
 from tenonry_hf_hub.files import read_json, read_json_if_there
 from tenonry_hf_hub.locate import locate_model, locate_tokenizer
 from tenonry_hf_hub.located import Located
@@ -23,6 +24,7 @@ from tenonry_hf_hub.weights import find_weights
 @hookimpl(trylast=True)
 def tenonry_resolve_model(config: EngineConfig) -> ModelInfo:
     """Facts of a registered name, a folder or a hub id. Raises ModelError that says what would work."""
+    check_rendezvous(config)
     located = locate_model(config)
     folder = located.path
     if not (folder / "config.json").exists():
@@ -56,6 +58,7 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
         eos_token_ids=ends,
         default_sampling=facts.default_sampling(generation),
         dtype=facts.dtype(model),
+        needs_lockstep=is_spread(config),
     )
 
 

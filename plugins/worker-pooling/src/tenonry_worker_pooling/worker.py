@@ -88,6 +88,10 @@ class PoolingWorker(Worker):
         from tenonry_worker_pooling.model import PoolingModel, load_module
 
         config = self.context.config
+        if config.enable_expert_parallel:
+            raise ConfigError(
+                "enable_expert_parallel: worker 'pooling' keeps all experts of a layer in one engine; leave it out"
+            )
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             size = getattr(config, name)
             if size > 1:

@@ -198,7 +198,7 @@ def _make_fast(
     from tenonry_worker_torch.fuse.experts import use_dense_experts
     from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
 
-    group = model.parallel.tensor
+    group = model.parallel.layer_mates
     mixers = model.mixers
     has_paths = use_paths(mixers, group.all_agree)
     lean = fast_forward(
@@ -211,6 +211,8 @@ def _make_fast(
     )
     if lean is not None:
         model.forward = lean
+        # A step that samples from no row would skip the last layer, whose experts others wait for.
+        lean.can_prune = lean.can_prune and model.parallel.experts is None
     elif has_paths and not group.all_agree(checks.agrees(model.forward)):
         drop_paths(mixers)
     if lean is None:

@@ -26,6 +26,7 @@ from tenonry_worker_torch.loading.examine import examine, known_facts
 from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
+from tenonry_worker_torch.parallel.experts import check_experts, check_settings
 from tenonry_worker_torch.parallel.groups import alone
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.stage_runner import StageRunner
@@ -66,6 +67,8 @@ def backend_class(
 def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     """The model before a weight is read, and what is known of it so far. Raises ModelError as `load` would."""
     config = context.config
+    if config.enable_expert_parallel:
+        check_settings(config)
     if config.max_images and config.world_size > 1:
         raise ConfigError(
             f"max_images={config.max_images} with tensor_parallel_size={config.tensor_parallel_size} and "
@@ -82,6 +85,8 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
         load_format=config.load_format,
         towers=config.max_images > 0,
     )
+    if config.enable_expert_parallel:
+        check_experts(found.whole, config)
     device = choose_device(config.device, context.local_rank, config.world_size)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:

@@ -165,7 +165,8 @@ class TorchWorker(Worker):
         from tenonry_worker_torch.startup import Loader
 
         found = self._look_or_name_another()
-        if self.context.config.world_size > 1:
+        config = self.context.config
+        if config.world_size > 1 or config.enable_expert_parallel:
             self._rendezvous = Rendezvous(self.context, self._opened)
         self._found = None
         loader = Loader(self.context, self.options, self._rendezvous, self._phases)

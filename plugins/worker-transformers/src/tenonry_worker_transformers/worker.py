@@ -110,6 +110,11 @@ class TransformersWorker(Worker):
                 f"max_images={config.max_images}, but worker 'transformers' shows no images to a model; use "
                 "max_images=0, or --worker torch with a model that it serves"
             )
+        if config.enable_expert_parallel:
+            raise ConfigError(
+                "enable_expert_parallel: worker 'transformers' keeps all experts of a layer in one engine; leave it "
+                "out, or use --worker torch with a model that it serves"
+            )
         for name in ("tensor_parallel_size", "pipeline_parallel_size"):
             size = getattr(config, name)
             if size > 1:

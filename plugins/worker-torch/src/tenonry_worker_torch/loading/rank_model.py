@@ -14,6 +14,7 @@ import torch
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.dummy import RandomSlice
+from tenonry_worker_torch.parallel.experts import expert_of, holds, is_spread, spread_experts
 from tenonry_worker_torch.parallel.shard import SHARDS, FileSlice, Shard
 from tenonry_worker_torch.parallel.stage import keep_stage
 from tenonry_worker_torch.parallel.tensor import shard_layers
@@ -69,9 +70,14 @@ class RankModel:
         found = {}
         for key, source in checkpoint.slices(open_files).items():
             name = checkpoint.targets[key]
-            parts = parts_of.get(key)
+            shard = self.shards.get(name)
+            expert = expert_of(key, shard)
+            if expert is not None:
+                if holds(shard, expert, len(self.whole.get_parameter(name))):
+                    found[key] = FileSlice(source, None)
+                continue
             if name in self.names:
-                found[key] = FileSlice(source, self.shards.get(name), parts)
+                found[key] = FileSlice(source, shard, parts_of.get(key))
             for alias in self._aliases(name):
                 found[alias] = FileSlice(source, self.shards.get(alias))
         return found
@@ -109,9 +115,12 @@ def rank_model_class(
         model_class.__init__(self, config, *arguments, **options)
         if parallel.link.num_stages > 1:
             keep_stage(self, parallel.link)
-        setattr(
-            self, SHARDS, shard_layers(self, parallel.tensor) if parallel.tensor.size > 1 else {}
-        )
+        shards: dict[str, Shard] = {}
+        if parallel.experts is not None:
+            shards |= spread_experts(self, parallel.experts)
+        if parallel.tensor.size > 1:
+            shards |= shard_layers(self, parallel.tensor, done=frozenset(shards))
+        setattr(self, SHARDS, shards)
 
     body = {"__init__": build, "__module__": model_class.__module__, "__doc__": model_class.__doc__}
     return type(model_class.__name__, (model_class,), body)
@@ -129,7 +138,8 @@ def parts_of_source(
     steps = {type(step).__name__ for step in converter.operations}
     sources = len(converter.source_patterns)
     is_joined = sources > 1
-    if not steps <= HARMLESS_STEPS or (shard is not None and is_joined and shard.parts != sources):
+    joins_cut = shard is not None and is_joined and not is_spread(shard)
+    if not steps <= HARMLESS_STEPS or (joins_cut and shard.parts != sources):
         raise ModelError(
             f"checkpoint tensor {key} is rearranged on loading ({', '.join(sorted(steps))}), so a rank cannot read "
             "its piece alone; use tensor_parallel_size=1"

@@ -22,6 +22,7 @@ import torch.distributed as dist
 from tenonry.errors import ConfigError
 
 if TYPE_CHECKING:
+    from tenonry.config import EngineConfig
     from tenonry.interfaces.worker import WorkerContext
 
 LOOPBACK = "127.0.0.1"
@@ -55,16 +56,23 @@ class TensorGroup:
         *before, width = x.shape
         if not x.numel():  # a step in which no row samples
             return x.new_empty(*before, self.size * width)
+        side_by_side = self.stack(x).movedim(0, -2)  # [..., size, n]
+        return side_by_side.reshape(*before, -1)
+
+    def stack(self, x: torch.Tensor) -> torch.Tensor:
+        """`x` of every rank, of one shape everywhere: [size, *shape], equal on all ranks."""
         every = x.new_empty(self.size, *x.shape)
+        if self.size == 1 or not x.numel():
+            return every.copy_(x)
         # The second is its name before torch 2.13.
         all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+        width = x.shape[-1]
         all_gather(
             every.view(-1, width),
             x.contiguous().view(-1, width),
             group=self._group,
         )
-        side_by_side = every.movedim(0, -2)  # [..., size, n]
-        return side_by_side.reshape(*before, -1)
+        return every
 
     def broadcast(self, x: torch.Tensor) -> torch.Tensor:
         """The first rank's `x`, in place; `x` is contiguous."""
@@ -154,16 +162,32 @@ class Link:
         return into
 
 
+@dataclass(frozen=True, slots=True)
+class ExpertGroups:
+    """`everyone`: all ranks of all engines, each with experts of its own. `peers`: of every engine the rank with the
+    same place in its tensor group; together they have the tokens of all engines once.
+    """
+
+    everyone: TensorGroup
+    peers: TensorGroup
+
+
 @dataclass(slots=True)
 class Parallel:
-    """A rank's place: its tensor group and its link."""
+    """A rank's place: its tensor group and its link. `experts`: where experts are shared out."""
 
     tensor: TensorGroup
     link: Link
+    experts: ExpertGroups | None = None
 
     @property
     def is_alone(self) -> bool:
-        return self.tensor.size == 1 and self.link.num_stages == 1
+        return self.tensor.size == 1 and self.link.num_stages == 1 and self.experts is None
+
+    @property
+    def layer_mates(self) -> TensorGroup:
+        """The ranks that compute layers together with this one, which therefore decide alike."""
+        return self.tensor if self.experts is None else self.experts.everyone
 
 
 def alone() -> Parallel:
@@ -175,14 +199,17 @@ def open_store(
     host: str,
     world_size: int,
     timeout_s: float,
+    port: int = 0,
 ) -> tuple[Any, str]:
-    """Listen on a free port of `host`; the store, which must be kept, and its URL. Raises ConfigError."""
+    """Listen on `port` of `host`, 0 for a free one; the store, which must be kept, and its URL. Raises ConfigError."""
     try:
-        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
-        listener = socket.create_server((host, 0), family=family)
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        listener = socket.create_server((host, port), family=family)
     except OSError as error:
+        of_port = f" port {port}" if port else ""
         raise ConfigError(
-            f"the ranks' rendezvous cannot listen on {host}: {error}; give an address of this node"
+            f"the ranks' rendezvous cannot listen on {host}{of_port}: {error}; give an address of this node"
+            + (" and a free port" if port else "")
         ) from None
     port = listener.getsockname()[1]
     store = dist.TCPStore(
@@ -245,15 +272,28 @@ class Rendezvous:
 
     def __init__(self, context: WorkerContext, opened: tuple[Any, str] | None = None) -> None:
         config = context.config
+        self.num_engines = engines_together(config)
         self.rank = context.rank
-        self.world_size = config.world_size
+        self.world_size = config.world_size * self.num_engines
         self._timeout_s = config.start_timeout
+        self._url = context.rendezvous
+        if self.num_engines > 1:
+            self.rank += context.engine_index * config.world_size
+            self._url = config.expert_rendezvous
+            opened = self._open() if self.rank == 0 else None
         if opened is None:
             opened = (
-                find_store(context.rendezvous, self.world_size, config.start_timeout),
-                context.rendezvous,
+                find_store(self._url, self.world_size, config.start_timeout),
+                self._url,
             )
         self.store, self._url = opened
+
+    def _open(self) -> tuple[Any, str] | None:
+        """The store of a `tcp` address that the user chose, by the first of all ranks."""
+        url = urlsplit(self._url)
+        if url.scheme != "tcp" or not url.hostname or not url.port:
+            return None
+        return open_store(url.hostname, self.world_size, self._timeout_s, url.port)
 
     def all_agree(self, where: str, is_true: bool) -> bool:
         """Whether it is true on every rank; returns when every rank said so. `where` is used once."""
@@ -296,16 +336,25 @@ class Rendezvous:
         # Every rank makes all groups, in this order.
         of_stage = _new_groups(stages, timeout) if tp_size > 1 else {}
         of_pipeline = _new_groups(pipelines, timeout) if pp_size > 1 else {}
-        return Parallel(
-            TensorGroup(context.tp_rank, tp_size, of_stage.get(context.pp_rank)),
-            Link(context.pp_rank, pp_size, of_pipeline.get(context.tp_rank)),
-        )
+        tensor = TensorGroup(context.tp_rank, tp_size, of_stage.get(self.rank // tp_size))
+        link = Link(context.pp_rank, pp_size, of_pipeline.get(context.tp_rank))
+        if not config.enable_expert_parallel:
+            return Parallel(tensor, link)
+        of_peers = _new_groups(pipelines, timeout) if self.num_engines > 1 else {}
+        peers = TensorGroup(context.engine_index, self.num_engines, of_peers.get(context.tp_rank))
+        everyone = TensorGroup(self.rank, self.world_size)
+        return Parallel(tensor, link, ExpertGroups(everyone, peers))
 
     def leave(self) -> None:
         """Close what was opened."""
         if dist.is_initialized():
             dist.destroy_process_group()
         self.store = None
+
+
+def engines_together(config: EngineConfig) -> int:
+    """How many engines' ranks compute layers together."""
+    return config.data_parallel_size if config.enable_expert_parallel else 1
 
 
 def _new_groups(members: list[list[int]], timeout: timedelta) -> dict[int, Any]:

@@ -37,15 +37,20 @@ STACKED = frozenset({"colwise", "rowwise", "packed_colwise", "packed_rowwise"})
 STYLES = WHOLE | SUMMED | GATHERED | SPLIT_INPUT | STACKED | {"embedding_rowwise"}
 
 
-def shard_layers(model: PreTrainedModel, group: TensorGroup) -> dict[str, Shard]:
-    """Make the model this rank's own; parameter name → what to cut from the checkpoint.
+def shard_layers(
+    model: PreTrainedModel,
+    group: TensorGroup,
+    done: frozenset[str] = frozenset(),
+) -> dict[str, Shard]:
+    """Make the model this rank's own; parameter name → what to cut from the checkpoint. `done`: parameters that are
+    shared out already, and whose modules are left alone.
 
     Raises ModelError for a family without a plan, a style that is not known, and sizes that do not divide.
     """
     layers, head = tensor_plan(model, group.size)
     check_heads(model, layers, group.size)
     check_activations(model)
-    cutter = Cutter(model, group)
+    cutter = Cutter(model, group, done)
     cutter.apply(layers)
     if not cutter.shards:
         raise ModelError(
@@ -92,12 +97,19 @@ def check_heads(
 class Cutter:
     """Applies styles to one model and keeps a record of what was cut."""
 
-    def __init__(self, model: PreTrainedModel, group: TensorGroup) -> None:
+    def __init__(
+        self,
+        model: PreTrainedModel,
+        group: TensorGroup,
+        done: frozenset[str] = frozenset(),
+    ) -> None:
         self.model = model
         self.group = group
         self.shards: dict[str, Shard] = {}
-        self._names = [name for name, _ in model.named_modules()]
-        self._parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        owners = {key.rpartition(".")[0] for key in done}
+        parameters = [name for name, _ in model.named_parameters(remove_duplicate=False)]
+        self._names = [name for name, _ in model.named_modules() if name not in owners]
+        self._parameters = [name for name in parameters if name not in done]
         self._summed: list[str] = []
         self._tied: dict[str, str] = dict(model.all_tied_weights_keys)
 

@@ -74,6 +74,8 @@ class Residency:
         model = self._model
         if level == 2:
             self._refuse_adapters()
+        if level == 2 or (model is not None and model.device.type != "cpu"):
+            self._refuse_spread("weights cannot be dropped and read again")
         self._wants_cache = False
         if self._has_cache:
             self._release_cache()
@@ -109,6 +111,13 @@ class Residency:
                 "or sleep at level 1"
             )
 
+    def _refuse_spread(self, what: str) -> None:
+        """All engines would have to do it together, and files of ranks are of one engine."""
+        if self._loader.parallel.experts is not None:
+            raise ConfigError(
+                f"enable_expert_parallel: {what} while engines share experts; start without it"
+            )
+
     def _release_cache(self) -> None:
         self._has_cache = False
         if self._runner is not None:
@@ -129,6 +138,7 @@ class Residency:
     def check_update(self, source: str, names: Sequence[str] | None) -> None:
         """Raises ModelError when an update would fail, as far as headers tell. Nothing changes."""
         self._refuse_adapters()
+        self._refuse_spread("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)
         reload = self._reload()
         reload.check(update)
@@ -137,6 +147,7 @@ class Residency:
 
     def update(self, source: str, names: Sequence[str] | None) -> None:
         """Replace weights. When it raises, this rank has no model until an update, or a wake-up, succeeds."""
+        self._refuse_spread("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)
         if self._has_cache:
             self._release_cache()
@@ -146,6 +157,7 @@ class Residency:
 
     def save(self, source: str, folder: str, pattern: str | None, max_size: int | None) -> None:
         """Write this rank's weights into `folder`. `source`: the model's own. Raises ConfigError and OSError."""
+        self._refuse_spread("files of ranks cannot be written")
         model = self.model
         reload = self._reload()
         save_rank(

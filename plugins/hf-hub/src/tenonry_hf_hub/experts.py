@@ -1,0 +1,62 @@
+"""Experts shared out among engines: what the settings mean, and where the engines' ranks can meet. Front end, at start.
+
+On one node they meet in a file that the front end names. Across nodes it is a port of engine 0's node, which only the
+user can choose, since no process of another node may bind it.
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from tenonry.config import EngineConfig
+from tenonry.errors import ConfigError
+
+
+def is_spread(config: EngineConfig) -> bool:
+    """Whether the expert layers span the ranks of several engines, which then must step together."""
+    return config.enable_expert_parallel and config.data_parallel_size > 1
+
+
+def check_rendezvous(config: EngineConfig) -> None:
+    """Raises ConfigError for a rendezvous that cannot be one, that nothing uses, or that is missing."""
+    given = config.expert_rendezvous
+    if is_spread(config) and config.data_parallel_rank is not None:
+        raise ConfigError(
+            f"enable_expert_parallel: the engines step together, and data_parallel_rank={config.data_parallel_rank} "
+            "starts one of them alone; leave it out, and start the engines of other nodes with --headless"
+        )
+    if given and not is_spread(config):
+        raise ConfigError(
+            f"expert_rendezvous={given}: only engines that share experts meet there; add --enable-expert-parallel and "
+            "a --data-parallel-size above 1, or leave it out"
+        )
+    if given and not _is_tcp(given):
+        raise ConfigError(
+            f"expert_rendezvous={given}: it must be tcp://HOST:PORT, with the address of engine 0's node and a port "
+            "that is free there, 1 to 65535"
+        )
+    if is_spread(config) and not given and _has_several_nodes(config):
+        raise ConfigError(
+            "enable_expert_parallel over several nodes: the engines' ranks need a place to meet; add "
+            "--expert-rendezvous tcp://HOST:PORT, with the address of engine 0's node and a port that is free there"
+        )
+
+
+def _is_tcp(text: str) -> bool:
+    try:
+        url = urlsplit(text)
+        return bool(url.scheme == "tcp" and url.hostname and url.port) and url.path == ""
+    except ValueError:  # no port, or an address in broken brackets
+        return False
+
+
+def _has_several_nodes(config: EngineConfig) -> bool:
+    """Seen from the first node; the others are told by it where to meet."""
+    local = config.data_parallel_size_local
+    if config.launcher.name != "process":
+        return True
+    return (
+        local is not None
+        and local < config.data_parallel_size
+        and not config.data_parallel_start_rank
+    )

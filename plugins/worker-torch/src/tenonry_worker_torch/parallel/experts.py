@@ -1,0 +1,185 @@
+"""Experts shared out among the ranks of all engines: each rank holds some whole experts of every layer, and computes
+them for the tokens of all engines. Worker process.
+
+Attention stays data parallel. In each layer with experts the engines exchange their tokens with the experts that the
+router chose, every rank computes its own experts, and the sum over all ranks is every token's result. All ranks must
+therefore run such a layer equally often, with any number of tokens, none included.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+import torch
+
+from tenonry.errors import ConfigError
+from tenonry_worker_torch.parallel.layers import resized
+from tenonry_worker_torch.parallel.shard import Shard
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from tenonry.config import EngineConfig
+    from tenonry_worker_torch.parallel.groups import ExpertGroups, TensorGroup
+
+FAMILIES = frozenset({"mixtral", "olmoe", "qwen2_moe", "qwen3_moe"})
+WEIGHTS = frozenset({"gate_up_proj", "down_proj"})
+EXPERTS = -3  # the dimension of experts in a stacked weight [experts, out, in]
+OF_ONE_EXPERT = re.compile(r"\.experts\.(\d+)\.")
+REMEDY = "leave out --enable-expert-parallel"
+
+
+class SpreadExperts:
+    """Stands for the forward of a module whose weights hold this rank's experts only."""
+
+    def __init__(self, module: Any, groups: ExpertGroups) -> None:
+        self.module = module
+        self.groups = groups
+
+    def __call__(
+        self,
+        hidden_states: torch.Tensor,
+        top_k_index: torch.Tensor,
+        top_k_weights: torch.Tensor,
+    ) -> torch.Tensor:
+        """This engine's tokens [T, H], the experts of each among all and their weights [T, k] → [T, H]."""
+        given = [hidden_states, top_k_index, top_k_weights]
+        (hidden, chosen, weights), begin = exchanged(given, self.groups.peers)
+        made = self.groups.everyone.sum(self._own(hidden, chosen, weights))
+        return made.narrow(0, begin, len(hidden_states))
+
+    def _own(
+        self,
+        hidden: torch.Tensor,
+        chosen: torch.Tensor,
+        weights: torch.Tensor,
+    ) -> torch.Tensor:
+        """What this rank's experts add to each token: the module's own code, for each pair of token and expert."""
+        out = torch.zeros_like(hidden)
+        count = len(self.module.down_proj)
+        local = chosen - self.groups.everyone.rank * count
+        token, place = ((local >= 0) & (local < count)).nonzero(as_tuple=True)
+        if len(token):
+            made = type(self.module).forward(
+                self.module,
+                hidden[token],
+                local[token, place, None],
+                weights[token, place, None],
+            )
+            out.index_add_(0, token, made)
+        return out
+
+
+def exchanged(
+    tensors: Sequence[torch.Tensor], peers: TensorGroup
+) -> tuple[list[torch.Tensor], int]:
+    """Tensors [T, …] of every rank, one rank after the other: [sum of all T, …]; and where this rank's begin.
+
+    T may differ between ranks. Rows travel as bytes, all tensors in one exchange, filled up to the longest.
+    """
+    if peers.size == 1:
+        return list(tensors), 0
+    rows = [tensor.contiguous().view(torch.uint8) for tensor in tensors]
+    count = len(rows[0])
+    counts = peers.stack(torch.tensor([count], device=rows[0].device)).flatten().tolist()
+    sent = rows[0].new_zeros(max(counts), sum(row.shape[1] for row in rows))
+    torch.cat(rows, 1, out=sent[:count])
+    every = peers.stack(sent)
+    joined = torch.cat([of_rank[:length] for of_rank, length in zip(every, counts, strict=True)])
+    pieces = joined.split([row.shape[1] for row in rows], 1)
+    found = [
+        piece.contiguous().view(tensor.dtype) for piece, tensor in zip(pieces, tensors, strict=True)
+    ]
+    return found, sum(counts[: peers.rank])
+
+
+def spread_experts(model: nn.Module, groups: ExpertGroups) -> dict[str, Shard]:
+    """Leave this rank's experts in every layer; parameter name → what to take of the checkpoint. Raises ModelError."""
+    shards: dict[str, Shard] = {}
+    rank = groups.everyone.rank
+    size = groups.everyone.size
+    for name, module in expert_modules(model).items():
+        for part in WEIGHTS:
+            key = f"{name}.{part}"
+            shard = Shard(EXPERTS, rank, size)
+            whole = getattr(module, part)
+            setattr(module, part, resized(whole, shard.shape(whole.shape, key)))
+            shards[key] = shard
+        module.num_experts = len(module.down_proj)
+        module.forward = SpreadExperts(module, groups)
+    return shards
+
+
+def expert_modules(model: nn.Module) -> dict[str, Any]:
+    """The modules with stacked weights of experts, by name."""
+    return {
+        name: module
+        for name, module in model.named_modules()
+        if {part for part, _ in module.named_parameters(recurse=False)} == WEIGHTS
+    }
+
+
+def expert_of(key: str, shard: Shard | None) -> int | None:
+    """The expert whose own tensor `key` of the checkpoint is; None where experts are not shared out, or are stacked."""
+    found = OF_ONE_EXPERT.search(key) if is_spread(shard) else None
+    return None if found is None else int(found[1])
+
+
+def holds(shard: Shard | None, expert: int, num_experts: int) -> bool:
+    """Whether `shard` has that expert of `num_experts`."""
+    return shard is not None and expert * shard.count // num_experts == shard.index
+
+
+def is_spread(shard: Shard | None) -> TypeGuard[Shard]:
+    """Whether a parameter is shared out by experts."""
+    return shard is not None and shard.dim == EXPERTS
+
+
+def check_experts(whole: nn.Module, config: EngineConfig) -> None:
+    """Raises ConfigError, before a weight is read, for a model whose experts cannot be shared out."""
+    family = f"{type(whole).__name__} (family '{whole.config.model_type}')"
+    size = config.data_parallel_size * config.tensor_parallel_size
+    modules = expert_modules(whole)
+    if not modules:
+        raise ConfigError(f"enable_expert_parallel: {family} has no experts; {REMEDY}")
+    if whole.config.model_type not in FAMILIES:
+        raise ConfigError(
+            f"enable_expert_parallel: worker 'torch' shares out the experts of {', '.join(sorted(FAMILIES))}, and not "
+            f"those of {family}; {REMEDY}"
+        )
+    for name, module in modules.items():
+        count = len(module.down_proj)
+        if count % size:
+            raise ConfigError(
+                f"enable_expert_parallel: {name} of {family} has {count} experts, which {size} ranks "
+                f"(data_parallel_size={config.data_parallel_size} x tensor_parallel_size="
+                f"{config.tensor_parallel_size}) do not divide; use a number of ranks that does"
+            )
+
+
+def check_settings(config: EngineConfig) -> None:
+    """Raises ConfigError for one rank, and for what does not go together with experts that are shared out."""
+    if config.data_parallel_size * config.tensor_parallel_size == 1:
+        raise ConfigError(
+            f"enable_expert_parallel with one rank: it has all experts anyway; raise data_parallel_size, or {REMEDY}"
+        )
+    refused = {
+        "pipeline_parallel_size": config.pipeline_parallel_size > 1,
+        "max_loras": config.max_loras > 0,
+        "max_images": config.max_images > 0,
+        "load_format": config.load_format == "sharded",
+    }
+    for name, is_set in refused.items():
+        if is_set:
+            raise ConfigError(
+                f"enable_expert_parallel with {name}={getattr(config, name)}: worker 'torch' does not do both; leave "
+                "one of them out"
+            )
+    if config.data_parallel_size > 1 and not config.expert_rendezvous:
+        raise ConfigError(
+            "enable_expert_parallel: the first node was started without it, so the engines have no place to meet; "
+            "give --enable-expert-parallel on all nodes"
+        )

@@ -1,0 +1,165 @@
+"""Two engines share the experts of each layer: one of the server, one of a headless node. They meet at a port that the
+handshake hands on (DP-7, HS-5). Tokens are those of `generate`, in float32, whatever the other engine does.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import openai
+import pytest
+import torch
+from server_process import TORCH_CACHE, Server
+
+from tenonry.transport.keys import CurveKeys
+
+pytestmark = pytest.mark.timeout(180)
+LENGTHS = (5, 40, 3, 21, 12, 30)
+OUTPUT = 10
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
+
+    config = Qwen3MoeConfig(
+        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
+        max_position_embeddings=1024, initializer_range=0.4,
+    )  # fmt: skip
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(1)
+        model = Qwen3MoeForCausalLM(config).float().eval()
+    path = tmp_path_factory.mktemp("experts") / "model"
+    model.save_pretrained(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def wanted(folder: Path) -> list[list[int]]:
+    from transformers import AutoModelForCausalLM
+
+    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    return [
+        model.generate(
+            torch.tensor([prompt]), max_new_tokens=OUTPUT, do_sample=False, eos_token_id=None, pad_token_id=0
+        )[0, len(prompt):].tolist()
+        for prompt in prompts()
+    ]  # fmt: skip
+
+
+def prompts() -> list[list[int]]:
+    generator = torch.Generator().manual_seed(3)
+    return [torch.randint(3, 96, (length,), generator=generator).tolist() for length in LENGTHS]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
+
+
+@pytest.fixture(scope="module")
+def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Engine 0 belongs to the server, engine 1 to a headless node; only the server is told where they meet."""
+    keys = tmp_path_factory.mktemp("keys") / "keys.txt"
+    keys.write_text(CurveKeys.generate().encode())
+    keys.chmod(0o600)
+    common = [
+        "--data-parallel-size", "2", "--data-parallel-size-local", "1", "--data-parallel-rpc-port", str(free_port()),
+        "--auth-key-file", str(keys), "--enable-expert-parallel", "--dtype", "float32", "--load-format", "auto",
+        "--max-model-len", "1000", "--skip-tokenizer-init", "--max-num-batched-tokens", "16", "--max-num-seqs", "8",
+        "--data-parallel-sync-steps", "4", "--step-timeout", "20",
+    ]  # fmt: skip
+    server = Server(
+        folder, *common, "--expert-rendezvous", f"tcp://127.0.0.1:{free_port()}", OMP_NUM_THREADS="1"
+    )  # fmt: skip
+    node = subprocess.Popen(
+        [sys.executable, "-m", "tenonry", "serve", folder, "--headless", *common, "--data-parallel-start-rank", "1"],
+        env={**TORCH_CACHE, **os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    server.node = node
+    try:
+        yield server.ready()
+    finally:
+        server.close()
+        if node.poll() is None:
+            os.killpg(node.pid, signal.SIGKILL)
+        node.wait()
+
+
+def complete(
+    client: openai.OpenAI,
+    prompt: list[int],
+    engine: int,
+    length: int = OUTPUT,
+    *,
+    stream: bool = False,
+) -> Any:
+    return client.completions.create(
+        model="tiny",
+        prompt=prompt,
+        max_tokens=length,
+        temperature=0,
+        stream=stream,
+        extra_body={"ignore_eos": True, "return_token_ids": True},
+        extra_headers={"X-Data-Parallel-Rank": str(engine)},
+    )
+
+
+def tokens(client: openai.OpenAI, prompt: list[int], engine: int) -> list[int]:
+    found: list[int] = complete(client, prompt, engine).choices[0].token_ids
+    return found
+
+
+def test_tokens_are_those_of_one_model(served, wanted):
+    """Alone on each engine, while the other computes without a request; then together, prompts in chunks."""
+    given = prompts()
+    with served.client() as client:
+        for engine in (0, 1):
+            assert tokens(client, given[0], engine) == wanted[0]
+        found: dict[int, list[int]] = {}
+
+        def ask(number: int) -> None:
+            found[number] = tokens(client, given[number], number % 2)
+
+        threads = [threading.Thread(target=ask, args=(number,)) for number in range(len(given))]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert [found.get(number) for number in range(len(given))] == wanted
+        assert tokens(client, given[3], 1) == wanted[3]
+
+
+def test_a_dead_engine_ends_the_others_steps_and_every_request_is_answered(served):
+    """The engine of the other node is killed while both have work: the first node's waits for it in a layer."""
+    begun = [threading.Event() for _ in range(4)]
+    errors: dict[int, str] = {}
+
+    def ask(number: int) -> None:
+        with served.client() as client:
+            try:
+                for _ in complete(client, [5, 6, 7], number % 2, 900, stream=True):
+                    begun[number].set()
+            except openai.APIError as error:
+                errors[number] = str(error)
+
+    threads = [threading.Thread(target=ask, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    assert all(event.wait(30) for event in begun)
+    os.killpg(served.node.pid, signal.SIGKILL)
+    for thread in threads:
+        thread.join(30)
+    assert sorted(errors) == [0, 1, 2, 3]
+    assert all("engine" in text for text in errors.values())
+    assert served.end() == 1
