@@ -23,3 +23,11 @@ class TestLeastLoaded(LoadBalancerContract):
 
 class TestRoundRobin(LoadBalancerContract):
     load_balancer = "round-robin"
+
+
+class TestPrefillDecode(LoadBalancerContract):
+    """Without a first engine among the candidates it is the balancer that it is given."""
+
+    load_balancer = "prefill-decode"
+    options: ClassVar = {"prefill_engines": 1, "balancer": "round-robin"}
+    fair = False

@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tenonry.config import EngineConfig
+from tenonry.errors import PluginError
 from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
 from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams
@@ -24,6 +25,7 @@ from tenonry_load_balancers.affinity import (
     chunk_digests,
 )
 from tenonry_load_balancers.least_loaded import LeastLoaded
+from tenonry_load_balancers.prefill_decode import PrefillDecode
 from tenonry_load_balancers.round_robin import RoundRobin
 
 ENGINES = [0, 1, 2, 3]
@@ -196,3 +198,28 @@ def test_digests_name_prefixes(tokens, cut):
         assert [a == b for a, b in zip(whole, changed, strict=True)] == [
             place < cut // CHUNK_TOKENS for place in range(len(whole))
         ]
+
+
+# ------------------------------------------------------------------------------------- prefill-decode
+def prefill(number: int) -> EngineCoreRequest:
+    return request(words(number, 40), kv_transfer_params={"do_remote_decode": True})
+
+
+def test_prompts_go_to_the_first_engines_and_requests_to_the_others():
+    balancer = build(PrefillDecode, prefill_engines=2, balancer="round-robin")
+    assert {balancer.pick(prefill(n), ENGINES, lambda _: 0) for n in range(8)} == {0, 1}
+    decoded = request(words(1, 40), kv_transfer_params={"token": "t"})
+    assert {balancer.pick(decoded, ENGINES, lambda _: 0) for _ in range(8)} == {2, 3}
+    assert {balancer.pick(request([n]), ENGINES, lambda _: 0) for n in range(8)} == {2, 3}
+
+
+def test_where_one_sort_has_died_the_other_takes_its_requests():
+    balancer = build(PrefillDecode, prefill_engines=2)
+    assert balancer.pick(request([1]), [0, 1], {0: 5, 1: 3}.__getitem__) == 1
+    assert balancer.pick(prefill(1), [2, 3], {2: 1, 3: 3}.__getitem__) == 2
+
+
+def test_options_of_the_balancer_within_are_checked():
+    options = PrefillDecode.Options(balancer="affinity", options={"slack": -1})
+    with pytest.raises(PluginError, match="slack"):
+        PrefillDecode.check(EngineConfig(model="m"), options)

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import socket
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from tenonry.errors import ConfigError
 from tenonry.info import PluginRecord
 from tenonry.settings.sources import Sources
+from tenonry.transport.keys import read_keys
 from tenonry_openai_server.command import ServeCommand
+from tenonry_openai_server.serving.front_end import shared_keys
 from tenonry_openai_server.serving.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
@@ -355,3 +359,63 @@ def test_stat_loggers_are_left_out_however_statistics_are_switched_off(text, tmp
     assert parse("demo", "--config", str(path))[0].stat_loggers == ()
     monkeypatch.setenv("TENONRY_LOG_STATS", text)
     assert parse("demo")[0].stat_loggers == ()
+
+
+# ------------------------------------------------------------------------------------- prefill engines
+def test_prefill_engines_choose_connector_and_load_balancer():
+    config, server = parse(
+        "m", "-dp", "3", "--prefill-engines", "1", "--load-balancer", "round-robin"
+    )
+    assert config.kv_connector.name == "peer"
+    assert config.load_balancer.name == "prefill-decode"
+    assert config.load_balancer.options == {
+        "prefill_engines": 1, "balancer": "round-robin", "options": {}
+    }  # fmt: skip
+    assert server.prefill_min_tokens == 256
+
+
+def test_options_of_a_chosen_connector_and_load_balancer_stay():
+    config, _ = parse(
+        "m", "-dp", "2", "--prefill-engines", "1", "--load-balancer-option", "slack=3", "--kv-connector", "chain",
+        "--kv-connector-option", "connectors=host,peer",
+    )  # fmt: skip
+    assert config.kv_connector.name == "chain"
+    assert config.load_balancer.options["options"] == {"slack": 3}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (("--prefill-engines", "1"), "leaves no engine that decodes; give --data-parallel-size 2 or more"),
+        (("-dp", "2", "--prefill-engines", "2"), "give --data-parallel-size 3 or more"),
+        (("-dp", "2", "--prefill-engines", "1", "--kv-connector", "host"), "needs the KV connector 'peer'"),
+        (
+            (
+                "-dp", "2", "--prefill-engines", "1", "--kv-connector", "chain",
+                "--kv-connector-option", "connectors=host",
+            ),
+            "chain with peer among its connectors",
+        ),
+        (
+            ("-dp", "3", "--prefill-engines", "1", "--data-parallel-size-local", "2"),
+            "leave out --data-parallel-size-local",
+        ),
+    ],
+)  # fmt: skip
+def test_prefill_engines_without_what_they_need_are_refused(words, message):
+    with pytest.raises(ConfigError, match=re.escape(message)):
+        parse("m", *words)
+
+
+def test_keys_are_made_where_they_are_needed_and_the_user_gave_none(tmp_path):
+    config, server = parse("m", "-dp", "2", "--prefill-engines", "1")
+    with shared_keys(config, server) as keyed:
+        path = Path(keyed.auth_key_file)
+        assert path.stat().st_mode & 0o777 == 0o600
+        assert path.parent.stat().st_mode & 0o777 == 0o700
+        assert read_keys(keyed.auth_key_file)
+    assert not path.parent.exists()
+    given = config.replaced(auth_key_file=str(tmp_path / "mine"))
+    for unchanged, settings in ((given, server), (config, ServerConfig())):
+        with shared_keys(unchanged, settings) as same:
+            assert same is unchanged

@@ -20,6 +20,7 @@ class ServeCommand(Command):
         add_server_arguments(parser)
 
     def run(self, args: argparse.Namespace) -> int:
+        from tenonry_openai_server.serving.front_end import shared_keys
         from tenonry_openai_server.serving.listener import listen
         from tenonry_openai_server.settings import configs_from_arguments
 
@@ -29,10 +30,11 @@ class ServeCommand(Command):
 
             return run_headless(config)
         sock, settings = listen(settings)
-        if settings.api_server_count > 1:
-            from tenonry_openai_server.serving.api_servers import serve_many
+        with shared_keys(config, settings) as config:
+            if settings.api_server_count > 1:
+                from tenonry_openai_server.serving.api_servers import serve_many
 
-            return serve_many(config, settings, sock)
-        from tenonry_openai_server.serving.lifecycle import serve
+                return serve_many(config, settings, sock)
+            from tenonry_openai_server.serving.lifecycle import serve
 
-        return serve(config, settings, sock)
+            return serve(config, settings, sock)

@@ -24,6 +24,7 @@ from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags
 from tenonry_openai_server.points import ROUTES
+from tenonry_openai_server.prefill import paired
 
 ALIASES = {"api_server_count": ("-asc",)}
 # vLLM's names of parsers, where ours differ; other names are taken as they are.
@@ -108,6 +109,15 @@ class ServerConfig(Settings):
     api_server_death: Literal["restart", "stop"] = Field(
         "restart",
         description="What follows when one of several API servers dies: it is restarted, or all stop.",
+    )
+    prefill_engines: int = Field(
+        0,
+        ge=0,
+        le=1023,
+        description="Engines, of those of --data-parallel-size, that only compute prompts for the others.",
+    )
+    prefill_min_tokens: int = Field(
+        256, ge=1, description="Prompts shorter than this are computed where they are decoded."
     )
     output_parser: str = Field(
         "auto",
@@ -253,6 +263,8 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
     if "route" not in sources.values(ServerConfig):
         server = server.model_validate({**dict(server), "route": _default_routes()})
     config = with_options(config, args)
+    if server.prefill_engines:
+        config = paired(config, server.prefill_engines)
     if server.otlp_traces_endpoint is not None:
         config = _traced(config, server.otlp_traces_endpoint)
     return config, server

@@ -16,6 +16,7 @@ from tenonry.errors import TenonryError
 from tenonry.launch.supervise import STOP_SIGNAL
 from tenonry_front_ends.channel import ControlLink
 from tenonry_front_ends.messages import Attachment, ServerFailed
+from tenonry_openai_server.serving.front_end import make_front_end
 from tenonry_openai_server.serving.http_thread import HTTPThread
 from tenonry_openai_server.serving.lifecycle import serve_until_stopped, signals
 from tenonry_openai_server.serving.logging_setup import set_up_logging
@@ -48,7 +49,10 @@ def run_api_server(payload: Mapping[str, str]) -> int:
         with signals(http, (STOP_SIGNAL,)) as start:  # the supervisor handles Ctrl-C
             http.start()
             return serve_until_stopped(
-                http, start, lambda config: _attach(config, link), lambda _: _handle_sigterm(http)
+                http,
+                start,
+                lambda config: _attach(config, settings, link),
+                lambda _: _handle_sigterm(http),
             )
     except TenonryError as error:
         link.send(ServerFailed(str(error)))
@@ -63,8 +67,7 @@ def _handle_sigterm(http: HTTPThread) -> None:
     signal.signal(signal.SIGTERM, lambda *_: http.request_stop())
 
 
-def _attach(config: EngineConfig, link: ControlLink) -> AsyncLLM:
-    from tenonry.client.async_llm import AsyncLLM
+def _attach(config: EngineConfig, settings: ServerConfig, link: ControlLink) -> AsyncLLM:
     from tenonry_front_ends.attached import AttachedEngines
 
-    return AsyncLLM(config, context="server", engines=AttachedEngines(config, link))
+    return make_front_end(config, settings, engines=AttachedEngines(config, link))

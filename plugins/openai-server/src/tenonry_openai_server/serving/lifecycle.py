@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from tenonry.config import EngineConfig
 from tenonry.info import EngineInfo
 from tenonry.version import __version__
+from tenonry_openai_server.serving.front_end import make_front_end
 from tenonry_openai_server.serving.http_thread import HTTPThread
 from tenonry_openai_server.serving.logging_setup import set_up_logging
 from tenonry_openai_server.settings import ServerConfig
@@ -61,11 +62,12 @@ def serve(
     set_up_logging("api-server", settings.root_path)
     set_title("api-server 0")
     http = HTTPThread(ServerState(config, settings), sock)
+    make = make_engine or (lambda config: make_front_end(config, settings))
     with signals(http) as start:
         http.start()
         logger.info("listening on %s; loading %s", settings.url, config.model)
         return serve_until_stopped(
-            http, start, make_engine or _make_engine, lambda engine: announce(engine.info, settings)
+            http, start, make, lambda engine: announce(engine.info, settings)
         )
 
 
@@ -97,12 +99,6 @@ def serve_until_stopped(
         http.close()
         if engine is not None:
             engine.shutdown()
-
-
-def _make_engine(config: EngineConfig) -> AsyncLLM:
-    from tenonry.client.async_llm import AsyncLLM
-
-    return AsyncLLM.from_config(config, context="server")
 
 
 class Stoppable(Protocol):

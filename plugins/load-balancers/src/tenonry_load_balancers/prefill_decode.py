@@ -1,0 +1,75 @@
+"""The load balancer `prefill-decode`: the first engines compute prompts for the others, which decode. Front end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, cast
+
+from pydantic import BaseModel, Field
+
+from tenonry.checks.plugins import load_options
+from tenonry.config import EngineConfig, PluginChoice
+from tenonry.interfaces.load_balancer import LoadBalancer, LoadBalancerContext
+from tenonry.interfaces.plugin import PluginOptions
+from tenonry.messages import EngineCoreRequest
+from tenonry.plugin.kinds import KINDS
+from tenonry.plugin.manager import blamed, build_plugin, resolve_point
+
+POINT = KINDS["load_balancer"]
+WANTS_OFFER = "do_remote_decode"  # in kv_transfer_params: another engine will decode
+
+
+class PrefillDecodeOptions(PluginOptions):
+    """Options of the load balancer `prefill-decode`."""
+
+    prefill_engines: int = Field(
+        1,
+        ge=1,
+        description="Engines that compute prompts: those with the lowest indexes.",
+    )
+    balancer: str = Field(
+        "least-loaded",
+        min_length=1,
+        description="Load balancer that chooses among engines of one sort.",
+    )
+    options: dict[str, Any] = Field(
+        default_factory=dict,
+        description="Options of that load balancer.",
+    )
+
+    @property
+    def choice(self) -> PluginChoice:
+        return PluginChoice(name=self.balancer, options=self.options)
+
+
+class PrefillDecode(LoadBalancer):
+    """Prompts that another engine will decode go to the first engines, all else to the others, and where one sort has
+    died, to the other.
+    """
+
+    Options = PrefillDecodeOptions
+
+    @classmethod
+    def check(cls, config: EngineConfig, options: BaseModel) -> None:
+        choice = cast("PrefillDecodeOptions", options).choice
+        found, record = resolve_point(POINT, choice)
+        with blamed(record, "check"):
+            found.check(config, load_options(record, found))
+
+    def __init__(self, context: LoadBalancerContext) -> None:
+        super().__init__(context)
+        options = context.options
+        if not isinstance(options, PrefillDecodeOptions):
+            options = PrefillDecodeOptions()
+        self._first = options.prefill_engines
+        _, record = resolve_point(POINT, options.choice)
+        self._balancer: LoadBalancer = build_plugin(
+            record, LoadBalancerContext(context.config, seed=context.seed)
+        )
+
+    def pick(
+        self, request: EngineCoreRequest, candidates: Sequence[int], load: Callable[[int], int]
+    ) -> int:
+        wants_prefill = WANTS_OFFER in (request.kv_transfer_params or ())
+        able = [index for index in candidates if (index < self._first) == wants_prefill]
+        return self._balancer.pick(request, able or candidates, load)

@@ -1,0 +1,43 @@
+"""The front end that the settings ask for, and the keys that its engines share. Light; any process of a server."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from tenonry.config import EngineConfig
+from tenonry.transport.folder import RunDirectory
+from tenonry.transport.keys import CurveKeys
+from tenonry_openai_server.settings import ServerConfig
+
+if TYPE_CHECKING:
+    from tenonry.client.async_llm import AsyncLLM
+
+
+@contextmanager
+def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[EngineConfig]:
+    """With a key file for the engines of this server, where they need one and the user gave none: private, and removed
+    at the end.
+    """
+    if not settings.prefill_engines or config.auth_key_file is not None:
+        yield config
+        return
+    with closing(RunDirectory()) as folder:
+        file = Path(folder.path) / "keys"
+        file.touch(mode=0o600)
+        file.write_text(CurveKeys.generate().encode())
+        yield config.replaced(auth_key_file=str(file))
+
+
+def make_front_end(config: EngineConfig, settings: ServerConfig, **options: Any) -> AsyncLLM:
+    """The front end that these settings ask for."""
+    if settings.prefill_engines:
+        from tenonry_front_ends.pairs import PairedLLM, PrefillPolicy
+
+        policy = PrefillPolicy(settings.prefill_engines, settings.prefill_min_tokens)
+        return PairedLLM(config, policy, context="server", **options)
+    from tenonry.client.async_llm import AsyncLLM
+
+    return AsyncLLM(config, context="server", **options)
