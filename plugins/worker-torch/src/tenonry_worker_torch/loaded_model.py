@@ -235,7 +235,7 @@ def _use_kernels(
     Not on several ranks, which would have to agree on what each timed, nor where adapters add to layers inside.
     """
     parallel = model.parallel
-    if parallel.tensor.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
+    if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
         return
     if model.dtype != torch.float32:
         logger.info(
