@@ -56,6 +56,7 @@ class Server:
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
         self.url = ""
+        self._clients: list[openai.OpenAI] = []
 
     def _read(self) -> None:
         for line in self.process.stdout or ():
@@ -82,7 +83,9 @@ class Server:
         )
 
     def client(self, api_key: str = "none") -> openai.OpenAI:
-        return openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=30)
+        made = openai.OpenAI(base_url=self.url + "/v1", api_key=api_key, max_retries=0, timeout=30)
+        self._clients.append(made)
+        return made
 
     def get(self, path: str) -> tuple[int, str]:
         try:
@@ -123,6 +126,8 @@ class Server:
         return status
 
     def close(self) -> None:
+        for client in self._clients:
+            client.close()
         if self.process.poll() is None:
             for _ in range(2):  # the second signal does not wait for what runs
                 self.process.terminate()
