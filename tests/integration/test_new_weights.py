@@ -1,5 +1,5 @@
-"""New weights, pauses and sleep through a real server, as a trainer uses it (AF-14, AF-17). The oracle is
-`generate` of transformers.
+"""New weights, pauses, sleep and profiles through a real server, as a trainer uses it (AF-14, AF-16, AF-17). The oracle
+is `generate` of transformers.
 """
 
 from __future__ import annotations
@@ -76,6 +76,8 @@ class Trainer:
             "--max-num-seqs", "4", "--max-model-len", "512",
             "--num-gpu-blocks-override", "256", "--api-key", KEY, "--enable-operator-routes",
             "--weight-source", str(folder / "updates"), "--weight-source", "shm:tenonry-test-", "--no-log-stats",
+            "--worker-option", f"profile_dir={folder / 'profiles'}", "--worker-option", "profile_gzip=false",
+            "--front-end-profile-dir", str(folder / "profiles"),
         )  # fmt: skip
         self.server.ready()
 
@@ -195,6 +197,34 @@ def test_some_weights_from_shared_memory(trainer):
     finally:
         segment.unlink()
     assert trainer.tokens() == greedy(new, PROMPT) != greedy(trainer.first, PROMPT)
+
+
+def test_a_profile_shows_the_rank_and_the_event_loop_on_one_clock(trainer):
+    status, answer = trainer.call("/stop_profile")
+    assert (status, "no profile runs" in answer["error"]["message"]) == (409, True)
+    trainer.does("/start_profile")
+    status, answer = trainer.call("/start_profile")
+    assert (status, "a profile runs already" in answer["error"]["message"]) == (409, True)
+    tokens = trainer.tokens()
+    trainer.does("/stop_profile")
+    assert tokens == greedy(trainer.first, PROMPT)
+    paths = list((trainer.folder / "profiles").iterdir())
+    (own,) = [path for path in paths if path.name.endswith(".api-server 0.0.trace.json")]
+    (rank,) = [path for path in paths if path.name.endswith(".engine0.rank0.0.pt.trace.json")]
+    assert f"_{trainer.server.process.pid}." in own.name
+    front, back = json.loads(own.read_text()), json.loads(rank.read_text())
+    assert front["baseTimeNanoseconds"] == back["baseTimeNanoseconds"]
+    calls = [each for each in front["traceEvents"] if each["ph"] == "X"]
+    assert {each["pid"] for each in calls} == {trainer.server.process.pid}
+    (answered,) = {each["tid"] for each in calls if each["name"].endswith("AsyncLLM.generate")}
+    assert {each["tid"] for each in calls} == {answered}
+    began = min(each["ts"] for each in calls)
+    ended = max(each["ts"] + each["dur"] for each in calls)
+    steps = [
+        each["ts"] for each in back["traceEvents"] if each["ph"] == "X" and "mm" in each["name"]
+    ]
+    assert steps
+    assert all(began < step < ended for step in steps)
 
 
 class TestRefusals:

@@ -17,6 +17,19 @@ def test_they_need_a_key_and_a_flag():
     assert ServerConfig(enable_operator_routes=True, api_key=("k",)).enable_operator_routes
 
 
+def test_profiles_of_the_server_need_these_routes_and_one_server():
+    with pytest.raises(ValueError, match="front_end_profile_dir is for /start_profile"):
+        ServerConfig(front_end_profile_dir="x")
+    with pytest.raises(ValueError, match="front_end_profile_gzip needs a front_end_profile_dir"):
+        ServerConfig(front_end_profile_gzip=True)
+    served = {"enable_operator_routes": True, "api_key": ("k",), "front_end_profile_dir": "x"}
+    with pytest.raises(
+        ValueError, match=r"api_server_count=2 API servers, .* give api_server_count=1"
+    ):
+        ServerConfig(**served, api_server_count=2)
+    assert ServerConfig(**served).front_end_profile_dir == "x"
+
+
 def test_without_the_flag_there_is_no_such_route(make_api):
     api = make_api(api_key=("right",))
     answer = api.post("/sleep", {}, headers={"authorization": "Bearer right"})

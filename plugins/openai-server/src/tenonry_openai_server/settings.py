@@ -74,6 +74,12 @@ class ServerConfig(Settings):
         (),
         description="Folder that /update_weights may read, or shm:PREFIX of shared memory; repeat for several.",
     )
+    front_end_profile_dir: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder for profiles of the server's event loop, between /start_profile and /stop_profile.",
+    )
+    front_end_profile_gzip: bool = Field(False, description="Compress these profiles.")
     allowed_hosts: tuple[str, ...] = Field(
         (), description="Host names to answer to besides local ones."
     )
@@ -194,6 +200,22 @@ class ServerConfig(Settings):
             raise ValueError("enable_operator_routes needs an api_key")
         if self.weight_source and not self.enable_operator_routes:
             raise ValueError("weight_source is for /update_weights: enable_operator_routes as well")
+        return self
+
+    @model_validator(mode="after")
+    def _check_profile(self) -> ServerConfig:
+        if self.front_end_profile_dir is None:
+            if self.front_end_profile_gzip:
+                raise ValueError("front_end_profile_gzip needs a front_end_profile_dir")
+        elif not self.enable_operator_routes:
+            raise ValueError(
+                "front_end_profile_dir is for /start_profile: enable_operator_routes as well"
+            )
+        elif self.api_server_count > 1:
+            raise ValueError(
+                f"front_end_profile_dir: /start_profile reaches one of api_server_count={self.api_server_count} API "
+                "servers, and /stop_profile another; give api_server_count=1"
+            )
         return self
 
     @model_validator(mode="after")

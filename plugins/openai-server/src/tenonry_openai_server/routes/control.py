@@ -124,7 +124,7 @@ async def reset_mm_cache(request: Request) -> Response:
 
 @router.post("/start_profile", **describe("Begin a profile", EmptyRequest, DoneResponse))
 async def start_profile(request: Request) -> Response:
-    """On every rank."""
+    """On every rank, and of this event loop where `--front-end-profile-dir` names a folder."""
     await read_body(request, EmptyRequest)
     await told(server_state(request).engine.start_profile())
     return answer(DoneResponse())
@@ -132,7 +132,7 @@ async def start_profile(request: Request) -> Response:
 
 @router.post("/stop_profile", **describe("End and write it", EmptyRequest, DoneResponse))
 async def stop_profile(request: Request) -> Response:
-    """Where the worker's option `profile_dir` says."""
+    """Where the worker's option `profile_dir` says, and `--front-end-profile-dir`."""
     await read_body(request, EmptyRequest)
     await told(server_state(request).engine.stop_profile())
     return answer(DoneResponse())

@@ -33,6 +33,20 @@ def shared_keys(config: EngineConfig, settings: ServerConfig) -> Iterator[Engine
 
 def make_front_end(config: EngineConfig, settings: ServerConfig, **options: Any) -> AsyncLLM:
     """The front end that these settings ask for."""
+    engine = _made(config, settings, options)
+    if settings.front_end_profile_dir is not None:
+        from tenonry_front_ends.profile import LoopProfile, profile_front_end
+
+        profile = LoopProfile(
+            settings.front_end_profile_dir,
+            compress=settings.front_end_profile_gzip,
+            process="api-server 0",
+        )
+        profile_front_end(engine, profile)
+    return engine
+
+
+def _made(config: EngineConfig, settings: ServerConfig, options: dict[str, Any]) -> AsyncLLM:
     if settings.prefill_engines:
         from tenonry_front_ends.pairs import PairedLLM, PrefillPolicy
 
