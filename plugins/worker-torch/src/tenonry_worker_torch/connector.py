@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 
 from tenonry.interfaces.kv_connector import KVConnector, KVConnectorContext, KVConnectorRole
@@ -12,6 +13,8 @@ from tenonry.step import ModelRunnerOutput
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from numpy.typing import NDArray
 
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
@@ -52,7 +55,10 @@ class CacheBlocks:
 
     @torch.inference_mode()
     def read(self, block_ids: Sequence[int]) -> list[bytes]:
-        """Each tensor is copied once, with all the blocks of one call."""
+        """Of tensors on the CPU each byte is copied once; others are copied with all the blocks of one call."""
+        lines = self._lines()
+        if lines is not None:
+            return [b"".join([line[block] for line in lines]) for block in block_ids]
         places = torch.tensor(block_ids, dtype=torch.long)
         parts = []
         for tensor in self.tensors.values():
@@ -70,12 +76,41 @@ class CacheBlocks:
                 raise ValueError(f"{len(content)} bytes for a KV block of {size}")
         if len(block_ids) != len(data):
             raise ValueError(f"{len(data)} contents for {len(block_ids)} blocks")
-        joined = torch.frombuffer(bytearray(b"".join(data)), dtype=torch.uint8)
+        lines = self._lines()
+        if lines is not None:
+            for block, content in zip(block_ids, data, strict=True):
+                self._put(lines, block, content)
+            return
+        joined = torch.frombuffer(bytearray().join(data), dtype=torch.uint8)
         parts = torch.split(joined.view(len(data), size), self._sizes, dim=1)
         places = torch.tensor(block_ids, dtype=torch.long)
         for tensor, part in zip(self.tensors.values(), parts, strict=True):
             contents = part.contiguous().view(tensor.dtype).view(len(data), *tensor.shape[1:])
             tensor[places.to(tensor.device)] = contents.to(tensor.device)
+
+    def _lines(self) -> list[NDArray[np.uint8]] | None:
+        """Each tensor as its bytes, [blocks, bytes of a block], where all lie in main memory, block by block.
+
+        numpy copies them without the threads of torch, which the step under way needs.
+        """
+        tensors = self.tensors.values()
+        if not all(tensor.is_cpu and tensor.is_contiguous() for tensor in tensors):
+            return None
+        pairs = zip(tensors, self._sizes, strict=True)
+        return [tensor.view(torch.uint8).view(-1, size).numpy() for tensor, size in pairs if size]
+
+    def _put(
+        self,
+        lines: Sequence[NDArray[np.uint8]],
+        block: int,
+        content: bytes,
+    ) -> None:
+        found = np.frombuffer(content, np.uint8)
+        start = 0
+        for line in lines:
+            end = start + line.shape[1]
+            line[block] = found[start:end]
+            start = end
 
 
 def _named(result: ModelRunnerOutput, done: list[int], failed: list[int]) -> ModelRunnerOutput:
