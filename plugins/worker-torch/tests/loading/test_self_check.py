@@ -72,7 +72,7 @@ def nothing_attended(*arguments):
 
 def next_column_is_hidden(group):
     """As it is, but the mask stays."""
-    group.entering = None
+    group.entering = ()
     group.windowed.clear()
     group.longest += 1
     group.append += 1

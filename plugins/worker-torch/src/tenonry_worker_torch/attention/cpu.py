@@ -164,22 +164,17 @@ class CpuBackend(SdpaBackend):
         number: int,
         both: torch.Tensor,
     ) -> None:
-        """Copy all blocks of the rows that enter, and zeros behind them; then add this step's token of every row."""
+        """Copy all blocks of the rows that enter; then add this step's token of every row."""
         slab = group.placement.slab
         tensor = slab.tensors[number]  # [2, slots, num_kv_heads, capacity, size]
         size = tensor.shape[-1]
-        if group.entering is not None:
-            slots, index = group.entering
-            gathered = self.gather(cache, index, len(slots), self.layers[number])
-            found = torch.stack(gathered)
-            width = min(found.shape[3], slab.capacity)
-            filled = tensor[:, :, :, :width]
-            filled.index_copy_(1, slots, found[:, :, :, :width])
-            behind = tensor[:, :, :, width:]
-            behind.index_fill_(1, slots, 0)  # what other rows left there may be NaN
+        for entry in group.entering:
+            lines = cache.both.view(-1, entry.line_tokens * size)
+            for half, index in zip(tensor, entry.index, strict=True):  # keys, values
+                place = half[entry.slots].view(-1, entry.line_tokens * size)
+                torch.index_select(lines, 0, index, out=place)
         new = both if group.tokens is None else both.index_select(0, group.tokens)
-        lines = tensor.view(-1, size)
-        lines.index_copy_(0, group.append, new.reshape(-1, size))
+        tensor.view(-1, size).index_copy_(0, group.append, new.reshape(-1, size))
 
     def _attend(
         self,

@@ -6,7 +6,8 @@ In steady decoding, where the same rows gain one token each, the last step's pla
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, ClassVar
+import math
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,7 +15,7 @@ import torch
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, longest_first
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,14 +25,27 @@ if TYPE_CHECKING:
 HIDDEN = float("-inf")
 
 
+class Entry(NamedTuple):
+    """Rows that move into neighbouring `slots` of a slab, and what fills these: nothing of other rows is left in them,
+    which may be NaN.
+
+    `index` i64[2, lines]: for keys and for values, the lines of the cache in the order in which they fill the slots. A
+    line is `line_tokens` tokens of one head: what divides both a block and a slot.
+    """
+
+    slots: slice
+    index: torch.Tensor
+    line_tokens: int
+
+
 class SlabGroup:
     """Decoding rows of one slab in one step.
 
     `append` i64[rows · 2 · heads]: where their new K/V go in the flattened slab; `tokens` i64[rows]: which flattened
     tokens those are (None: all, in order). `queries` i64[Q] and `slots` i64[Q]: the place among the step's queries and
     the slot of each row that attends (None: query i is slot i). `mask` [slots, 1, capacity] hides what a row does not
-    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: slots, and the
-    block index of the rows that move in.
+    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: the rows that move
+    in.
     """
 
     __slots__ = (
@@ -61,7 +75,7 @@ class SlabGroup:
         self.column = column
         self.longest = 0
         self.num_slots = mask.shape[0]
-        self.entering: tuple[torch.Tensor, torch.Tensor] | None = None
+        self.entering: Sequence[Entry] = ()
         self.tokens: torch.Tensor | None = None
         self.queries: torch.Tensor | None = None
         self.slots: torch.Tensor | None = None
@@ -81,7 +95,7 @@ class SlabGroup:
 
     def move_on(self) -> None:
         """Every row has one token more."""
-        self.entering = None
+        self.entering = ()
         self.windowed.clear()
         self.longest += 1
         self.append += 1
@@ -228,32 +242,41 @@ class SlabPlanner:
         if group.tokens is not None or not is_range(slots, group.num_slots):
             group.queries = tokens
             group.slots = torch.from_numpy(slots)
-        entering = placement.entering
-        if entering.any():
-            group.entering = self._entering(
-                batch,
-                places[entering],
-                slots[entering],
-                placement.base[entering],
-            )
+        entering = np.flatnonzero(placement.entering)
+        if len(entering):
+            breaks = np.flatnonzero(np.diff(slots[entering]) != 1) + 1
+            group.entering = [
+                self._entry(batch, places[run], placement, run)
+                for run in np.split(entering, breaks)
+            ]
         return group
 
-    def _entering(
+    def _entry(
         self,
         batch: AttentionBatch,
         places: NDArray[np.int64],
-        slots: NDArray[np.int64],
-        base: NDArray[np.int64],
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Slots, and the block index (key or value, row, head, block) of the rows that move in, from `base` on."""
-        end = -(-batch.seq_lens[places] // self.block_size)[:, None]
-        first = (base // self.block_size)[:, None]
-        wanted = first + np.arange(int((end - first).max()))
+        placement: Placement,
+        run: NDArray[np.int64],
+    ) -> Entry:
+        """Rows `run` of the placement, at `places` of the batch: their blocks, from where their slots begin."""
+        block_size = self.block_size
+        tokens = math.gcd(block_size, placement.slab.capacity)
+        end = -(-batch.seq_lens[places] // block_size)[:, None]
+        first = (placement.base[run] // block_size)[:, None]
+        position = np.arange(0, placement.slab.capacity, tokens)
+        wanted = first + position // block_size
         # Beyond its last block a row reads its own first one again, as in gathering.
         inside = np.where(wanted < end, wanted, first)
         blocks = batch.block_table[batch.row[places, None], inside]
-        index = self._block_index(blocks)
-        return torch.from_numpy(slots), torch.from_numpy(index)
+        within = position % block_size // tokens
+        index = self._block_index(blocks).reshape(-1, len(position))
+        index = index * (block_size // tokens) + within
+        slots = placement.slots[run]
+        return Entry(
+            slice(int(slots[0]), int(slots[-1]) + 1),
+            torch.from_numpy(index.reshape(2, -1)),
+            tokens,
+        )
 
 
 def first_tokens(batch: AttentionBatch) -> NDArray[np.int64]:
