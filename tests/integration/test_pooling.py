@@ -112,6 +112,22 @@ def test_many_inputs_come_back_in_order_from_two_engines(encoder):
     )
 
 
+def test_long_inputs_are_cut_where_that_is_asked(encoder):
+    import transformers
+
+    folder, server = encoder
+    long = "the red dog sleeps " * 30
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    ids = tokenizer(long, truncation=True, max_length=10)["input_ids"]
+    wanted = post(server, "/v1/embeddings", input=[ids, tokenizer(TEXTS[0])["input_ids"]])[1]
+    status, answer = post(
+        server, "/v1/embeddings", input=[long, TEXTS[0]], truncate_prompt_tokens=10
+    )
+    assert (status, answer["data"], answer["usage"]) == (200, wanted["data"], wanted["usage"])
+    ranked = post(server, "/rerank", query="a", documents=[long], truncate_prompt_tokens=-1)
+    assert ranked[0] == 200
+
+
 def test_vectors_rerank_by_their_cosine(encoder):
     folder, server = encoder
     query, *others = reference(folder, "bert", TEXTS)
@@ -133,6 +149,8 @@ def test_a_cross_encoder_scores_pairs(cross_encoder):
     folder, server = cross_encoder
     logits = reference(folder, "bert_head", [TEXTS[0]] * 3, TEXTS[1:])[:, 0]
     wanted = 1 / (1 + np.exp(-logits))
+    status, answer = post(server, "/v1/score", text_1="a", text_2="b", truncate_prompt_tokens=9)
+    assert (status, "both texts as one prompt" in answer["error"]["message"]) == (400, True)
     status, answer = post(server, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1:])
     assert status == 200
     assert np.abs(np.array([each["score"] for each in answer["data"]]) - wanted).max() < TOLERANCE
@@ -158,6 +176,8 @@ def test_a_cross_encoder_scores_pairs(cross_encoder):
         ("embeddings", {"input": "a", "encoding_format": "int8"}, "encoding_format"),
         ("embeddings", {"input": "a", "inptu": 1}, "inptu"),
         ("embeddings", {"input": "a", "model": "other"}, "'other' is not served here"),
+        ("embeddings", {"input": "a", "truncate_prompt_tokens": 65}, "1 to 64, or -1"),
+        ("embeddings", {"input": "a", "truncate_prompt_tokens": "all"}, "truncate_prompt_tokens"),
         ("rerank", {"query": "a", "documents": []}, "documents: it is empty"),
         ("rerank", {"query": "a", "documents": ["b"], "top_n": 0}, "top_n=0: it must be at least 1"),
         ("score", {"text_1": ["a", "b"], "text_2": ["a", "b", "c"]}, "text_1 has 2 texts and text_2 has 3"),

@@ -17,7 +17,7 @@ from tenonry.info import ModelInfo
 from tenonry.interfaces.io_processor import IOProcessorContext
 from tenonry.plugin.manager import PluginManager
 from tenonry.plugin.plan import load_class
-from tenonry.sampling_params import SamplingParams
+from tenonry.sampling_params import PoolingParams, SamplingParams
 from tenonry_io_text.processor import TextIOProcessor
 from tenonry_io_text.prompt import checked_ids
 
@@ -65,6 +65,22 @@ class TestPrompts:
             processor, {"prompt_token_ids": list(range(600)), "truncate_prompt_tokens": -1}
         ) == list(range(89, 600))
         assert ids_of(processor, {"prompt_token_ids": [7], "truncate_prompt_tokens": 3}) == [7]
+
+    def test_pooled_prompts_keep_their_beginning(self, processor):
+        params = SamplingParams(pooling=PoolingParams())
+        text = "the cat sat on the mat"
+        whole = ids_of(processor, text)
+
+        def cut(prompt, count):
+            given = {**prompt, "truncate_prompt_tokens": count}
+            return processor.process_prompt(given, params).token_ids.tolist()
+
+        assert cut({"prompt": text}, 3) == whole[:3]
+        assert cut({"prompt": text}, len(whole)) == cut({"prompt": text}, -1) == whole
+        assert cut({"prompt_token_ids": list(range(600))}, -1) == list(range(512))
+        assert cut({"prompt": text, "add_special_tokens": False}, 2) == whole[1:3]
+        with pytest.raises(RequestError, match=r"=1 leaves nothing of the text.* adds 1 tokens"):
+            cut({"prompt": text}, 1)
 
     def test_odd_characters_are_fine(self, processor):
         assert (

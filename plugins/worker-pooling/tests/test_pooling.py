@@ -153,6 +153,28 @@ def test_a_generating_model_refuses_pooling_whichever_worker_auto_has():
             llm.embed(["a cat"])
 
 
+def test_long_texts_are_cut_as_transformers_cuts_them_where_that_is_asked(folders, capsys):
+    folder, model = folders["bert"]
+    text = " ".join(["the cat runs on a red house"] * 12)
+    with engine(folder) as llm:
+        tokenizer = llm.get_tokenizer()
+        with pytest.raises(RequestError, match=r"has 86 tokens.*give truncate_prompt_tokens=-1"):
+            llm.embed([text])
+        for count, length in ((-1, 64), (20, 20), (3, 3)):
+            wanted = tokenizer(text, truncation=True, max_length=length)["input_ids"]
+            (found,) = llm.embed({"prompt": text, "truncate_prompt_tokens": count}, use_tqdm=True)
+            assert found.prompt_token_ids == wanted
+            assert (wanted[0], wanted[-1]) == (tokenizer.cls_token_id, tokenizer.sep_token_id)
+            np.testing.assert_allclose(found.data, unit(states(model, wanted).mean(0)), atol=1e-5)
+        assert "1/1 requests" in capsys.readouterr().err
+        ids = tokenizer(text)["input_ids"]
+        (cut,) = llm.embed({"prompt_token_ids": ids, "truncate_prompt_tokens": -1}, use_tqdm=False)
+        assert cut.prompt_token_ids == ids[:64]
+        assert capsys.readouterr().err == ""
+        with pytest.raises(RequestError, match="=2 leaves nothing of the text"):
+            llm.embed({"prompt": text, "truncate_prompt_tokens": 2})
+
+
 def test_positions_of_roberta_end_before_its_table(folders):
     with (
         engine(folders["roberta"][0]) as llm,

@@ -32,7 +32,8 @@ def check_length(request: EngineCoreRequest, max_model_len: int) -> None:
     if request.sampling_params.pooling is not None:
         if length > max_model_len:
             raise RequestError(
-                f"the prompt has {length} tokens, but the model reads max_model_len={max_model_len}; shorten it",
+                f"the prompt has {length} tokens, but the model reads max_model_len={max_model_len}; shorten it, or "
+                "give truncate_prompt_tokens=-1, which keeps the beginning",
                 "prompt",
                 "context_length_exceeded",
             )

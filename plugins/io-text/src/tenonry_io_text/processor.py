@@ -21,6 +21,7 @@ from tenonry.interfaces.io_processor import (
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32
+from tenonry_io_text.beginning import beginning
 from tenonry_io_text.grammar_check import GrammarCheck
 from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
 
@@ -131,10 +132,12 @@ class TextIOProcessor(IOProcessor):
     ) -> ProcessedPrompt:
         """A text, a list of token ids, or a dict with `prompt` or `prompt_token_ids`.
 
-        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit);
+        Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a prompt
+        that is pooled the first n, among them what the tokenizer puts behind a text, such as [SEP];
         `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete.
         """
-        parsed = parse_prompt(prompt, max_model_len=self._max_model_len)
+        is_pooled = params.pooling is not None
+        parsed = parse_prompt(prompt, max_model_len=self._max_model_len, is_pooled=is_pooled)
         if params.structured_output is not None:
             self._grammars.check(params, self._need_codec("structured_output"))
         token_ids = self._token_ids(parsed, add_special_tokens)
@@ -142,8 +145,11 @@ class TextIOProcessor(IOProcessor):
         if parsed.images and self._images is not None:
             is_cut = parsed.truncate is not None
             token_ids, features = self._images.put(token_ids, parsed.images, is_cut=is_cut)
-        if parsed.truncate is not None:
-            token_ids = token_ids[-parsed.truncate :]
+        if parsed.truncate is not None and len(token_ids) > parsed.truncate:
+            if is_pooled:
+                token_ids = beginning(token_ids, self._plain_ids(parsed), parsed.truncate)
+            else:
+                token_ids = token_ids[-parsed.truncate :]
         return ProcessedPrompt(
             token_ids=token_ids,
             text=parsed.text,
@@ -163,6 +169,13 @@ class TextIOProcessor(IOProcessor):
         except RequestError:
             self._refuse_tokens_without_row(ids)
             raise
+
+    def _plain_ids(self, parsed: ParsedPrompt) -> I32:
+        """The tokens of the text alone; token ids are taken as they are."""
+        if parsed.token_ids is not None:
+            return checked_ids(parsed.token_ids, self._vocab_size)
+        plain = parsed._replace(add_special_tokens=False)
+        return self._token_ids(plain, add_special_tokens=False)
 
     def _refuse_tokens_without_row(self, token_ids: Sequence[int]) -> None:
         """Raise RequestError for a token of the text that the tokenizer knows and the model does not."""

@@ -31,7 +31,7 @@ class ParsedPrompt(NamedTuple):
     images: list[Any] | None = None
 
 
-def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
+def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) -> ParsedPrompt:
     """Raises RequestError for anything but the forms that `TextIOProcessor.process_prompt` documents."""
     if isinstance(prompt, str):
         return ParsedPrompt(_checked_text(prompt), None, None, None)
@@ -56,7 +56,9 @@ def parse_prompt(prompt: Any, *, max_model_len: int) -> ParsedPrompt:
     return ParsedPrompt(
         text if isinstance(text, str) else None,
         ids,
-        _checked_truncation(prompt.get("truncate_prompt_tokens"), max_model_len),
+        _checked_truncation(
+            prompt.get("truncate_prompt_tokens"), max_model_len, 0 if is_pooled else 1
+        ),
         _checked_flag(prompt.get("add_special_tokens")),
         prompt.get("images"),
     )
@@ -73,7 +75,8 @@ def _checked_text(text: Any) -> str:
     return text
 
 
-def _checked_truncation(value: Any, max_model_len: int) -> int | None:
+def _checked_truncation(value: Any, max_model_len: int, places: int) -> int | None:
+    """`places`: what -1 leaves for the answer."""
     if value is None:
         return None
     if (
@@ -85,7 +88,7 @@ def _checked_truncation(value: Any, max_model_len: int) -> int | None:
             f"truncate_prompt_tokens={value!r} is out of bounds: 1 to {max_model_len}, or -1 for all that fits",
             "truncate_prompt_tokens",
         )
-    return max_model_len - 1 if value == -1 else value
+    return max_model_len - places if value == -1 else value
 
 
 def _checked_flag(value: Any) -> bool | None:

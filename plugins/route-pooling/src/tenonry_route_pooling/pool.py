@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
+from tenonry.errors import RequestError
 from tenonry.pooling.calls import PoolingOutput, cosine, scores_by
 from tenonry.sampling_params import PoolingParams
 
@@ -16,8 +17,12 @@ Item = TypeVar("Item")
 class Pool:
     """The pooling requests of one HTTP request. `num_tokens`: of all prompts that were answered."""
 
-    def __init__(self, engine: Any, request_id: str, priority: int) -> None:
+    def __init__(
+        self, engine: Any, request_id: str, priority: int, truncate: int | None = None
+    ) -> None:
+        """`truncate`: the most tokens of a prompt, of which the first are kept; -1: those that fit."""
         self._engine = engine
+        self._truncate = truncate
         self._id = request_id
         self._priority = priority
         self._count = 0
@@ -28,7 +33,7 @@ class Pool:
 
         async def one(prompt: Any) -> PoolingOutput:
             return await self._engine.encode(
-                prompt, params, self._next_id(), priority=self._priority
+                self._cut(prompt), params, self._next_id(), priority=self._priority
             )
 
         return await self._all(one, prompts)
@@ -36,6 +41,12 @@ class Pool:
     async def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """How well the texts of each pair go together; see `LLM.score`."""
         if scores_by(self._engine.info.tasks) == "score":
+            if self._truncate is not None:
+                raise RequestError(
+                    "truncate_prompt_tokens: a cross-encoder reads both texts as one prompt, which is not cut; "
+                    "leave it out, and shorten the texts",
+                    "truncate_prompt_tokens",
+                )
             answers = await self._all(self._score, pairs)
             return [float(each.data[0]) for each in answers]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
@@ -48,6 +59,12 @@ class Pool:
             cosine(vectors[first], vectors[second])
             for first, second in pairs
         ]  # fmt: skip
+
+    def _cut(self, prompt: Any) -> Any:
+        if self._truncate is None:
+            return prompt
+        given = {"prompt": prompt} if isinstance(prompt, str) else prompt
+        return {**given, "truncate_prompt_tokens": self._truncate}
 
     async def _score(self, both: tuple[str, str]) -> PoolingOutput:
         return await self._engine.score(*both, self._next_id(), priority=self._priority)

@@ -19,6 +19,7 @@ class Common(msgspec.Struct, forbid_unknown_fields=True, kw_only=True):
     model: str | None = None
     user: str | None = None
     priority: int = 0
+    truncate_prompt_tokens: int | None = None
 
 
 class Embeddings(Common, kw_only=True):

@@ -127,7 +127,7 @@ class PoolingRoutes:
         body = parsed(kind, await self._door.read(request))
         model = await self._door.model(request, body.model)
         request_id = f"{prefix}-{self._door.request_id(request)}"
-        pool = Pool(self._context.engine, request_id, body.priority)
+        pool = Pool(self._context.engine, request_id, body.priority, body.truncate_prompt_tokens)
         head = {
             "id": request_id,
             "object": "list",
