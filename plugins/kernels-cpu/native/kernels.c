@@ -1,4 +1,5 @@
 /* All kernels, for the instruction set TENONRY_SET. */
+#include "attention.h"
 #include "delta_rule.h"
 #include "experts.h"
 #include "norm.h"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts
+    from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts, ExpertParts
 
 MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
 
@@ -52,6 +53,9 @@ class CpuKernels(StepKernels):
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRule | None:
         return DeltaRule(parts, self.instruction_set)
+
+    def attention(self, parts: AttentionParts) -> Attention | None:
+        return Attention(parts, self.instruction_set)
 
     def experts(self, parts: ExpertParts) -> Experts | None:
         if parts.gate_up.numel() + parts.down.numel() > MAX_COPIED:

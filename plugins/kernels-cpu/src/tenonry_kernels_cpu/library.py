@@ -7,13 +7,18 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 1  # of the structs and parameters in native/; the library says which it has
+VERSION = 2  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
 
 # Parameters of each kernel.
 PARAMETERS: dict[str, tuple[type, ...]] = {
+    "attention": (
+        *(ADDRESS, COUNT, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS),
+    ),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (
         *(ADDRESS, COUNT, ADDRESS, COUNT),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -72,6 +72,65 @@ class DeltaRuleKernel(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class AttentionParts:
+    """Attention between the projections of its layer, over all keys of a row. All tensors are float32, contiguous.
+
+    A projected row holds `heads` queries, `kv_heads` keys and as many values of `size` elements each; with `is_gated`,
+    each query is followed by a gate of its output. A key head serves heads / kv_heads query heads, which are
+    neighbours. `norm_weight` [heads + kv_heads, size]: of queries and keys, before rotation; None where there is none.
+    """
+
+    heads: int
+    kv_heads: int
+    size: int
+    is_gated: bool
+    norm_weight: torch.Tensor | None
+    norm_eps: float
+    scaling: float  # of the scores
+
+    @property
+    def columns(self) -> int:
+        queries = 2 * self.heads if self.is_gated else self.heads
+        return (queries + 2 * self.kv_heads) * self.size
+
+
+class HeldKeys(NamedTuple):
+    """Where the keys and values of R rows are kept, twice, and where those of the new tokens go.
+
+    `slab` [2, slots, kv_heads, capacity, size] has all of a row one behind the other; `column` i64[R] is slot ·
+    capacity + place of its new token, so that many come before. `blocks` [N, 2 · kv_heads, block_size, size], keys
+    before values; `places` i64[R] is block · block_size + place of the new token. Both are contiguous, in float32.
+    `longest`: the keys of the longest row, its new one included.
+    """
+
+    slab: torch.Tensor
+    column: torch.Tensor
+    blocks: torch.Tensor
+    places: torch.Tensor
+    longest: int
+
+
+class AttentionKernel(Protocol):
+    """One token of each of R rows."""
+
+    def __call__(
+        self,
+        projected: torch.Tensor,
+        cos: torch.Tensor,
+        sin: torch.Tensor,
+        held: HeldKeys,
+    ) -> torch.Tensor:
+        """`projected` [R, columns] → [R, heads · size]; `cos`, `sin` [R, 1, rotated]; all contiguous float32.
+
+        The first `rotated` elements of each query and key become x · cos + roll(x, rotated // 2) · sin, after the norm.
+        Keys and values are written into `held.slab` and `held.blocks`, and nothing else there is changed. What comes
+        behind a row's new token in the slab is not defined, and may be NaN. The result is softmax(q · k · scaling) · v
+        over the row's tokens in the slab, the new one included, times the sigmoid of the gate where there is one.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class ExpertParts:
     """The feed-forward half of a decoder layer with gated experts (SiLU). All tensors are float32.
 
@@ -124,6 +183,10 @@ class StepKernels(ABC):
 
     def delta_rule(self, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
         """See `DeltaRuleKernel`."""
+        return None
+
+    def attention(self, parts: AttentionParts) -> AttentionKernel | None:
+        """See `AttentionKernel`."""
         return None
 
     def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:

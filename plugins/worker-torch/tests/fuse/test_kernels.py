@@ -16,6 +16,7 @@ from tenonry.errors import ConfigError, PluginNotFound
 from tenonry_kernels_cpu.kernels import CpuKernels
 from tenonry_kernels_cpu.library import library
 from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_worker_torch.fuse.kernels.attention import KernelAttention
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels, find_kernels
 from tenonry_worker_torch.fuse.kernels.mixer import KernelDeltaRule
 from tenonry_worker_torch.fuse.kernels.norm import KernelNorm
@@ -30,6 +31,7 @@ WAYS = {
     "three steps in flight": {"depth": 3, "budget": 20},
     "preempted": {"budget": 11, "depth": 2, "preempt_every": 5},
 }
+NUM_BLOCKS = 512
 needs_library = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 
 
@@ -58,12 +60,14 @@ def kernels_of(model):
     layers = getattr(model.forward, "layers", ())
     experts = sum(layer.feed_forward_kernel is not None for layer in layers)
     before = sum(isinstance(layer.before_attention, KernelNorm) for layer in layers)
-    return paths, experts, before
+    attends = sum(isinstance(layer.attention, KernelAttention) for layer in layers)
+    return paths, experts, before, attends
 
 
 def serve(model, **way):
-    runner = worker_tools.runner(model, groups=GroupLayout(2))
-    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=96, block_size=4, **way)
+    """With room for every row in a slab."""
+    runner = worker_tools.runner(model, groups=GroupLayout(2), num_blocks=NUM_BLOCKS)
+    driver = Driver(runner.answer, max_num_seqs=6, num_blocks=NUM_BLOCKS, block_size=4, **way)
     requests = [
         Request(number + 1, prompt, max_tokens=worker_tools.OUTPUT_LENGTH)
         for number, prompt in enumerate(worker_tools.prompts())
@@ -75,14 +79,56 @@ def serve(model, **way):
 @pytest.mark.parametrize("way", WAYS)
 def test_tokens_equal_generate_with_kernels(way):
     model = model_of("qwen3_next")
-    assert kernels_of(model) == (2, 3, 3)
+    assert kernels_of(model) == (2, 3, 3, 1)
     assert serve(model, **WAYS[way]) == worker_tools.generated("qwen3_next")
+
+
+@needs_library
+def test_attention_of_short_rows_alone_is_left_to_the_kernel(monkeypatch):
+    model = model_of("qwen3_next")
+    (attention,) = (
+        layer.attention
+        for layer in model.forward.layers
+        if isinstance(layer.attention, KernelAttention)
+    )
+    longest = []
+    kernel = attention.kernel
+
+    def counted(projected, cos, sin, held):
+        longest.append(held.longest * len(projected) * attention.row_elements)
+        return kernel(projected, cos, sin, held)
+
+    monkeypatch.setattr(attention, "kernel", counted)
+    wanted = worker_tools.generated("qwen3_next")
+    assert serve(model) == wanted
+    steps = len(longest)
+    bound = sorted(longest)[steps // 2]
+    assert bound < max(longest)
+    monkeypatch.setattr("tenonry_worker_torch.fuse.kernels.attention.MAX_ELEMENTS", bound)
+    longest.clear()
+    assert serve(model) == wanted
+    assert 0 < len(longest) < steps
+    assert max(longest) <= bound
+
+
+@needs_library
+@pytest.mark.parametrize("family", ["mistral", "gemma2", "gpt_oss"])
+def test_attention_that_sees_a_part_of_its_keys_stays_with_torch(family):
+    assert kernels_of(model_of(family))[3] == 0
+
+
+@needs_library
+@pytest.mark.parametrize("family", ["llama", "qwen3"])
+def test_plain_attention_gets_a_kernel_in_every_layer(family):
+    model = model_of(family)
+    assert kernels_of(model)[3] == len(model.forward.layers)
+    assert serve(model, **WAYS["preempted"]) == worker_tools.generated(family)
 
 
 @needs_library
 def test_tokens_equal_generate_with_kernels_for_a_part_of_the_layers():
     model = model_of("qwen3_5_text")
-    assert kernels_of(model) == (2, 0, 3)
+    assert kernels_of(model) == (2, 0, 3, 1)
     assert serve(model, **WAYS["preempted"]) == worker_tools.generated("qwen3_5_text")
 
 
@@ -90,9 +136,9 @@ def test_tokens_equal_generate_with_kernels_for_a_part_of_the_layers():
 def test_kernel_that_computes_otherwise_is_not_used(caplog):
     with caplog.at_level(logging.INFO, "tenonry.worker"):
         model = model_of("qwen3_next", "wrong")
-    assert kernels_of(model) == (0, 0, 0)
+    assert kernels_of(model) == (0, 0, 0, 0)
     assert (
-        "Step kernels 'wrong': none; with torch: 2 × delta rule, 3 × experts, 7 × norm"
+        "Step kernels 'wrong': none; with torch: 2 × delta rule, 1 × attention, 3 × experts, 7 × norm"
         in caplog.text
     )
     assert serve(model) == worker_tools.generated("qwen3_next")
@@ -105,7 +151,7 @@ def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplo
         "tenonry_worker_torch.fuse.kernels.use.prefers_kernel", lambda *_, **__: True
     )
     model = model_of.__wrapped__("qwen3_next", "wrong")
-    assert kernels_of(model) == (0, 0, 0)
+    assert kernels_of(model) == (0, 0, 0, 0)
     assert "Qwen3NextForCausalLM differs with step kernels 'wrong'" in caplog.text
 
 
@@ -113,7 +159,7 @@ def test_kernels_are_taken_back_where_the_whole_model_differs(monkeypatch, caplo
 def test_model_in_16_bits_keeps_the_operations_of_torch():
     module = worker_families.build("qwen3_next", dtype=torch.bfloat16)
     model = worker_tools.loaded(module, kernels=FoundKernels(CpuKernels(), True))
-    assert kernels_of(model) == (0, 0, 0)
+    assert kernels_of(model) == (0, 0, 0, 0)
 
 
 def test_slower_kernel_is_not_preferred():
@@ -172,7 +218,7 @@ def test_model_with_adapters_keeps_the_operations_that_they_add_to():
     model = worker_tools.loaded(module)
     model.adapters = object()
     _use_kernels(model, FoundKernels(CpuKernels(), True), None)
-    assert kernels_of(model) == (0, 0, 0)
+    assert kernels_of(model) == (0, 0, 0, 0)
     model.adapters = None
     _use_kernels(model, FoundKernels(CpuKernels(), True), None)
-    assert kernels_of(model) == (2, 3, 3)
+    assert kernels_of(model) == (2, 3, 3, 1)

@@ -8,7 +8,12 @@ import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
-    from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts
+    from tenonry_torch_base.step_kernels import (
+        AttentionParts,
+        DeltaRuleParts,
+        ExpertParts,
+        HeldKeys,
+    )
 
 
 def rms_norm(
@@ -19,6 +24,46 @@ def rms_norm(
     """Over the last dimension."""
     x = x.double()
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def attention(
+    parts: AttentionParts,
+    projected: torch.Tensor,
+    cos: torch.Tensor,
+    sin: torch.Tensor,
+    held: HeldKeys,
+) -> torch.Tensor:
+    """One token of each row; `held` has tensors in float64, which are changed."""
+    heads = projected.double().unflatten(1, (-1, parts.size))
+    gates = None
+    if parts.is_gated:
+        pairs = heads[:, : 2 * parts.heads]
+        gates = pairs[:, 1::2]
+        heads = torch.cat([pairs[:, 0::2], heads[:, 2 * parts.heads :]], 1)
+    turned, value = heads.split([parts.heads + parts.kv_heads, parts.kv_heads], 1)
+    if parts.norm_weight is not None:
+        scale = (turned.square().mean(-1, keepdim=True) + parts.norm_eps).sqrt()
+        turned = turned / scale * parts.norm_weight.double()
+    size = cos.shape[-1]
+    first = turned[..., :size]
+    first = first * cos.double() + first.roll(size // 2, -1) * sin.double()
+    turned = torch.cat([first, turned[..., size:]], -1)
+    query, key = turned.split([parts.heads, parts.kv_heads], 1)
+    out = torch.empty_like(query)
+    for row, column in enumerate(held.column.tolist()):
+        slot, newest = divmod(column, held.slab.shape[3])
+        held.slab[0, slot, :, newest] = key[row]
+        held.slab[1, slot, :, newest] = value[row]
+        block, place = divmod(int(held.places[row]), held.blocks.shape[2])
+        held.blocks[block, :, place] = torch.cat([key[row], value[row]])
+        keys, values = held.slab[:, slot, :, : newest + 1].repeat_interleave(
+            parts.heads // parts.kv_heads, 1
+        )
+        scores = torch.einsum("hd,htd->ht", query[row], keys) * parts.scaling
+        out[row] = torch.einsum("ht,htd->hd", scores.softmax(1), values)
+    if gates is not None:
+        out = out * gates.sigmoid()
+    return out.flatten(1)
 
 
 def delta_rule(

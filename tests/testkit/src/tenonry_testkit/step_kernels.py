@@ -18,9 +18,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenonry.plugin.manager import resolve_point
-from tenonry_testkit.step_formulas import delta_rule, experts, rms_norm
+from tenonry_testkit.step_formulas import attention, delta_rule, experts, rms_norm
+from tenonry_testkit.step_parts import (
+    attention_parts,
+    delta_rule_parts,
+    expert_parts,
+    held_keys,
+    in_float64,
+    states_of,
+)
 from tenonry_torch_base.points import STEP_KERNELS
-from tenonry_torch_base.step_kernels import DeltaRuleParts, ExpertParts, StepKernels
+from tenonry_torch_base.step_kernels import StepKernels
 
 EXAMPLES = settings(
     max_examples=25,
@@ -45,76 +53,6 @@ def assert_near(
         wanted,
         rtol=TOLERANCE,
         atol=TOLERANCE,
-    )
-
-
-def random_order(columns: int) -> torch.Tensor:
-    """A permutation of pieces of neighbouring columns, as a grouped projection has them."""
-    cuts = torch.randperm(columns)[: min(columns, 5)].sort().values.tolist()
-    pieces = torch.arange(columns).tensor_split(cuts)
-    return torch.cat([pieces[place] for place in torch.randperm(len(pieces)).tolist()])
-
-
-def delta_rule_parts(
-    key_heads: int,
-    sharing: int,
-    sizes: tuple[int, int],
-    taps: int,
-    *,
-    is_ordered: bool,
-) -> DeltaRuleParts:
-    """Of these shapes, with random weights."""
-    heads = key_heads * sharing
-    key_size, value_size = sizes
-    channels = 2 * key_heads * key_size + heads * value_size
-    columns = channels + heads * value_size + 2 * heads
-    return DeltaRuleParts(
-        key_heads=key_heads,
-        heads=heads,
-        key_size=key_size,
-        value_size=value_size,
-        order=random_order(columns) if is_ordered else None,
-        window_weight=torch.randn(taps, channels),
-        window_bias=torch.randn(channels) if is_ordered else None,
-        decay_rate=-torch.rand(heads) * 4,
-        decay_bias=torch.randn(heads),
-        norm_weight=torch.randn(value_size),
-        norm_eps=1e-6,
-        unit_eps=1e-6,
-    )
-
-
-def states_of(
-    parts: DeltaRuleParts,
-    count: int,
-) -> tuple[torch.Tensor, torch.Tensor]:
-    """Windows whose channels are neighbours in memory, and matrices."""
-    window = torch.randn(count, len(parts.window_weight), parts.channels).transpose(1, 2)
-    return window, torch.randn(count, parts.heads, parts.key_size, parts.value_size)
-
-
-def expert_parts(
-    hidden: int,
-    num_experts: int,
-    chosen: int,
-    inner: int,
-    shared: int,
-    *,
-    has_gate: bool,
-) -> ExpertParts:
-    """Of these shapes, with random weights; `shared` 0: no shared expert."""
-    scale = hidden**-0.5
-    return ExpertParts(
-        norm_weight=torch.randn(hidden),
-        norm_eps=1e-6,
-        router=torch.randn(num_experts, hidden),
-        chosen=chosen,
-        is_normalised=has_gate,
-        gate_up=torch.randn(num_experts, 2 * inner, hidden) * scale,
-        down=torch.randn(num_experts, hidden, inner) * inner**-0.5,
-        shared_gate_up=torch.randn(2 * shared, hidden) * scale if shared else None,
-        shared_down=torch.randn(hidden, shared) * shared**-0.5 if shared else None,
-        shared_gate=torch.randn(hidden) * scale if shared and has_gate else None,
     )
 
 
@@ -249,6 +187,67 @@ class StepKernelsContract:
         projected[1, 0] = float("nan")
         made = kernel(projected, window, matrix, None)
         wanted = delta_rule(parts, projected, *exact)
+        assert made[1].isnan().any()
+        assert_near(made[[0, 2]], wanted[[0, 2]])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        COUNTS,
+        st.integers(1, 3),
+        st.integers(1, 3),
+        SIZES,
+        st.integers(0, 20),
+        st.integers(1, 40),
+        st.booleans(),
+        st.booleans(),
+    )
+    def test_attention_is_its_formula(
+        self,
+        seed: int,
+        count: int,
+        kv_heads: int,
+        sharing: int,
+        size: int,
+        pairs: int,
+        capacity: int,
+        is_gated: bool,
+        is_normalised: bool,
+    ):
+        torch.manual_seed(seed)
+        parts = attention_parts(
+            kv_heads,
+            sharing,
+            size,
+            is_gated=is_gated,
+            is_normalised=is_normalised,
+        )
+        kernel = self.offered("attention", parts)
+        held = held_keys(parts, count, capacity)
+        exact = in_float64(held)
+        projected = torch.randn(count, parts.columns)
+        rotated = 2 * min(pairs, size // 2)
+        cos = torch.randn(count, 1, rotated)
+        sin = torch.randn(count, 1, rotated)
+        made = kernel(projected.clone(), cos, sin, held)
+        assert_near(made, attention(parts, projected, cos, sin, exact))
+        # All else is as it was, also what is no number.
+        torch.testing.assert_close(
+            held.slab.double(), exact.slab, rtol=1e-4, atol=1e-4, equal_nan=True
+        )
+        assert_near(held.blocks, exact.blocks)
+
+    def test_attention_keeps_what_is_not_a_number_to_its_row(self):
+        parts = attention_parts(2, 2, 16, is_gated=True, is_normalised=True)
+        kernel = self.offered("attention", parts)
+        held = held_keys(parts, 3, 24)
+        exact = in_float64(held)
+        projected = torch.randn(3, parts.columns)
+        projected[1] = float("inf")
+        cos = torch.randn(3, 1, 8)
+        sin = torch.randn(3, 1, 8)
+        made = kernel(projected.clone(), cos, sin, held)
+        wanted = attention(parts, projected, cos, sin, exact)
         assert made[1].isnan().any()
         assert_near(made[[0, 2]], wanted[[0, 2]])
 

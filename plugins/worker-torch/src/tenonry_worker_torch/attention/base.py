@@ -10,11 +10,14 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import HeldKeys
 
 
 @dataclass(slots=True, kw_only=True)
@@ -187,6 +190,7 @@ class AttentionBackend(ABC):
     cache_sizes: tuple[int, ...] = (1,)
     num_groups: int = 1  # block tables that it plans with
     num_sharing: int = 1  # backends that share its tensors, itself included
+    holds_rows: bool = False  # whether `held_keys` may find any
 
     @classmethod
     def refusal(
@@ -246,3 +250,10 @@ class AttentionBackend(ABC):
 
         `both` [T, 2 × num_kv_heads, size] is key and value as one tensor, where the caller has them so.
         """
+
+    def held_keys(self, layer: CachedLayer, plan: Any) -> HeldKeys | None:
+        """For kernels that write and attend in one: where K/V are, if in this step all rows decode and are held so.
+
+        Who asks then writes the new token of each row there, in the place of `forward`.
+        """
+        return None

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, ClassVar
 import torch
 from torch.nn import functional
 
+from tenonry_torch_base.step_kernels import HeldKeys
 from tenonry_worker_torch.attention.math import softmax_with_sinks
 from tenonry_worker_torch.attention.sdpa import SdpaBackend
 from tenonry_worker_torch.attention.sdpa_plan import SdpaPlan, block_index
@@ -42,6 +43,7 @@ class CpuBackend(SdpaBackend):
 
     name: ClassVar[str] = "cpu"
     features: ClassVar[frozenset[str]] = SdpaBackend.features
+    holds_rows: bool = True
     cache_sizes: tuple[int, ...] = (1, 4)  # without room for slabs, and with one for every row
 
     def __init__(
@@ -156,6 +158,19 @@ class CpuBackend(SdpaBackend):
         self.prefill(layer, query, key, value, plan, out)
         self.decode_gathered(layer, query, plan, out)
         return out
+
+    def held_keys(self, layer: CachedLayer, plan: SdpaPlan) -> HeldKeys | None:
+        group = plan.only_group if isinstance(plan, CpuPlan) else None
+        both = layer.kv_cache[0].both
+        if group is None or both is None:
+            return None
+        return HeldKeys(
+            group.placement.slab.tensors[self._number[layer.spec.name]],
+            group.column,
+            both,
+            torch.from_numpy(plan.batch.slot_mapping),
+            group.longest,
+        )
 
     def _fill(
         self,

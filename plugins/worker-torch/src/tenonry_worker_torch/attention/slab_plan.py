@@ -132,6 +132,15 @@ class CpuPlan(SdpaPlan):
         super().__init__(batch, block_size)
         self.slab_groups: list[SlabGroup] = []
 
+    @property
+    def only_group(self) -> SlabGroup | None:
+        """That of all tokens, in order, in a step that copies no row into a slab; None in any other."""
+        if len(self.slab_groups) != 1:
+            return None
+        group = self.slab_groups[0]
+        is_whole = group.tokens is None and len(group.column) == self.num_queries
+        return group if is_whole and group.entering is None else None
+
     def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
         """Only the rows `order` are decoded from gathered blocks."""
         self.decode_order = longest_first(order, self.batch.seq_lens)

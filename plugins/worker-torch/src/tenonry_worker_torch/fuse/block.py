@@ -76,13 +76,22 @@ class FusedAttention:
         keep: torch.Tensor | None,
     ) -> torch.Tensor:
         """`x` [T, hidden] → attention output [Q, heads · size], not yet projected; `keep` i64[Q] picks the queries."""
+        return self.between(self.qkv(x), cos, sin, keep)
+
+    def between(
+        self,
+        projected: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        keep: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """As `heads`, from the projected queries, keys and values [T, columns], which are changed."""
         spec = self.spec
         num_heads = spec.num_heads
         num_kv_heads = spec.num_kv_heads
         # Per token the heads of query, key and value lie side by side: [T, num_heads + 2 · num_kv_heads, size].
-        every = self.qkv(x)
-        every = every.view(
-            x.shape[0],
+        every = projected.view(
+            projected.shape[0],
             -1,
             spec.key_size,
         )

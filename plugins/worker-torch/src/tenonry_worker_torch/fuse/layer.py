@@ -6,7 +6,7 @@ feed-forward part of another shape, such as experts, is called as it is. In the 
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import nn
@@ -38,12 +38,29 @@ NORM_LAYOUTS: tuple[tuple[str | None, str | None, str | None, str | None], ...] 
 )
 
 
+class FirstHalf(Protocol):
+    """Of a layer: `FusedAttention`, or what is called as it is. `out` is a `Linear`, or has its call and `add`."""
+
+    out: Any
+
+    def heads(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        keep: torch.Tensor | None,
+        /,
+    ) -> torch.Tensor: ...
+
+    def pack(self) -> None: ...
+
+
 class LeanLayer:
     """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on; all K/V are written anyway."""
 
     def __init__(
         self,
-        attention: FusedAttention | FusedMixer,
+        attention: FirstHalf,
         mlp: FusedMLP | nn.Module,
         norms: list[RMSNorm | None],
         layer_type: str,

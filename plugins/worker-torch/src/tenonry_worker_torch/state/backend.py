@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
 
+    from tenonry_torch_base.step_kernels import HeldKeys
     from tenonry_worker_torch.attention.base import AttentionBatch, CachedLayer, LayerCache
     from tenonry_worker_torch.state.states import States
 
@@ -59,6 +60,7 @@ class StatefulBackend(AttentionBackend):
         self.num_groups = attention.num_groups
         self.states = states
         self.cache_sizes = attention.cache_sizes
+        self.holds_rows = attention.holds_rows
 
     def block_sizes(self) -> tuple[int, ...]:  # type: ignore[override] - those of this attention
         return self.attention.block_sizes()
@@ -89,3 +91,6 @@ class StatefulBackend(AttentionBackend):
         both: torch.Tensor | None = None,
     ) -> torch.Tensor:
         return self.attention.forward(layer, query, key, value, plan, both)
+
+    def held_keys(self, layer: CachedLayer, plan: Any) -> HeldKeys | None:
+        return self.attention.held_keys(layer, plan)

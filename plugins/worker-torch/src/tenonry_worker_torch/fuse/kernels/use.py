@@ -7,8 +7,9 @@ from collections import Counter
 from functools import partial
 from typing import TYPE_CHECKING
 
+from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch.fuse.kernels import experts, mixer, norm
+from tenonry_worker_torch.fuse.kernels import attention, experts, mixer, norm
 from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 
@@ -19,11 +20,13 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
+    from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch.state.mixer import PackedMixer
 
 logger = logging.getLogger("tenonry.worker")
 
 DELTA_RULE = "delta rule"
+ATTENTION = "attention"
 EXPERTS = "experts"
 NORM = "norm"
 NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_mlp")
@@ -39,6 +42,7 @@ class UsedKernels:
         self._verdicts: dict[tuple[object, ...], bool] = {}
         self._mixers: list[tuple[PackedMixer, DeltaRule]] = []
         self._layers: list[LeanLayer] = []
+        self._attentions: list[tuple[LeanLayer, FusedAttention]] = []
         self._norms: list[tuple[LeanLayer | LeanHead, str, RMSNorm]] = []
 
     def give(self, forward: Forward, mixers: Sequence[PackedMixer]) -> None:
@@ -46,6 +50,10 @@ class UsedKernels:
         for each in mixers:
             self._give_mixer(each)
         if isinstance(forward, LeanForward):
+            for layer in forward.layers:
+                rope = forward.ropes.get(layer.layer_type)
+                if rope is not None and isinstance(layer.attention, FusedAttention):
+                    self._give_attention(layer, layer.attention, rope)
             for layer in forward.layers:
                 self._give_experts(layer)
                 for place in NORMS_OF_A_LAYER:
@@ -59,6 +67,8 @@ class UsedKernels:
             each.path = path
         for layer in self._layers:
             layer.feed_forward_kernel = None
+        for layer, attends in self._attentions:
+            layer.attention = attends
         for owner, place, own in self._norms:
             setattr(owner, place, own)
         self.counts.clear()
@@ -86,6 +96,35 @@ class UsedKernels:
         if self._prefers((DELTA_RULE, each.kind, *sizes), compared):
             each.path = with_kernel
             self._mixers.append((each, path))
+
+    def _give_attention(
+        self,
+        layer: LeanLayer,
+        own: FusedAttention,
+        rope: RopeTable,
+    ) -> None:
+        attends_in = attention.attention_layer(own)
+        if attends_in is None:
+            return
+        parts = attention.attention_parts(own)
+        made = self.found.kernels.attention(parts)
+        if made is None:
+            self.left[ATTENTION] += 1
+            return
+        compared = partial(attention.candidates, own, attends_in.spec, made, rope)
+        kind = (
+            ATTENTION,
+            parts.heads,
+            parts.kv_heads,
+            parts.size,
+            parts.is_gated,
+            rope.size,
+            parts.norm_weight is None,
+            parts.scaling,
+        )
+        if self._prefers(kind, compared):
+            layer.attention = attention.KernelAttention(own, attends_in, made)
+            self._attentions.append((layer, own))
 
     def _give_experts(self, layer: LeanLayer) -> None:
         parts = experts.expert_parts(layer)

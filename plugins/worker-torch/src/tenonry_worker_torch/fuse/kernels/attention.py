@@ -1,0 +1,185 @@
+"""Attention of steps in which rows only decode, with a kernel between the projections. Worker process."""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry_torch_base.step_kernels import AttentionParts
+from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_worker_torch.attention.cpu import CpuBackend
+from tenonry_worker_torch.attention.layer import AttentionLayer, StepPlan
+from tenonry_worker_torch.fuse.kernels.trial import ROWS, Candidates
+
+if TYPE_CHECKING:
+    from tenonry_torch_base.step_kernels import AttentionKernel, HeldKeys
+    from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.fuse.block import FusedAttention
+    from tenonry_worker_torch.fuse.rope import RopeTable
+
+MAX_ELEMENTS = 1 << 21  # of keys, once per query head: torch reads more of them on all cores
+BLOCK_SIZE = 16
+LONGEST = 48  # rows of trials, in tokens
+CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most, and are longer than their rows
+
+
+class KernelAttention:
+    """Is called as `FusedAttention` is. `own`: our operations, for all other steps; `layer`: what they attend in."""
+
+    def __init__(
+        self,
+        own: FusedAttention,
+        layer: AttentionLayer,
+        kernel: AttentionKernel,
+    ) -> None:
+        self.own = own
+        self.layer = layer
+        self.kernel = kernel
+        self.out = own.out
+        spec = layer.spec
+        self.row_elements = spec.num_heads * spec.key_size
+
+    def heads(
+        self,
+        x: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        keep: torch.Tensor | None,
+    ) -> torch.Tensor:
+        """As `FusedAttention.heads`."""
+        if keep is None and cos is not None and sin is not None:
+            layer = self.layer
+            step = layer.step
+            held = step.backend.held_keys(layer, step.plan)
+            if held is not None and len(x) * held.longest * self.row_elements <= MAX_ELEMENTS:
+                projected = self.own.qkv(x)
+                return self.kernel(
+                    projected,
+                    cos,
+                    sin,
+                    held,
+                )
+        return self.own.heads(x, cos, sin, keep)
+
+    def pack(self) -> None:
+        """As `FusedAttention.pack`."""
+        self.own.pack()
+        self.out = self.own.out
+
+
+def attention_layer(own: FusedAttention) -> AttentionLayer | None:
+    """What a kernel could attend in: a small layer that sees all keys of its rows, held by its backend; or None."""
+    layer = own.attend
+    if not isinstance(layer, AttentionLayer) or layer.rank_heads is not None:
+        return None
+    spec = layer.spec
+    if spec.window or spec.chunk or spec.softcap or spec.sinks or spec.indexed:
+        return None
+    if max(ROWS) * LONGEST * spec.num_heads * spec.key_size > MAX_ELEMENTS:
+        return None
+    backend = layer.step.backend
+    return layer if backend.holds_rows and backend.dtype == torch.float32 else None
+
+
+def attention_parts(own: FusedAttention) -> AttentionParts:
+    """Of a layer that `attention_layer` has found."""
+    spec = own.spec
+    norm = own.head_norm
+    return AttentionParts(
+        heads=spec.num_heads,
+        kv_heads=spec.num_kv_heads,
+        size=spec.key_size,
+        is_gated=own.gate_order is not None,
+        norm_weight=None if norm is None else norm.weight.detach(),
+        norm_eps=0.0 if norm is None else norm.norm.eps,
+        scaling=spec.scaling,
+    )
+
+
+class TrialStep:
+    """A layer of the same kind with a cache of its own, in which `count` rows, always the same, gain tokens."""
+
+    def __init__(
+        self,
+        own: FusedAttention,
+        spec: LayerSpec,
+        count: int,
+    ) -> None:
+        drawn = torch.Generator().manual_seed(count)
+        blocks = -(-LONGEST // BLOCK_SIZE)
+        backend = CpuBackend([spec], torch.float32, torch.device("cpu"))
+        self.cache = backend.allocate(CACHE_SIZE * blocks * count, BLOCK_SIZE)[spec.name]
+        self.step = StepPlan(backend)
+        self.layer = AttentionLayer(spec, self.step)
+        self.layer.kv_cache = [self.cache]
+        self.own = copy.copy(own)
+        self.own.attend = self.layer
+        self.table = np.arange(blocks * count, dtype=np.int32).reshape(count, -1)
+        self.start = torch.randint(1, LONGEST - 2, (count,), generator=drawn).numpy()
+        held = self.kept()
+        held.copy_(torch.randn(held.shape, generator=drawn))
+
+    def kept(self) -> torch.Tensor:
+        """The blocks of the rows."""
+        both = self.cache.both
+        if both is None:
+            raise RuntimeError(f"{self.layer.spec.name} has no keys and values of one size")
+        return both[: self.table.size]
+
+    def plan(self, more: int) -> torch.Tensor:
+        """The step in which each row gets its token number `more` from its start; returns the positions."""
+        rows = np.arange(len(self.table), dtype=np.int32)
+        start = (self.start + more).astype(np.int32)
+        block = self.table[rows, start // BLOCK_SIZE].astype(np.int64)
+        batch = AttentionBatch(
+            row=rows,
+            num_tokens=np.ones_like(rows),
+            start=start,
+            seq_lens=start + np.int32(1),
+            block_table=self.table,
+            slot_mapping=block * BLOCK_SIZE + start % BLOCK_SIZE,
+            generation=np.zeros(len(rows), np.int64),
+            put=lambda _, array: torch.from_numpy(array.copy()),
+        )
+        self.step.plan = self.step.backend.plan(batch)
+        return torch.from_numpy(start.astype(np.int64))
+
+    def held(self) -> HeldKeys:
+        """Where keys are in a step after the first one."""
+        found = self.step.backend.held_keys(self.layer, self.step.plan)
+        if found is None:
+            raise RuntimeError(f"rows of {self.layer.spec.name} are not held for kernels")
+        return found
+
+
+def candidates(
+    own: FusedAttention,
+    spec: LayerSpec,
+    kernel: AttentionKernel,
+    rope: RopeTable,
+    count: int,
+) -> Candidates:
+    """Both over `count` random tokens, the second ones after their rows entered."""
+    steps = (TrialStep(own, spec, count), TrialStep(own, spec, count))
+    columns = attention_parts(own).columns
+    for each in steps:
+        cos, sin = rope.at(each.plan(0))
+        each.own.between(torch.ones(count, columns), cos, sin, None)
+        cos, sin = rope.at(each.plan(1))
+    projected = torch.randn(count, columns)
+    first, second = steps
+    held = second.held()
+    kept = first.held()
+
+    def with_torch() -> tuple[torch.Tensor, ...]:
+        made = first.own.between(projected.clone(), cos, sin, None)
+        return made, kept.slab, first.kept()
+
+    def with_kernel() -> tuple[torch.Tensor, ...]:
+        made = kernel(projected.clone(), cos, sin, held)
+        return made, held.slab, second.kept()
+
+    return Candidates(with_torch, with_kernel)

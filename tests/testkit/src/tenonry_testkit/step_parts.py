@@ -1,0 +1,124 @@
+"""Parts of layers with random weights, and random states, for the conformance suite of step kernels. Test process."""
+
+from __future__ import annotations
+
+import torch
+
+from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts, ExpertParts, HeldKeys
+
+
+def random_order(columns: int) -> torch.Tensor:
+    """A permutation of pieces of neighbouring columns, as a grouped projection has them."""
+    cuts = torch.randperm(columns)[: min(columns, 5)].sort().values.tolist()
+    pieces = torch.arange(columns).tensor_split(cuts)
+    return torch.cat([pieces[place] for place in torch.randperm(len(pieces)).tolist()])
+
+
+def delta_rule_parts(
+    key_heads: int,
+    sharing: int,
+    sizes: tuple[int, int],
+    taps: int,
+    *,
+    is_ordered: bool,
+) -> DeltaRuleParts:
+    """Of these shapes, with random weights."""
+    heads = key_heads * sharing
+    key_size, value_size = sizes
+    channels = 2 * key_heads * key_size + heads * value_size
+    columns = channels + heads * value_size + 2 * heads
+    return DeltaRuleParts(
+        key_heads=key_heads,
+        heads=heads,
+        key_size=key_size,
+        value_size=value_size,
+        order=random_order(columns) if is_ordered else None,
+        window_weight=torch.randn(taps, channels),
+        window_bias=torch.randn(channels) if is_ordered else None,
+        decay_rate=-torch.rand(heads) * 4,
+        decay_bias=torch.randn(heads),
+        norm_weight=torch.randn(value_size),
+        norm_eps=1e-6,
+        unit_eps=1e-6,
+    )
+
+
+def states_of(
+    parts: DeltaRuleParts,
+    count: int,
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Windows whose channels are neighbours in memory, and matrices."""
+    window = torch.randn(count, len(parts.window_weight), parts.channels).transpose(1, 2)
+    return window, torch.randn(count, parts.heads, parts.key_size, parts.value_size)
+
+
+def attention_parts(
+    kv_heads: int,
+    sharing: int,
+    size: int,
+    *,
+    is_gated: bool,
+    is_normalised: bool,
+) -> AttentionParts:
+    """Of these shapes, with random weights."""
+    heads = kv_heads * sharing
+    return AttentionParts(
+        heads=heads,
+        kv_heads=kv_heads,
+        size=size,
+        is_gated=is_gated,
+        norm_weight=torch.randn(heads + kv_heads, size) if is_normalised else None,
+        norm_eps=1e-6,
+        scaling=size**-0.5,
+    )
+
+
+def held_keys(
+    parts: AttentionParts,
+    count: int,
+    capacity: int,
+) -> HeldKeys:
+    """Random keys and values of `count` rows in any order, and NaN behind each row's own."""
+    block_size = 4
+    slab = torch.randn(2, count + 2, parts.kv_heads, capacity, parts.size)
+    slots = torch.randperm(count + 2)[:count]
+    newest = torch.randint(capacity, (count,))
+    for slot, last in zip(slots.tolist(), newest.tolist(), strict=True):
+        slab[:, slot, :, last:] = float("nan")
+    return HeldKeys(
+        slab=slab,
+        column=slots * capacity + newest,
+        blocks=torch.randn(count + 3, 2 * parts.kv_heads, block_size, parts.size),
+        places=torch.randperm((count + 3) * block_size)[:count],
+        longest=int(newest.max()) + 1,
+    )
+
+
+def in_float64(held: HeldKeys) -> HeldKeys:
+    """The same numbers, in tensors of their own."""
+    return held._replace(slab=held.slab.double(), blocks=held.blocks.double())
+
+
+def expert_parts(
+    hidden: int,
+    num_experts: int,
+    chosen: int,
+    inner: int,
+    shared: int,
+    *,
+    has_gate: bool,
+) -> ExpertParts:
+    """Of these shapes, with random weights; `shared` 0: no shared expert."""
+    scale = hidden**-0.5
+    return ExpertParts(
+        norm_weight=torch.randn(hidden),
+        norm_eps=1e-6,
+        router=torch.randn(num_experts, hidden),
+        chosen=chosen,
+        is_normalised=has_gate,
+        gate_up=torch.randn(num_experts, 2 * inner, hidden) * scale,
+        down=torch.randn(num_experts, hidden, inner) * inner**-0.5,
+        shared_gate_up=torch.randn(2 * shared, hidden) * scale if shared else None,
+        shared_down=torch.randn(hidden, shared) * shared**-0.5 if shared else None,
+        shared_gate=torch.randn(hidden) * scale if shared and has_gate else None,
+    )
