@@ -26,8 +26,8 @@ HIDDEN = float("-inf")
 
 
 class Entry(NamedTuple):
-    """Rows that move into neighbouring `slots` of a slab, and what fills these: nothing of other rows is left in them,
-    which may be NaN.
+    """Rows that move into neighbouring `slots` of a slab, and what fills these: nothing of other rows is left in
+    them, which may be NaN.
 
     `index` i64[2, lines]: for keys and for values, the lines of the cache in the order in which they fill the slots. A
     line is `line_tokens` tokens of one head: what divides both a block and a slot.
@@ -44,8 +44,8 @@ class SlabGroup:
     `append` i64[rows · 2 · heads]: where their new K/V go in the flattened slab; `tokens` i64[rows]: which flattened
     tokens those are (None: all, in order). `queries` i64[Q] and `slots` i64[Q]: the place among the step's queries and
     the slot of each row that attends (None: query i is slot i). `mask` [slots, 1, capacity] hides what a row does not
-    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: the rows that move
-    in.
+    have, `column` i64[rows] is the last one it has, flattened; `longest` keys are in use. `entering`: the rows
+    that move in.
     """
 
     __slots__ = (
