@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.seeded import seeded
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -45,8 +47,7 @@ class RandomSlice:
     def _make(self) -> torch.Tensor:
         """As the architecture initialises the module it belongs to; the caller's random state does not change."""
         owner, _, part = self.name.rpartition(".")
-        with _ONE_AT_A_TIME, torch.random.fork_rng(devices=[]):
-            torch.manual_seed(zlib.crc32(self.name.encode()) ^ self.seed)
+        with _ONE_AT_A_TIME, seeded(zlib.crc32(self.name.encode()) ^ self.seed):
             module = copy.deepcopy(self.whole.get_submodule(owner))
             module.to_empty(device="cpu", recurse=False)
             # For those that the architecture does not initialise.

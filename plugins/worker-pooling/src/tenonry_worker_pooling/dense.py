@@ -13,6 +13,7 @@ from safetensors.torch import load_file
 
 from tenonry.errors import ModelError
 from tenonry_hf_hub import WeightFiles, read_headers
+from tenonry_torch_base.seeded import seeded
 from tenonry_worker_pooling.recipe import read_json
 
 WEIGHTS = "model.safetensors"
@@ -138,8 +139,7 @@ def load_dense(
 ) -> torch.nn.Sequential:
     """The layers with their weights, or with random ones by `seed`. They compute in float32: one vector per text."""
     layers = []
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed or 0)
+    with seeded(seed or 0):
         for spec in specs:
             layer = Dense(spec)
             if seed is None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.weights import (
     check_complete,
     progress_only_on_a_terminal,
@@ -37,8 +38,7 @@ def load_module(
     kind = type(found.whole)
     with progress_only_on_a_terminal(), weights_of(found.architecture, path):
         if found.checkpoint is None:
-            with torch.random.fork_rng(devices=[]):
-                torch.manual_seed(seed)
+            with seeded(seed):
                 model = kind._from_config(found.config, dtype=dtype, **found.build)  # noqa: SLF001
         else:
             model, info = kind.from_pretrained(

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
+from tenonry_torch_base.seeded import seeded
 from tenonry_worker_torch.fuse.trial import is_same, randomise
 
 if TYPE_CHECKING:
@@ -95,8 +96,7 @@ def _may_be_dense(module: Any) -> bool:
 
 def _agrees(module: Any) -> bool:
     """In float32, with random weights, inputs and choices of two experts."""
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with seeded(0), torch.no_grad():
         copied = copy.deepcopy(module).float()
         randomise(copied)
         dense = DenseExperts(copied)

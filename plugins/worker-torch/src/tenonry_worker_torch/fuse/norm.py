@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch.nn import functional
 
+from tenonry_torch_base.seeded import seeded
+
 if TYPE_CHECKING:
     from torch import nn
 
@@ -114,8 +116,7 @@ def rms_norm_of(
     ):
         return None
     size = weight.shape[0]
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
-        torch.manual_seed(0)
+    with seeded(0), torch.no_grad():
         sample = torch.randn(3, size) * 3
         other = torch.rand(size) + 0.5
         kept = weight.data

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from tenonry_torch_base.seeded import seeded
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.attention.math import causal_attention
@@ -66,9 +67,7 @@ def layer_agrees(
     """Compare a random float32 copy of `block` with the lean layer made from it. `spec`: None without attention."""
     # On the block's own device: ranks can sum only what is on the device of their process group.
     device = next(block.parameters()).device
-    devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
-        torch.manual_seed(0)
+    with seeded(0, device), torch.no_grad():
         copied = copy.deepcopy(block).to(device, torch.float32)
         randomise(copied)
         lean = _lean_of(copied, spec, layer_type)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 
+from tenonry_torch_base.seeded import seeded
 from tenonry_worker_torch.fuse.trial import is_same
 
 if TYPE_CHECKING:
@@ -36,8 +37,7 @@ def prefers_kernel(
     is_timed: bool,
 ) -> bool:
     """`candidates_for` is given numbers of rows. The kernel must be right for each, and, if timed, quicker."""
-    with torch.random.fork_rng(devices=[]), torch.inference_mode():
-        torch.manual_seed(0)
+    with seeded(0), torch.inference_mode():
         for count in ROWS:
             candidates = candidates_for(count)
             if not _agree(candidates):

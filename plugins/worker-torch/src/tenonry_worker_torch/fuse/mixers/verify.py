@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from tenonry_torch_base.seeded import seeded
 from tenonry_worker_torch.fuse.mixers.build import path_of, prompt_path_of
 from tenonry_worker_torch.fuse.trial import is_same, is_small, randomise
 
@@ -35,12 +36,7 @@ def path_agrees(mixer: PackedMixer) -> bool | None:
     if not is_small(module):
         return None if path_of(module) is None else True
     device = next(module.parameters()).device
-    devices = [device] if device.type == "cuda" else []
-    with (
-        torch.random.fork_rng(devices=devices),
-        torch.no_grad(),
-    ):
-        torch.manual_seed(0)
+    with seeded(0, device), torch.no_grad():
         copied = copy.deepcopy(module).to(torch.float32)
         del copied.forward  # the copy runs its class's code
         randomise(copied)
