@@ -86,6 +86,7 @@ class Family:
         self.module.save_pretrained(self.folder)
         self.deep = root / "deep.py"
         self.deep.write_text(DEEP)
+        self.in_chunks = self.engine(**CHUNKS)
 
     @functools.cached_property
     def answers(self) -> list[list[int]]:
@@ -110,8 +111,7 @@ class Family:
     @functools.cached_property
     def few_blocks(self) -> dict[str, int]:
         """Settings with a pool too small for all requests; KV groups share it, and windows give back."""
-        with self.engine() as llm:
-            groups = llm.engine_core.kv_cache.groups
+        groups = self.in_chunks.engine_core.kv_cache.groups
         if not any(group.kind == "sliding" for group in groups):
             return FEW_BLOCKS
         blocks = sequence_pages(groups, 64, 4, FEW_BLOCKS["max_num_batched_tokens"])
@@ -136,7 +136,9 @@ ALIKE = [tokens(SHARED, 50) + tokens(count, 60 + count) for count in (5, 1, 9, 2
 
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
-    return Family(request.param, tmp_path_factory.mktemp("models"))
+    made = Family(request.param, tmp_path_factory.mktemp("models"))
+    with made.in_chunks:
+        yield made
 
 
 @pytest.fixture(scope="module")
@@ -165,8 +167,7 @@ def ids_of(outputs):
 
 
 def test_prompts_in_chunks(family):
-    with family.engine(**CHUNKS) as llm:
-        assert ids_of(serve(llm, PROMPTS)) == family.answers
+    assert ids_of(serve(family.in_chunks, PROMPTS)) == family.answers
 
 
 def test_a_shared_beginning_is_computed_once(family):

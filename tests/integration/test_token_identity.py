@@ -27,7 +27,6 @@ SETTINGS = {
     "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True,
 }  # fmt: skip
 WAYS = {
-    "one big batch": {},
     "chunked prefill": {"max_num_batched_tokens": 8},
     "no prefix cache": {"enable_prefix_caching": False},
     "preemption": {"num_gpu_blocks_override": 20, "enable_prefix_caching": False},
@@ -35,9 +34,9 @@ WAYS = {
         "num_gpu_blocks_override": 22,
         "max_num_batched_tokens": 11,
     },
-    "two steps in flight": {"worker": "{folder}/deep.py:TwoSteps"},
+    "two steps in flight": {"worker": "{deep}:TwoSteps"},
     "three steps in flight": {
-        "worker": "{folder}/deep.py:ThreeSteps",
+        "worker": "{deep}:ThreeSteps",
         "max_num_batched_tokens": 16,
     },
 }
@@ -68,24 +67,59 @@ def load_families():
 families = load_families()
 
 
-@pytest.fixture(scope="module")
-def folders(tmp_path_factory):
-    root = tmp_path_factory.mktemp("models")
-    (root / "deep.py").write_text(DEEP)
+class Family:
+    """One small model: its folder, what `generate` makes of prompts, and an engine that serves it as usual."""
 
-    @functools.cache
-    def folder(family):
-        families.save(family, root / family)
-        return root / family
+    def __init__(self, name, root):
+        self.module = families.build(name)
+        self.folder = root / name
+        self.module.save_pretrained(self.folder)
+        self.deep = root / "deep.py"
+        self.deep.write_text(DEEP)
+        self.usual = self.engine()
+        self.kv_groups = self.usual.engine_core.kv_cache.groups  # in every way of serving
 
-    return folder
+    def engine(self, **changes):
+        return LLM(model=str(self.folder), **(SETTINGS | changes))
+
+    @functools.cache  # noqa: B019 - there are few families, and they live as long as this module
+    def generated(self, shared=0):
+        return [
+            self.module.generate(
+                torch.tensor([prompt]),
+                max_new_tokens=OUTPUT_LENGTH,
+                do_sample=False,
+                eos_token_id=None,
+                pad_token_id=0,
+            )[0, len(prompt) :].tolist()
+            for prompt in prompts(shared)
+        ]
+
+    def changes(self, way):
+        """Settings for this way of serving; windows give blocks back, so their pool is computed."""
+        changes = {
+            key: value.format(deep=self.deep) if isinstance(value, str) else value
+            for key, value in WAYS[way].items()
+        }
+        if "preemption" in way and any(group.kind == "sliding" for group in self.kv_groups):
+            chunk = changes.get("max_num_batched_tokens", 8)
+            changes["num_gpu_blocks_override"] = sequence_pages(self.kv_groups, 64, 4, chunk)
+            changes["max_num_batched_tokens"] = chunk
+        return changes
 
 
-@functools.cache
-def kv_groups(folder):
-    """Those of a model that is served as usual: they share the blocks."""
-    with LLM(model=str(folder), **SETTINGS) as llm:
-        return llm.engine_core.kv_cache.groups
+# Those that are served in every way come first: all tests number the families alike, so that pytest keeps each family's
+# tests together, and one engine after the other is open.
+FAMILIES = sorted(
+    set(families.FAMILIES) - ELSEWHERE, key=lambda name: (name not in EVERY_WAY, name)
+)
+
+
+@pytest.fixture(scope="module", params=FAMILIES)
+def family(request, tmp_path_factory):
+    made = Family(request.param, tmp_path_factory.mktemp("models"))
+    with made.usual:
+        yield made
 
 
 def prompts(shared=0):
@@ -94,21 +128,6 @@ def prompts(shared=0):
     return [
         start + torch.randint(3, 96, (length,), generator=generator).tolist()
         for length in PROMPT_LENGTHS
-    ]
-
-
-@functools.cache
-def generated(family, shared=0):
-    model = families.build(family)
-    return [
-        model.generate(
-            torch.tensor([prompt]),
-            max_new_tokens=OUTPUT_LENGTH,
-            do_sample=False,
-            eos_token_id=None,
-            pad_token_id=0,
-        )[0, len(prompt) :].tolist()
-        for prompt in prompts(shared)
     ]
 
 
@@ -123,41 +142,36 @@ def serve(llm, ids):
     return [output.outputs[0].token_ids for output in outputs], outputs
 
 
-FAMILIES = [family for family in families.FAMILIES if family not in ELSEWHERE]
-CASES = [
-    (family, way) for family in FAMILIES for way in WAYS if family in EVERY_WAY or way in COMBINED
-]
-
-
-@pytest.mark.parametrize(("family", "way"), CASES)
-def test_tokens_equal_generate(folders, family, way):
-    folder = folders(family)
-    changes = {
-        key: value.format(folder=folder.parent) if isinstance(value, str) else value
-        for key, value in WAYS[way].items()
-    }
-    keeps_all = True
-    if "preemption" in way:
-        groups = kv_groups(folder)
-        keeps_all = any(group.kind != "sliding" for group in groups)
-        if any(group.kind == "sliding" for group in groups):
-            chunk = changes.get("max_num_batched_tokens", 8)
-            changes["num_gpu_blocks_override"] = sequence_pages(groups, 64, 4, chunk)
-            changes["max_num_batched_tokens"] = chunk
-    with LLM(model=str(folder), **(SETTINGS | changes)) as llm:
+def serve_in(family, way):
+    with family.engine(**family.changes(way)) as llm:
         tokens, outputs = serve(llm, prompts())
-        assert tokens == generated(family)
-        if "preemption" in way:
-            # With windows alone, those that have started hold no more blocks later on.
-            preemptions = sum(output.metrics.num_preemptions for output in outputs)
-            assert preemptions > 0 or not keeps_all
+    assert tokens == family.generated()
+    if "preemption" in way:
+        # With windows alone, those that have started hold no more blocks later on.
+        keeps_all = any(group.kind != "sliding" for group in family.kv_groups)
+        preemptions = sum(output.metrics.num_preemptions for output in outputs)
+        assert preemptions > 0 or not keeps_all
 
 
-@pytest.mark.parametrize("family", FAMILIES)
-def test_tokens_equal_generate_when_most_of_a_prompt_is_cached(folders, family):
+def test_tokens_equal_generate_in_one_big_batch(family):
+    tokens, _ = serve(family.usual, prompts())
+    assert tokens == family.generated()
+
+
+@pytest.mark.parametrize("way", sorted(COMBINED))
+def test_tokens_equal_generate_in_ways_that_combine_several(family, way):
+    serve_in(family, way)
+
+
+@pytest.mark.parametrize("family", FAMILIES[: len(EVERY_WAY)], indirect=True)
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in COMBINED])
+def test_tokens_equal_generate_in_each_other_way(family, way):
+    serve_in(family, way)
+
+
+def test_tokens_equal_generate_when_most_of_a_prompt_is_cached(family):
     """Prompts with a common beginning, twice: the second time every full block but the last is found."""
-    with LLM(model=str(folders(family)), **SETTINGS) as llm:
-        for _ in range(2):
-            tokens, outputs = serve(llm, prompts(shared=14))
-            assert tokens == generated(family, 14)
-        assert sum(output.num_cached_tokens for output in outputs) > 6 * 12
+    for _ in range(2):
+        tokens, outputs = serve(family.usual, prompts(shared=14))
+        assert tokens == family.generated(14)
+    assert sum(output.num_cached_tokens for output in outputs) > 6 * 12
