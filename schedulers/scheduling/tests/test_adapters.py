@@ -66,6 +66,44 @@ def test_few_requests_without_an_adapter_pass_one_that_waits():
     assert not limit.admits(request(30))
 
 
+def test_steps_that_visit_no_request_forget_none_that_passed():
+    """All rows are taken for some steps: what waits is not looked at in these, and has waited on."""
+    limit, _ = entered("x", "y")
+    for number in range(3):
+        limit.begin_step()
+        assert not limit.admits(request(8, "z"))
+        limit.enter(request(20 + number))
+        limit.begin_step()
+    limit.begin_step()
+    assert not limit.admits(request(8, "z"))
+    assert limit.is_closed
+
+
+def test_the_next_one_that_waits_has_a_count_of_its_own():
+    limit, _ = entered("x", "y")
+    assert not limit.admits(request(8, "z"))
+    for number in range(3):
+        limit.enter(request(20 + number))
+    limit.begin_step()
+    assert not limit.admits(request(9, "w"))  # the first one was aborted
+    assert not limit.is_closed
+
+
+def test_one_that_had_a_row_and_waits_again_is_passed_anew():
+    limit, rows = entered("x", "y")
+    assert not limit.admits(request(8, "z"))
+    for number in range(3):
+        limit.enter(request(20 + number))
+    limit.leave(rows[0])
+    limit.begin_step()
+    limit.enter(request(8, "z"))
+    limit.leave(request(8, "z"))  # preempted
+    limit.enter(rows[0])
+    limit.begin_step()
+    assert not limit.admits(request(8, "z"))
+    assert not limit.is_closed
+
+
 def test_once_nothing_waits_the_count_begins_anew():
     limit, rows = entered("x", "y")
     assert not limit.admits(request(8, "z"))

@@ -12,19 +12,18 @@ class AdapterLimit:
     with another adapter never do: so it waits for rows to end, not for those that come after it.
     """
 
-    __slots__ = ("_handles", "_is_waiting", "_max_passing", "_most", "_num_passed")
+    __slots__ = ("_handles", "_is_waiting", "_max_passing", "_most", "_num_passed", "_waiting")
 
     def __init__(self, most: int, max_passing: int) -> None:
         self._most = most
         self._max_passing = max_passing
         self._handles: dict[str, set[int]] = {}  # digest → requests that have a row
         self._is_waiting = False  # in this step a request was refused
-        self._num_passed = 0
+        self._waiting: int | None = None  # the request that was refused first, last time one was
+        self._num_passed = 0  # requests that passed it, in any step
 
     def begin_step(self) -> None:
-        """Requests are visited in their order from now on."""
-        if not self._is_waiting:
-            self._num_passed = 0
+        """Requests are visited in their order from now on. A step may visit none, so it forgets none that passed."""
         self._is_waiting = False
 
     @property
@@ -41,11 +40,16 @@ class AdapterLimit:
         fits = adapter.digest in handles or len(handles) < self._most
         if fits and not self._is_waiting:
             return True
+        if not self._is_waiting and request.handle != self._waiting:
+            self._waiting = request.handle
+            self._num_passed = 0
         self._is_waiting = True
         return False
 
     def enter(self, request: Request) -> None:
         """The request has a row."""
+        if request.handle == self._waiting:
+            self._waiting = None
         if self._is_waiting:
             self._num_passed += 1
         adapter = request.source.adapter
