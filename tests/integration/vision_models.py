@@ -43,7 +43,29 @@ LLAVA = {
     },
     "image_token_index": 40, "vision_feature_select_strategy": "full", "vision_feature_layer": -1,
 }  # fmt: skip
-FAMILIES = {"qwen2_vl": QWEN2_VL, "llava": LLAVA}
+PINPOINTS = [[16, 32], [32, 16], [32, 32]]
+LLAVA_NEXT = {
+    "text_config": TEXT | {"model_type": "llama"},
+    "vision_config": {
+        "model_type": "clip_vision_model", "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
+        "num_attention_heads": 2, "image_size": 16, "patch_size": 4, "projection_dim": 32,
+    },
+    "image_token_index": 40, "image_grid_pinpoints": PINPOINTS,
+}  # fmt: skip
+INTERNVL = {
+    "text_config": TEXT | {"model_type": "qwen2"},
+    "vision_config": {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+        "image_size": [16, 16], "patch_size": [4, 4],
+    },
+    "image_token_id": 40, "image_seq_length": 4,
+}  # fmt: skip
+FAMILIES = {
+    "qwen2_vl": QWEN2_VL,
+    "llava": LLAVA,
+    "llava_next": LLAVA_NEXT,
+    "internvl": INTERNVL,
+}
 QWEN_IMAGES = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
     "min_pixels": 64, "max_pixels": 1024,
@@ -55,6 +77,29 @@ LLAVA_PROCESSOR = {
     "processor_class": "LlavaProcessor", "patch_size": 4, "vision_feature_select_strategy": "full",
     "image_token": SPECIAL[0], "num_additional_image_tokens": 0,
 }  # fmt: skip
+LLAVA_NEXT_IMAGES = {
+    "image_processor_type": "LlavaNextImageProcessor", "size": {"shortest_edge": 16},
+    "crop_size": {"height": 16, "width": 16}, "image_grid_pinpoints": PINPOINTS,
+}  # fmt: skip
+LLAVA_NEXT_PROCESSOR = {
+    "processor_class": "LlavaNextProcessor", "patch_size": 4, "vision_feature_select_strategy": "default",
+    "image_token": SPECIAL[0], "num_additional_image_tokens": 1,
+}  # fmt: skip
+INTERNVL_IMAGES = {
+    "image_processor_type": "GotOcr2ImageProcessor", "size": {"height": 16, "width": 16}, "min_patches": 1,
+    "max_patches": 4,
+}  # fmt: skip
+INTERNVL_PROCESSOR = {"processor_class": "InternVLProcessor", "image_seq_length": 4}
+NAMED_TOKENS = {  # as the tokenizers of InternVL name them
+    "context_image_token": SPECIAL[0], "start_image_token": SPECIAL[1], "end_image_token": SPECIAL[2],
+    "video_token": SPECIAL[3],
+}  # fmt: skip
+PROCESSORS = {
+    "qwen2_vl": (QWEN_IMAGES, None),
+    "llava": (LLAVA_IMAGES, LLAVA_PROCESSOR),
+    "llava_next": (LLAVA_NEXT_IMAGES, LLAVA_NEXT_PROCESSOR),
+    "internvl": (INTERNVL_IMAGES, INTERNVL_PROCESSOR),
+}
 
 
 def build(family):
@@ -76,10 +121,10 @@ def write(folder, family):
     model = build(family)
     model.save_pretrained(folder)
     tokenizer(folder)
-    images = QWEN_IMAGES if family == "qwen2_vl" else LLAVA_IMAGES
+    images, whole = PROCESSORS[family]
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
-    if family == "llava":
-        (folder / "processor_config.json").write_text(json.dumps(LLAVA_PROCESSOR))
+    if whole is not None:
+        (folder / "processor_config.json").write_text(json.dumps(whole))
     return model
 
 
@@ -94,7 +139,7 @@ def tokenizer(folder):
     found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=found, unk_token="<unk>", bos_token="<s>", eos_token="</s>",
-        additional_special_tokens=SPECIAL,
+        additional_special_tokens=SPECIAL, extra_special_tokens=NAMED_TOKENS,
     )  # fmt: skip
     wrapped.chat_template = TEMPLATE
     wrapped.save_pretrained(folder)
@@ -122,18 +167,23 @@ def chat(*parts):
     return [{"role": "user", "content": content}]
 
 
+def text_of(tokens, parts):
+    """The chat as its template writes it."""
+    content = [
+        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
+        for part in parts
+    ]
+    return tokens.apply_chat_template(
+        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+    )
+
+
 def expected(folder, model, parts, count):
     """Token ids of the prompt, and of `count` tokens that `generate` of transformers makes after it, greedily."""
     from transformers import AutoImageProcessor, AutoTokenizer
 
     tokens = AutoTokenizer.from_pretrained(folder)
-    content = [
-        {"type": "text", "text": part} if isinstance(part, str) else {"type": "image"}
-        for part in parts
-    ]
-    text = tokens.apply_chat_template(
-        [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-    )
+    text = text_of(tokens, parts)
     ids = tokens(text, add_special_tokens=False)["input_ids"]
     processor = AutoImageProcessor.from_pretrained(folder)
     made = [
@@ -152,4 +202,20 @@ def expected(folder, model, parts, count):
         input_ids=torch.tensor([prompt]), attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
         max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0, **given,
     )  # fmt: skip
+    return prompt, output[0, len(prompt) :].tolist()
+
+
+def expected_of_processor(folder, model, parts, count):
+    """As `expected`, for families whose processor writes the tokens of images: it is given all of a chat at once."""
+    from transformers import AutoProcessor
+
+    processor = AutoProcessor.from_pretrained(folder)
+    text = text_of(processor.tokenizer, parts)
+    pictures = [part for part in parts if not isinstance(part, str)]
+    made = processor(text=[text], images=pictures, add_special_tokens=False, return_tensors="pt")
+    made.pop("token_type_ids", None)
+    output = model.generate(
+        **made, max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
+    )
+    prompt = made["input_ids"][0].tolist()
     return prompt, output[0, len(prompt) :].tolist()

@@ -69,6 +69,36 @@ def test_elsewhere_the_models_processor_writes_the_tokens(tmp_path):
     assert made.inputs["pixel_values"][1] == [1, 3, 16, 16]
 
 
+IDEFICS = {
+    "image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 64},
+    "max_image_size": {"longest_edge": 32},
+}  # fmt: skip
+IDEFICS_PROCESSOR = {"processor_class": "Idefics3Processor", "image_seq_len": 4}
+
+
+def test_a_processor_that_writes_an_image_as_several_pieces_is_refused_at_the_start(tmp_path):
+    names = ["<image>", "<fake_token_around_image>", "<end_of_utterance>"]
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    wrapped = PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", additional_special_tokens=names
+    )
+    wrapped.save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(IDEFICS_PROCESSOR))
+    path = folder_of(tmp_path, IDEFICS, model_type="idefics3", image_token_id=2)
+    with pytest.raises(CannotPrepare, match=r"Idefics3Processor .* as several pieces"):
+        Preparation(path)
+
+
+def test_a_processor_that_takes_no_picture_is_refused_at_the_start(tmp_path):
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "<image>": 1}, unk_token="<unk>"))
+    PreTrainedTokenizerFast(tokenizer_object=words, unk_token="<unk>").save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(LLAVA | {"patch_size": None}))
+    path = folder_of(tmp_path, SIGLIP, model_type="llava", image_token_index=1)
+    with pytest.raises(CannotPrepare, match=r"LlavaProcessor in .* does not take a picture"):
+        Preparation(path)
+
+
 @pytest.mark.parametrize(
     ("config", "reason"),
     [

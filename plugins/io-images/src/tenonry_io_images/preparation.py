@@ -15,6 +15,11 @@ from tenonry_io_images.messages import Made, packed
 FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 TOKEN_NAMES = ("image_token_id", "image_token_index")
 MAX_RATIO = 200  # of the longer edge to the shorter one
+TRIAL_SIZE = (
+    1280,
+    640,
+)  # width and height of a picture that processors cut into tiles, if they ever do
+TEXT_NAMES = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
 class BadImage(Exception):
@@ -74,6 +79,25 @@ class Preparation:
                 f"the image processor in {path} cannot be built: {_short(error)}"
             ) from error
         self._whole = None if self._counts_patches else _whole_processor(path)
+        if self._whole is not None:
+            self._try(path)
+
+    def _try(self, path: str) -> None:
+        """Raises CannotPrepare where an image is several pieces of a prompt, or none."""
+        from PIL import Image
+
+        name = type(self._whole).__name__
+        try:
+            token_ids, _ = self._of_whole(Image.new("RGB", TRIAL_SIZE, (255, 128, 0)))
+        except Exception as error:
+            raise CannotPrepare(
+                f"{name} in {path} does not take a picture: {_short(error)}"
+            ) from error
+        if _piece(token_ids, self.token_id) is None:
+            raise CannotPrepare(
+                f"{name} in {path} writes an image of {TRIAL_SIZE[0]} × {TRIAL_SIZE[1]} pixels as several pieces "
+                "with other tokens between them, and one piece is what can be served"
+            )
 
     @property
     def _counts_patches(self) -> bool:
@@ -83,27 +107,44 @@ class Preparation:
     def make(self, data: bytes, max_pixels: int) -> Made:
         """An image file made ready. Raises BadImage."""
         picture = decode(data, max_pixels)
-        made = self._images(images=[picture], return_tensors="np")
-        inputs = {str(name): np.asarray(value) for name, value in made.items()}
-        token_ids = self._token_ids(picture, inputs)
-        places = np.flatnonzero(np.array(token_ids) == self.token_id)
-        if not len(places) or places[-1] - places[0] + 1 != len(places):
+        if self._whole is None:
+            token_ids, inputs = self._of_patches(picture)
+        else:
+            token_ids, inputs = self._of_whole(picture)
+        piece = _piece(token_ids, self.token_id)
+        if piece is None:
             raise BadImage("the model does not show it as one piece")
         sent = {name: packed(array) for name, array in inputs.items()}
-        return Made("", token_ids, int(places[0]), len(places), sent)
+        return Made("", token_ids, *piece, sent)
 
-    def _token_ids(self, picture: Any, inputs: dict[str, np.ndarray]) -> list[int]:
-        if self._whole is None:
-            count = int(inputs["image_grid_thw"].prod()) // self._images.merge_size**2
-            return [self.token_id] * count
-        processor = self._whole
+    def _of_patches(self, picture: Any) -> tuple[list[int], dict[str, np.ndarray]]:
+        """The tokens that stand for a picture, and what the model reads of it."""
+        made = self._images(images=[picture], return_tensors="np")
+        inputs = {str(name): np.asarray(value) for name, value in made.items()}
+        count = int(inputs["image_grid_thw"].prod()) // self._images.merge_size**2
+        return [self.token_id] * count, inputs
+
+    def _of_whole(self, picture: Any) -> tuple[list[int], dict[str, np.ndarray]]:
+        """As `_of_patches`. One call makes both: a processor has settings of its own for the images of a prompt."""
+        processor: Any = self._whole
         made = processor(
             text=[processor.image_token],
             images=[picture],
             add_special_tokens=False,
             return_tensors="np",
         )
-        return [int(token_id) for token_id in np.asarray(made["input_ids"]).reshape(-1)]
+        inputs = {
+            str(name): np.asarray(value) for name, value in made.items() if name not in TEXT_NAMES
+        }
+        return np.asarray(made["input_ids"]).reshape(-1).tolist(), inputs
+
+
+def _piece(token_ids: list[int], token_id: int) -> tuple[int, int] | None:
+    """The first place of `token_id` and how many there are, if they stand side by side."""
+    places = np.flatnonzero(np.array(token_ids) == token_id)
+    if not len(places) or places[-1] - places[0] + 1 != len(places):
+        return None
+    return int(places[0]), len(places)
 
 
 def _whole_processor(path: str) -> Any:

@@ -165,7 +165,7 @@ def _check(
     checks.require(model.forward)
     unpack_read(model.module)
     if image_check is not None:
-        image_check.require(model.forward, run, type(model.module).__name__)
+        image_check.require(model.forward, run, type(model.module).__name__, model.max_model_len)
 
 
 def _backend(

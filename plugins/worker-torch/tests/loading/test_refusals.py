@@ -162,6 +162,7 @@ def test_config_json_is_what_names_the_architecture(tmp_path):
 
 BIDIRECTIONAL = "image tokens see one another"
 SEVERAL_LAYERS = "feeds images to several of its layers"
+PIECES = "show an image as several pieces"
 SEES = {
     "gemma3": f"Gemma3ForConditionalGeneration.*Gemma3Model .*{BIDIRECTIONAL}",
     "paligemma": f"PaliGemmaForConditionalGeneration.*PaliGemmaModel .*{BIDIRECTIONAL}",
@@ -173,7 +174,10 @@ SEES = {
     "llava": None,
     "llava_next": None,
     "internvl": None,
-    "idefics3": None,
+    "idefics3": f"Idefics3ForConditionalGeneration.*idefics3 {PIECES}",
+    "smolvlm": f"SmolVLMForConditionalGeneration.*smolvlm {PIECES}",
+    "mistral3": f"Mistral3ForConditionalGeneration.*mistral3 {PIECES}",
+    "llava with a tower of pixtral": f"LlavaForConditionalGeneration.*pixtral {PIECES}",
 }
 
 
@@ -183,7 +187,8 @@ def test_what_a_model_does_with_images_is_looked_at_before_its_weights(family, t
     from transformers import CONFIG_MAPPING
     from transformers.models.auto.modeling_auto import MODEL_FOR_IMAGE_TEXT_TO_TEXT_MAPPING
 
-    config = CONFIG_MAPPING[family]()
+    name, _, tower = family.partition(" with a tower of ")
+    config = CONFIG_MAPPING[name](**({"vision_config": {"model_type": tower}} if tower else {}))
     text = config.get_text_config()
     for name, value in SMALL.items():
         if hasattr(text, name):

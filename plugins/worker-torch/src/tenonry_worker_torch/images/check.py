@@ -92,17 +92,22 @@ class ImageCheck:
         own_forward: Forward,
         run: PackedRun,
         family: str,
+        max_model_len: int,
     ) -> None:
-        """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole."""
+        """Raises ModelError naming the architecture when chunks of the prompt give other logits than the whole.
+
+        Of a prompt longer than `max_model_len`, what comes before that is looked at: there are no positions after it.
+        """
         if self._given is None or self._logits is None:
             return
         assert self._positions is not None  # noqa: S101 - made with them
-        cut = len(self._given) // 2
-        counts = [cut, len(self._given) - cut]
-        positions = torch.from_numpy(self._positions).to(self._given.device)
+        given = self._given[:max_model_len]
+        cut = len(given) // 2
+        counts = [cut, len(given) - cut]
+        positions = torch.from_numpy(self._positions).to(given.device)
         forward = _Placed(own_forward, positions)
-        (got,) = run.steps(forward, [self._given], [[count] for count in counts])
-        wanted = self._logits[[cut - 1, -1]]
+        (got,) = run.steps(forward, [given], [[count] for count in counts])
+        wanted = self._logits[[cut - 1, len(given) - 1]]
         error = float(relative_errors(torch.stack(got), wanted).max())
         tolerance = TOLERANCE[self._logits.dtype]
         if error > tolerance:
@@ -188,6 +193,20 @@ def _prompt(
     return torch.cat(parts), spans
 
 
+def _joined(
+    arrays: list[np.ndarray],
+) -> np.ndarray:
+    """What was made of the images, one after another; zeros fill up the one that was cut into fewer tiles."""
+    most = (
+        np.max([array.shape[1:] for array in arrays], axis=0).tolist() if arrays[0].ndim > 1 else []
+    )
+    parts = []
+    for array in arrays:
+        missing = [largest - size for largest, size in zip(most, array.shape[1:], strict=True)]
+        parts.append(np.pad(array, [(0, 0), *((0, count) for count in missing)]))
+    return np.concatenate(parts)
+
+
 def _own_logits(
     model: PreTrainedModel,
     ids: torch.Tensor,
@@ -197,7 +216,7 @@ def _own_logits(
     """Logits [T, vocabulary] of the model's own pass with its `eager` attention."""
     given: dict[str, Any] = {}
     for name in inputs[0]:
-        joined = np.concatenate([of_one[name] for of_one in inputs])
+        joined = _joined([of_one[name] for of_one in inputs])
         given[name] = torch.tensor(joined, device=ids.device)
     kinds = torch.zeros_like(ids)
     for begin, end in spans:

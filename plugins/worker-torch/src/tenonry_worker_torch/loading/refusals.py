@@ -27,6 +27,8 @@ MIXER_NAMES = re.compile(
     r"retention|xlstm",
     re.IGNORECASE,
 )
+# Their processors write other tokens between the tiles, or the rows, of one image.
+IN_PIECES = frozenset({"aya_vision", "idefics2", "idefics3", "mistral3", "pixtral", "smolvlm"})
 
 
 class CannotRun(ModelError):
@@ -61,8 +63,9 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
-    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text
-    part does more with an image than read embeddings in the place of its tokens.
+    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, whose text part
+    does more with an image than read embeddings in the place of its tokens, or in whose prompts these are several
+    pieces.
 
     What transformers' code takes says so: `deepstack_visual_embeds` are images for several layers, and kinds of tokens
     that no positions are made of are for a mask.
@@ -77,6 +80,10 @@ def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
 def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
     if not callable(getattr(model, "get_image_features", None)):
         yield "it has no `get_image_features`"
+    tower = getattr(model.config, "vision_config", None)
+    for kind in (model.config.model_type, getattr(tower, "model_type", None)):
+        if kind in IN_PIECES:
+            yield f"prompts for {kind} show an image as several pieces with other tokens between them"
     for module in model.modules():
         if "deepstack_visual_embeds" in inspect.signature(type(module).forward).parameters:
             yield f"{type(module).__name__} feeds images to several of its layers"

@@ -1,0 +1,177 @@
+"""Families whose processors write the tokens of images, tiled ones too, through the engine: tokens equal `generate` in
+chunks, with a shared beginning, and when rows come back after a preemption to a worker that forgot their images.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+import vision_models
+from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, InternVLProcessor
+
+from tenonry import LLM, SamplingParams
+from tenonry.messages import EngineCoreRequest
+from tenonry_images.base import ImageContext, ImageLimits, ImageProcessor, ProcessedImage
+from tenonry_images.prompt import with_images
+from tenonry_io_images.messages import unpacked
+from tenonry_io_images.preparation import CannotPrepare, Preparation
+
+pytestmark = [pytest.mark.timeout(120), pytest.mark.usefixtures("one_thread")]
+LENGTH = 24
+PARAMS = SamplingParams(temperature=0.0, max_tokens=LENGTH, ignore_eos=True, detokenize=False)
+# Pictures that a processor cuts into different numbers of tiles.
+WIDE, HIGH, SQUARE = (
+    vision_models.picture(1, 24, 60),
+    vision_models.picture(2, 60, 16),
+    vision_models.picture(3, 16, 16),
+)
+CHATS = {
+    "two": ("what is in", WIDE, "and", HIGH, "?"),
+    "the same beginning": ("what is in", WIDE, "and", SQUARE, "?"),
+    "swapped": ("what is in", HIGH, "and", WIDE, "?"),
+    "one": (SQUARE, "describe a cat"),
+}
+SETTINGS = {
+    "worker": "torch", "executor": "uni", "dtype": "float32", "device": "cpu", "max_num_seqs": 4,
+    "max_model_len": 136, "block_size": 4, "skip_tokenizer_init": True, "log_stats": False, "max_images": 2,
+}  # fmt: skip
+
+
+class Prepared(ImageProcessor):
+    """What the process that decodes does, in this one."""
+
+    token_id = 40
+
+    def __init__(self, folder):
+        super().__init__(ImageContext(str(folder), ImageLimits()))
+        self.preparation = Preparation(str(folder))
+
+    def process(self, data, param):
+        made = self.preparation.make(data, 10_000)
+        inputs = {name: unpacked(sent) for name, sent in made.inputs.items()}
+        digest = hashlib.sha256(data).digest()
+        return ProcessedImage(
+            np.array(made.token_ids, np.int32), made.first, made.count, inputs, digest
+        )
+
+    def reset(self):
+        pass
+
+    def shutdown(self):
+        pass
+
+
+class Family:
+    """A small model with its folder, and of each chat the request's prompt and what `generate` makes of it."""
+
+    def __init__(self, name, folder):
+        self.folder = folder
+        model = vision_models.write(folder, name)
+        self.wanted = {
+            chat: vision_models.expected_of_processor(folder, model, parts, LENGTH)
+            for chat, parts in CHATS.items()
+        }
+        self.tokenizer = AutoTokenizer.from_pretrained(folder)
+        self.processor = Prepared(folder)
+
+    def request(self, chat):
+        parts = CHATS[chat]
+        images = [
+            self.processor.process(png(part), "") for part in parts if not isinstance(part, str)
+        ]
+        text = vision_models.text_of(self.tokenizer, parts)
+        plain = np.array(self.tokenizer(text, add_special_tokens=False)["input_ids"], np.int32)
+        ids, features = with_images(plain, images, self.processor)
+        assert ids.tolist() == self.wanted[chat][0]
+        return EngineCoreRequest(
+            handle=0, request_id="", prompt_token_ids=ids, sampling_params=PARAMS, features=features
+        )
+
+    def engine(self, **settings):
+        return LLM(model=str(self.folder), **(SETTINGS | settings))
+
+    def serve(self, llm, chats):
+        """Outputs of one batch, whose tokens are those of `generate`."""
+        outputs = llm.generate([self.request(chat) for chat in chats], PARAMS, use_tqdm=False)
+        for chat, output in zip(chats, outputs, strict=True):
+            assert list(output.outputs[0].token_ids) == self.wanted[chat][1], chat
+        return outputs
+
+
+def png(picture):
+    buffer = io.BytesIO()
+    picture.save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+class WithoutVideo(InternVLProcessor):
+    """InternVL's processor where torchvision, which its part for video needs, may be missing."""
+
+    def check_argument_for_proper_class(self, name, given):
+        return (
+            None
+            if name == "video_processor"
+            else super().check_argument_for_proper_class(name, given)
+        )
+
+    @classmethod
+    def of(cls, path, **_):
+        images = AutoImageProcessor.from_pretrained(path)
+        return cls(images, AutoTokenizer.from_pretrained(path), object(), image_seq_length=4)
+
+
+@pytest.fixture(scope="module", params=["llava_next", "internvl"])
+def family(request, tmp_path_factory):
+    with pytest.MonkeyPatch.context() as patch:
+        if request.param == "internvl":
+            patch.setattr(AutoProcessor, "from_pretrained", WithoutVideo.of)
+        yield Family(request.param, tmp_path_factory.mktemp(request.param))
+
+
+@pytest.mark.skipif(find_spec("torchvision") is not None, reason="its processor can be built")
+def test_internvl_without_torchvision_is_refused(tmp_path):
+    vision_models.write(tmp_path, "internvl")
+    with pytest.raises(CannotPrepare, match="requires `torchvision`"):
+        Preparation(str(tmp_path))
+
+
+def test_the_pictures_have_different_numbers_of_tiles(family):
+    counts = {family.processor.process(png(each), "").count for each in (WIDE, HIGH, SQUARE)}
+    assert len(counts) == 3
+
+
+@pytest.mark.parametrize("budget", [512, 7])
+def test_tokens_equal_generate_however_prompts_are_cut(family, budget):
+    with family.engine(max_num_batched_tokens=budget) as llm:
+        family.serve(llm, CHATS)
+
+
+def test_a_beginning_is_shared_as_far_as_its_images_are_the_same(family):
+    with family.engine() as llm:
+        cached = [family.serve(llm, [chat])[0].num_cached_tokens for chat in CHATS]
+        again = family.serve(llm, CHATS)
+    alike = [len(family.wanted[chat][0]) for chat in CHATS]
+    prompt = family.wanted["two"][0]
+    other = prompt.index(40, prompt.index(6))  # where the second picture begins
+    assert cached[0] == cached[3] == 0
+    assert cached[2] == 4  # words before the first picture
+    assert other - 4 < cached[1] <= other
+    assert all(
+        output.num_cached_tokens >= length - 8 for output, length in zip(again, alike, strict=True)
+    )
+
+
+@pytest.mark.parametrize("forgets", [False, True], ids=["kept", "forgotten by the worker"])
+def test_rows_that_come_back_have_their_images_again(family, forgets, monkeypatch):
+    if forgets:
+        monkeypatch.setattr("tenonry_worker_torch.images.rows.CACHED_TOKENS", 0)
+    enough_to_start = sum(len(prompt) for prompt, _ in family.wanted.values()) // 4
+    settings = {"num_gpu_blocks_override": enough_to_start, "max_num_batched_tokens": 24}
+    with family.engine(**settings, max_model_len=enough_to_start * 3) as llm:
+        for chats in (list(CHATS), list(CHATS)[::-1]):
+            outputs = family.serve(llm, chats)
+            assert sum(output.metrics.num_preemptions for output in outputs) > 0
