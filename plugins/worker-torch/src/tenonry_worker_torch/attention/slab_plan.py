@@ -139,7 +139,7 @@ class CpuPlan(SdpaPlan):
             return None
         group = self.slab_groups[0]
         is_whole = group.tokens is None and len(group.column) == self.num_queries
-        return group if is_whole and group.entering is None else None
+        return group if is_whole and not group.entering else None
 
     def leave_to_gathering(self, order: NDArray[np.int64]) -> None:
         """Only the rows `order` are decoded from gathered blocks."""
