@@ -1,7 +1,7 @@
 /* The gated delta rule (arXiv:2412.06464) of decoding rows, between the projections of the layer. */
 #include "vectors.h"
 
-/* See `DeltaRuleParts` in tenonry_torch_base.kernels. `run_begin`, `run_length` [runs]: where the parts of a projected row
+/* See `DeltaRuleParts` in tenonry_torch_base.step_kernels. `run_begin`, `run_length` [runs]: where the parts of a projected row
  * are, one after another in the order query, key, value, gate, rate, decay. */
 typedef struct {
     int64_t key_heads, heads, key_size, value_size, taps, runs;
@@ -41,35 +41,48 @@ INLINE void convolve(const delta_rule *p, int64_t channels, const float *input, 
     }
 }
 
-/* One head: the state [key, value] changes, out [value] = state read with the query. `change`: room for [value]. */
+/* `recur` for LANES neighbouring values; sums stay in registers. */
+INLINE void recur_lanes(int64_t key_size, int64_t value_size, const float *query, const float *key, const float *value,
+                        float decay, float rate, float *state, float *out) {
+    vector known[2] = {{0}, {0}};
+    for (int64_t k = 0; k < key_size; k++) {
+        vector *line = (vector *)(state + k * value_size);
+        vector faded = *line * decay;
+        *line = faded;
+        known[k & 1] += faded * key[k];
+    }
+    vector change = (*(const vector *)value - (known[0] + known[1])) * rate;
+    vector made[2] = {{0}, {0}};
+    for (int64_t k = 0; k < key_size; k++) {
+        vector *line = (vector *)(state + k * value_size);
+        vector moved = *line + key[k] * change;
+        *line = moved;
+        made[k & 1] += moved * query[k];
+    }
+    *(vector *)out = made[0] + made[1];
+}
+
+/* One head: the state [key, value] changes, out [value] = state read with the query. */
 INLINE void recur(int64_t key_size, int64_t value_size, const float *query, const float *key, const float *value,
-                  float decay, float rate, float *state, float *change, float *out) {
-    for (int64_t v = 0; v < value_size; v++) {
-        change[v] = 0.0f;
-        out[v] = 0.0f;
-    }
-    for (int64_t k = 0; k < key_size; k++) {
-        float *line = state + k * value_size;
-        float weight = key[k];
-#pragma omp simd
-        for (int64_t v = 0; v < value_size; v++) {
-            float faded = line[v] * decay;
-            line[v] = faded;
-            change[v] += faded * weight;
+                  float decay, float rate, float *state, float *out) {
+    int64_t v = 0;
+    for (; v + LANES <= value_size; v += LANES)
+        recur_lanes(key_size, value_size, query, key, value + v, decay, rate, state + v, out + v);
+    for (; v < value_size; v++) {
+        float known = 0.0f;
+        for (int64_t k = 0; k < key_size; k++) {
+            float faded = state[k * value_size + v] * decay;
+            state[k * value_size + v] = faded;
+            known += faded * key[k];
         }
-    }
-#pragma omp simd
-    for (int64_t v = 0; v < value_size; v++) change[v] = (value[v] - change[v]) * rate;
-    for (int64_t k = 0; k < key_size; k++) {
-        float *line = state + k * value_size;
-        float weight = key[k];
-        float asked = query[k];
-#pragma omp simd
-        for (int64_t v = 0; v < value_size; v++) {
-            float moved = line[v] + weight * change[v];
-            line[v] = moved;
-            out[v] += moved * asked;
+        float change = (value[v] - known) * rate;
+        float made = 0.0f;
+        for (int64_t k = 0; k < key_size; k++) {
+            float moved = state[k * value_size + v] + key[k] * change;
+            state[k * value_size + v] = moved;
+            made += moved * query[k];
         }
+        out[v] = made;
     }
 }
 
@@ -83,7 +96,7 @@ INLINE void scale_heads(float *heads, int64_t count, int64_t size, float eps, fl
 }
 
 /* `projected` [count, row_step] of `count` rows, whose states are in `window` and `matrix` at `rows` (NULL: 0, 1, ...).
- * `out` [count, heads * value_size]; `scratch`: columns + channels + value_size floats. */
+ * `out` [count, heads * value_size]; `scratch`: columns + channels floats. */
 void KERNEL(delta_rule)(const delta_rule *p, int64_t count, const float *projected, int64_t row_step, float *window,
                         int64_t window_step, int64_t tap_step, float *matrix, int64_t matrix_step, const int64_t *rows,
                         float *out, float *scratch) {
@@ -93,7 +106,6 @@ void KERNEL(delta_rule)(const delta_rule *p, int64_t count, const float *project
     int64_t sharing = p->heads / p->key_heads;
     float *columns = scratch;
     float *mixed = columns + channels + values + 2 * p->heads;
-    float *change = mixed + channels;
     const float *gate = columns + channels;
     const float *rate = gate + values;
     const float *decay = rate + p->heads;
@@ -103,7 +115,10 @@ void KERNEL(delta_rule)(const delta_rule *p, int64_t count, const float *project
         float *place = columns;
         for (int64_t r = 0; r < p->runs; r++) {
             const float *run = given + p->run_begin[r];
-            for (int64_t c = 0; c < p->run_length[r]; c++) *place++ = run[c];
+            int64_t length = p->run_length[r];
+#pragma omp simd
+            for (int64_t c = 0; c < length; c++) place[c] = run[c];
+            place += length;
         }
         convolve(p, channels, columns, window + row * window_step, tap_step, mixed);
         scale_heads(mixed, p->key_heads, p->key_size, p->unit_eps, 1.0f / sqrtf((float)p->key_size));
@@ -113,7 +128,7 @@ void KERNEL(delta_rule)(const delta_rule *p, int64_t count, const float *project
             float *made = out + i * values + h * p->value_size;
             recur(p->key_size, p->value_size, mixed + h / sharing * p->key_size,
                   mixed + keys + h / sharing * p->key_size, mixed + 2 * keys + h * p->value_size, fading,
-                  sigmoid(rate[h]), matrix + row * matrix_step + h * p->key_size * p->value_size, change, made);
+                  sigmoid(rate[h]), matrix + row * matrix_step + h * p->key_size * p->value_size, made);
             normalise(made, p->norm_weight, p->norm_eps, p->value_size, made);
             const float *opened = gate + h * p->value_size;
 #pragma omp simd
