@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+import contextlib
+import http.client
 import io
+import json
 import struct
 import zlib
 from pathlib import Path
@@ -11,6 +14,7 @@ from pathlib import Path
 import anthropic
 import httpx
 import openai
+import psutil
 import pytest
 import vision_models
 from server_process import ForkedServer
@@ -44,10 +48,11 @@ def wanted(folder):
 
 @pytest.fixture(scope="module")
 def server(folder, wanted):
-    """Prompts are cut into chunks of 16 tokens, so images are cut, too."""
+    """Two API servers in front of one engine. Prompts are cut into chunks of 16 tokens, so images are cut, too."""
     settings = {
         "max-images": 2, "max-num-batched-tokens": 16, "max-num-seqs": 8, "block-size": 16, "dtype": "float32",
         "device": "cpu", "load-format": "auto", "max-model-len": 256, "io-processor-option": "max_image_pixels=10000",
+        "api-server-count": 2,
     }  # fmt: skip
     operators = ["--enable-operator-routes", "--api-key", KEY]
     arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
@@ -211,6 +216,75 @@ def test_an_image_part_needs_its_url(server):
     answer = httpx.post(f"{server.url}/v1/chat/completions", json=body, headers=AUTHORIZED)
     assert answer.status_code == 400
     assert "without image_url" in answer.text
+
+
+class OnOneServer:
+    """A client on one connection, which one of the API servers holds."""
+
+    def __init__(self, server):
+        host, port = server.url.removeprefix("http://").split(":")
+        self.connection = http.client.HTTPConnection(host, int(port), timeout=30)
+        self.connection.connect()
+        self.port = self.connection.sock.getsockname()[1]
+
+    def name(self, pids):
+        for name, pid in pids.items():
+            if name.startswith("api-server"):
+                for found in psutil.Process(pid).net_connections("tcp"):
+                    if found.raddr and found.raddr.port == self.port:
+                        return name
+        return ""
+
+    def get(self, path):
+        self.connection.request("GET", path)
+        answer = self.connection.getresponse()
+        answer.read()
+        assert answer.status == 200
+
+    def post(self, path, body):
+        headers = AUTHORIZED | {"content-type": "application/json"}
+        self.connection.request("POST", path, json.dumps(body), headers)
+        answer = self.connection.getresponse()
+        text = answer.read()
+        assert answer.status == 200, text
+        return json.loads(text or "{}")
+
+    def tokens(self, name):
+        body = {
+            "model": "tiny", "messages": vision_models.chat(*CHATS[name]), "temperature": 0, "max_tokens": LENGTH,
+            "ignore_eos": True, "return_token_ids": True,
+        }  # fmt: skip
+        return self.post("/v1/chat/completions", body)["choices"][0]["token_ids"]
+
+
+@pytest.fixture
+def both(server):
+    """A client of each API server."""
+    pids = server.pids()
+    found = {}
+    with contextlib.ExitStack() as opened:
+        for _ in range(60):
+            client = OnOneServer(server)
+            opened.callback(client.connection.close)
+            client.get("/health")  # the connection was taken up
+            found.setdefault(client.name(pids), client)
+            if len(found) == 2:
+                break
+        assert set(found) == {"api-server 1", "api-server 2"}
+        yield list(found.values())
+
+
+def test_each_api_server_and_the_engine_keep_images_of_their_own(both, wanted):
+    """The same images by either one, in turn, and after one of them had the engine forget what it sent."""
+    first, second = both
+    for name in ("two", "swapped", "one"):
+        for client in (first, second, first):
+            assert client.tokens(name) == wanted[name][1]
+    first.post("/reset_mm_cache", {})
+    first.post("/reset_prefix_cache", {})  # so that the images are computed again
+    for name in ("one", "swapped", "two"):
+        for client in (second, first, second):
+            assert client.tokens(name) == wanted[name][1]
 
 
 def test_images_that_were_forgotten_are_encoded_again(server, wanted):
