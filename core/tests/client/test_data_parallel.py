@@ -191,6 +191,41 @@ class TestLockstep:
         served = serve(model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=4)
         assert served.run(many(served, 24)) == expected(24)
 
+    def test_they_sleep_and_wake_up_together(self, serve):
+        """AF-14: all have taken as many steps when they fall asleep, and when the last is awake. Requests go on."""
+        served = serve(
+            model="fake-lockstep", data_parallel_size=2, data_parallel_sync_steps=8,
+            worker={"name": "tenonry_testkit.kernel.faulty:SleepyWorker", "options": {"delay_s": 0.002}},
+        )  # fmt: skip
+        wanted = params(max_tokens=300)
+
+        async def main() -> tuple[list[list[int]], list[list[int]]]:
+            llm = served.engine
+            first = asyncio.create_task(collect(llm, [3], wanted, "running", data_parallel_rank=0))
+            for level in (1, 2, 1):
+                await asyncio.sleep(0.1)
+                await llm.sleep(level)
+                assert await llm.is_sleeping()
+                before = await llm.collective_rpc("count_steps")
+                late = asyncio.create_task(
+                    collect(llm, [4], params(), f"late-{level}", data_parallel_rank=1)
+                )
+                await asyncio.sleep(0.1)
+                assert [late.done(), first.done()] == [False, False]
+                assert await llm.collective_rpc("count_steps") == before
+                await llm.wake_up()
+                assert not await llm.is_sleeping()
+                assert await late == tokens([4], params())
+            return [await first], await llm.collective_rpc("steps_at_turns")
+
+        made, at_turns = served.run(main())
+        assert made == [tokens([3], wanted)]
+        first_steps, second_steps = at_turns
+        assert len(first_steps) == 6
+        assert first_steps == second_steps
+        assert first_steps[1::2] == first_steps[::2], "one stepped before all were awake"
+        assert len(set(first_steps)) == 3
+
     def test_a_request_that_one_engine_refuses_holds_up_no_other(self, serve):
         """The others were woken for it, and wait for the engine that refused it at the next look."""
         served = serve(

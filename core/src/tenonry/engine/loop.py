@@ -36,6 +36,7 @@ from tenonry.messages import (
     RequestType,
     UtilityCall,
 )
+from tenonry.operations.engine import ASLEEP
 from tenonry.outputs import FinishReason
 from tenonry.plugin.plan import PluginPlan
 from tenonry.transport.keys import keys_of
@@ -140,7 +141,7 @@ class EngineLoop:
             if coordinator is not None:
                 coordinator.on_step(core)
         elif must_step and coordinator is not None:
-            self._send(core.attach_stats({}, idle=True))
+            self._send_idle()
             coordinator.on_step(core)
         if self._failure is not None:
             raise RuntimeError(self._failure)
@@ -151,7 +152,7 @@ class EngineLoop:
         core = self.core
         if not core.has_work():
             self._drain()  # requests that arrived meanwhile are refused
-            self._send(core.attach_stats({}, idle=True))
+            self._send_idle()
             return core.has_work()
         if time.monotonic() > stop_at:
             self._send(core.attach_stats(core.abort_requests(None), idle=True))
@@ -163,16 +164,19 @@ class EngineLoop:
         until = time.perf_counter() + BUSY_POLL_S
         while not self._ports.wait(0):
             if time.perf_counter() > until:
-                self._send(self.core.attach_stats({}, idle=True))
+                self._send_idle()
                 self._ports.wait(1000)  # ms
                 return
             os.sched_yield()
 
     def _drain(self) -> None:
         if self._coordinator is not None:
-            self._coordinator.receive()
+            self._coordinator.receive(self.core.held != ASLEEP)
         for client, frames in self._ports.receive():
             self._receive(client, frames)
+
+    def _send_idle(self) -> None:
+        self._send(self.core.attach_stats({}, idle=True))
 
     def _send(self, outputs_by_client: OutputsByClient) -> None:
         for client, outputs in outputs_by_client.items():
@@ -194,8 +198,7 @@ class EngineLoop:
                 self._add(client, frames)
             elif kind is RequestType.ABORT:
                 handles = self._abort_decoder.decode(frames[1:])
-                own = [handle for handle in handles if client_of(handle) == client]
-                self.core.abort_requests(own)
+                self.core.abort_requests([each for each in handles if client_of(each) == client])
             else:
                 call = self._call_decoder.decode(frames[1:])
                 self._heartbeat.pause()  # a call may take any time

@@ -81,15 +81,15 @@ class CoordinatorClient:
         self._report_due = 0.0
         self._decoder = msgspec.msgpack.Decoder(CoordinatorOrder)
 
-    def receive(self) -> None:
-        """Follow the orders that have arrived."""
+    def receive(self, starts: bool) -> None:
+        """Follow the orders that have arrived. Without `starts`, no wave begins: `on_request` is called later."""
         while frames := receive_frames(self.orders):
             order = self._decoder.decode(frames[0])
             if not isinstance(order, WaveStart) or order.exclude_index == self._index:
                 continue
             if order.wave >= self._wave:
                 self._wave = order.wave
-                self.must_step = True
+                self.must_step = starts
 
     def on_request(self, wave: int = 0) -> None:
         """A request of `wave` arrived. The other engines may have been woken for it, so this one steps as well, even
@@ -126,12 +126,11 @@ class CoordinatorClient:
         if num_passes == core.num_passes:
             core.call_workers("execute_dummy_batch")
         self._step += 1
-        if self._step % self._sync_steps == 0:
+        if not self._step % self._sync_steps:
             self._report(WaveSync(self._index, self._wave, core.has_work()))
             if not self._is_work_left():
                 self._wave += 1
                 self.must_step = False
-                self._step = 0
 
     def _is_work_left(self) -> bool:
         """The coordinator's verdict; True when this engine is about to end."""

@@ -20,6 +20,7 @@ from tenonry.interfaces.executor import ExecutorContext
 from tenonry.interfaces.kv_connector import KVConnectorContext, KVConnectorRole
 from tenonry.interfaces.plugin import PluginOptions
 from tenonry.interfaces.scheduler import SchedulerContext
+from tenonry.interfaces.worker import WorkerContext
 from tenonry.kv_cache import KVCacheConfig, KVCacheGroup, MemoryReport
 from tenonry.step import ModelRunnerOutput, SchedulerOutput
 from tenonry_scheduling import StepBuilder
@@ -308,6 +309,48 @@ class CountingWorker(FakeWorker):
 
     def count_steps(self) -> list[int]:
         return [self.passes, self.dummy_steps]
+
+
+class SleepyWorker(CountingWorker):
+    """Sleeps, and fails in a step that comes meanwhile. Engines with a higher index take longer for dummy steps and to
+    wake up. `at_turns`: the count of all its steps when each sleep began, and when it ended.
+    """
+
+    capabilities = FakeWorker.capabilities | {"sleep"}
+    rpc_methods = FakeWorker.rpc_methods | {"sleep", "wake_up", "is_sleeping", "steps_at_turns"}
+
+    def __init__(self, context: WorkerContext) -> None:
+        super().__init__(context)
+        self._is_asleep = False
+        self._at_turns: list[int] = []
+
+    def sleep(self, level: int = 1) -> None:
+        self._is_asleep = True
+        self._at_turns.append(sum(self.count_steps()))
+
+    def wake_up(self, tags: list[str] | None = None) -> None:
+        time.sleep(0.1 * self.context.engine_index)
+        self._at_turns.append(sum(self.count_steps()))
+        self._is_asleep = False
+
+    def is_sleeping(self) -> bool:
+        return self._is_asleep
+
+    def steps_at_turns(self) -> list[int]:
+        return self._at_turns
+
+    def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
+        self._must_be_awake()
+        return super().execute_model(output)
+
+    def execute_dummy_batch(self) -> None:
+        self._must_be_awake()
+        time.sleep(0.005 * self.context.engine_index)
+        super().execute_dummy_batch()
+
+    def _must_be_awake(self) -> None:
+        if self._is_asleep:
+            raise RuntimeError("a step came during sleep")
 
 
 class ConnectorOptions(PluginOptions):
