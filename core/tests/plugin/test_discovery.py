@@ -160,6 +160,30 @@ class TestRequirements:
         site.install("odd", requires=["tenonry @@@ odd"])
         check_requirements("odd")
 
+    def test_each_is_read_once_while_nothing_is_installed(self, site, monkeypatch):
+        """A start asks for every plugin it builds."""
+        read = []
+
+        def requires(distribution):
+            read.append(distribution)
+            return original(distribution)
+
+        original = importlib.metadata.requires
+        site.install("once", requires=["tenonry>=0.1"])
+        monkeypatch.setattr(importlib.metadata, "requires", requires)
+        for _ in range(3):
+            check_requirements("once")
+        assert read == ["once"]
+        site.install("other")
+        check_requirements("once")
+        assert read == ["once", "once"]
+
+    def test_a_refusal_is_repeated(self, site):
+        site.install("old-one", requires=["tenonry>=99"])
+        for _ in range(2):
+            with pytest.raises(PluginIncompatible):
+                check_requirements("old-one")
+
     def test_the_kernel_and_loose_files_need_nothing(self):
         check_requirements("tenonry")
         check_requirements("")
