@@ -22,7 +22,7 @@ import psutil
 RUN_VARIABLE = "PYTEST_TENONRY_RUN"  # inherited by every process that a test starts, even after its parent has died
 PROC = Path("/proc")
 SHARED_MEMORY = Path("/dev/shm")
-RUN_DIRECTORIES = "tenonry-*"
+RUN_DIRECTORIES = "tenonry-"
 HELPERS = (
     "multiprocessing.resource_tracker",
     "multiprocessing.forkserver",
@@ -238,12 +238,12 @@ def _sockets_of_this_process() -> list[tuple[int, str]]:
 
 def _open_files(pid: int | str) -> list[tuple[int, str]]:
     """(file descriptor, target of its link) of a process; empty if they cannot be read."""
-    folder = PROC / str(pid) / "fd"
+    folder = f"{PROC}/{pid}/fd"
     found = []
     with contextlib.suppress(OSError):
-        for path in folder.iterdir():
+        for name in os.listdir(folder):  # noqa: PTH208 - as in `_pids`
             with contextlib.suppress(OSError):
-                found.append((int(path.name), str(path.readlink())))
+                found.append((int(name), os.readlink(f"{folder}/{name}")))  # noqa: PTH115
     return found
 
 
@@ -257,11 +257,14 @@ def _shared_memory() -> list[Thing]:
 
 
 def _run_directories() -> list[Thing]:
-    folder = Path(tempfile.gettempdir())
-    return [
-        Thing("run folder", str(path), f"run folder {path}")
-        for path in folder.glob(RUN_DIRECTORIES)
-    ]
+    folder = tempfile.gettempdir()
+    with contextlib.suppress(OSError):  # a test's own, which is gone
+        return [
+            Thing("run folder", f"{folder}/{name}", f"run folder {folder}/{name}")
+            for name in os.listdir(folder)  # noqa: PTH208 - as in `_pids`
+            if name.startswith(RUN_DIRECTORIES)
+        ]
+    return []
 
 
 def _maker_of(folder: str) -> int:
