@@ -129,6 +129,17 @@ def test_tokens_are_the_same_with_it_again_and_after_a_restart(folder, wanted, t
     assert not [thread for thread in threading.enumerate() if "kv-connector" in thread.name]
 
 
+def test_blocks_are_written_before_the_same_step_asks_for_them(folder, wanted, tmp_path, caplog):
+    """There is one row: a request with the prompt of another begins in the step that follows its end."""
+    connector = connectors(tmp_path)["host"]
+    prompt = {"prompt_token_ids": prompts()[0]}
+    with LLM(model=folder, **{**SETTINGS, "max_num_seqs": 1}, kv_connector=connector) as llm:
+        outputs = llm.generate([prompt, prompt], GREEDY, use_tqdm=False)
+        assert [output.outputs[0].token_ids for output in outputs] == [wanted[0]] * 2
+        assert external_hits(llm) == 20
+    assert "gone or damaged" not in caplog.text
+
+
 @pytest.mark.parametrize("name", ["host", "chain"])
 def test_tokens_are_the_same_when_requests_are_preempted(folder, wanted, tmp_path, name):
     """Twelve blocks of four for four rows."""

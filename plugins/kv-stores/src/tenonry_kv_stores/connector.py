@@ -114,20 +114,27 @@ class StoreConnector(KVConnector):
     def load(self, metadata: Any) -> None:
         if metadata is None:
             return
-        loads, _, _ = metadata
-        for handle, pairs in loads:
-            self.mover.load(handle, pairs)
+        loads, _, saves = metadata
+        saved = _names(saves)
+        for job in loads:
+            if saved.isdisjoint(_names([job])):
+                self.mover.load(*job)
 
     def save(self, metadata: Any) -> None:
+        """Also loads what is saved in this very step: a request asked for blocks of one that had just ended."""
         if metadata is None:
             return
-        _, orders, saves = metadata
+        loads, orders, saves = metadata
         if orders is not None:
             self.mover.follow(orders)
         for handle, pairs, before in saves:
             if before is not None:
                 self.mover.follow(before)
             self.mover.save(handle, pairs)
+        saved = _names(saves)
+        for job in loads:
+            if not saved.isdisjoint(_names([job])):
+                self.mover.load(*job)
 
     def poll(self) -> tuple[Iterable[int], Iterable[int]]:
         return self.mover.ended()
@@ -137,3 +144,8 @@ class StoreConnector(KVConnector):
         if self._mover is not None:
             self._mover.close()
             self._mover = None
+
+
+def _names(jobs: Iterable[Sequence[Any]]) -> set[bytes]:
+    """The blocks of loads or of saves."""
+    return {name for _, pairs, *_ in jobs for name, _ in pairs}
