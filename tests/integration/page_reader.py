@@ -17,6 +17,8 @@ import urllib.request
 import warnings
 from pathlib import Path
 
+import anthropic
+import openai
 import pytest
 from server_process import import_server, import_worker
 
@@ -63,6 +65,13 @@ def free_port() -> str:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return str(probe.getsockname()[1])
+
+
+def close_clients(names: dict[str, object]) -> None:
+    """A program of a page ends with its process, and its connections with it; here the process goes on."""
+    for value in names.values():
+        if isinstance(value, (openai.OpenAI, anthropic.Anthropic)):
+            value.close()
 
 
 class Server:
@@ -163,7 +172,7 @@ class Reader:
             if not self.is_fresh:
                 fork_children(patch)
             patch.setattr(sys, "argv", [path.name])
-            runpy.run_path(str(path), run_name="__main__")
+            close_clients(runpy.run_path(str(path), run_name="__main__"))
         for name in set(sys.modules) - known:
             if str(getattr(sys.modules[name], "__file__", "")).startswith(str(self.folder)):
                 del sys.modules[name]  # another page has files of the same name
