@@ -350,3 +350,15 @@ def test_an_aborted_request_gives_its_blocks_back_when_the_fetch_ends(engines, k
         assert engine.scheduler.blocks.num_free == engine.scheduler.blocks.num_total
     finally:
         peer.close()
+
+
+def test_it_closes_while_its_thread_looks_at_a_job(keys):
+    """The thread may see the end before it is woken for it, and then nothing takes the wake-up."""
+    engine = Engine(keys)
+    exchange = engine.halves[1].exchange
+    exchange._do(lambda: setattr(exchange, "_closing", True))
+    exchange._thread.join(5)
+    closes = threading.Thread(target=engine.close, daemon=True)
+    closes.start()
+    closes.join(5)
+    assert not closes.is_alive()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 import time
@@ -111,14 +112,19 @@ class Exchange:
     def close(self) -> None:
         """Give up what is under way."""
         self._closing = True
-        self._wake.send(b"")
+        self._wake_up()
         self._thread.join()
         self._wake.close(0)
         self._context.destroy(linger=0)
 
     def _do(self, job: Callable[[], None]) -> None:
         self._jobs.put(job)
-        self._wake.send(b"")
+        self._wake_up()
+
+    def _wake_up(self) -> None:
+        """Never waits: where the queue is full the thread wakes up anyway, and one that has ended takes nothing."""
+        with contextlib.suppress(zmq.Again):
+            self._wake.send(b"", zmq.NOBLOCK)
 
     # ------------------------------------------------------------------ in the thread
     def _run(self) -> None:
