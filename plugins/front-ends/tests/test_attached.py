@@ -191,7 +191,13 @@ class TestHub:
                 asyncio.ensure_future(collect(end, [3], long, "lost", data_parallel_rank=1))
                 for end in ends
             ]
-            await asyncio.sleep(0.2)
+            await until(
+                lambda: any(
+                    record.scheduler.num_running
+                    for record in shared.recorded.records
+                    if record.engine_index == 1 and record.scheduler
+                )
+            )
             os.kill(ends[0].engine_pids["engine 1"], signal.SIGKILL)
             for error in await asyncio.gather(*lost, return_exceptions=True):
                 assert isinstance(error, EngineDeadError)
