@@ -95,7 +95,7 @@ class Trainer:
 
     def does(self, path: str, **body) -> dict:
         status, answer = self.call(path, **body)
-        assert status == 200, answer
+        assert status == 200, f"{answer}\n{self.server.output}"
         self.is_changed |= path == "/update_weights"
         return answer
 
