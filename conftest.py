@@ -19,8 +19,10 @@ hypothesis.settings.register_profile(
 )
 hypothesis.settings.load_profile("tenonry")
 
-# A shell starts what it runs in the background with SIGINT ignored, and children inherit that; ours are interrupted.
+# A shell starts what it runs in the background with SIGINT ignored, `nohup` with SIGHUP, and children inherit that; a
+# server then rightly ignores it, too. Ours are interrupted.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 def pytest_configure(config: pytest.Config) -> None:
