@@ -70,10 +70,15 @@ class KernelAttention:
         self.out = self.own.out
 
 
-def attention_layer(own: FusedAttention) -> AttentionLayer | None:
-    """What a kernel could attend in: a small layer that sees all keys of its rows, held by its backend; or None."""
+def attention_layer(own: FusedAttention, rope: RopeTable) -> AttentionLayer | None:
+    """What a kernel could attend in: a small layer that sees all keys of its rows, held by its backend; or None.
+
+    A model that is served for fewer tokens than rows of trials have is left as it is.
+    """
     layer = own.attend
     if not isinstance(layer, AttentionLayer) or layer.rank_heads is not None:
+        return None
+    if len(rope.cos) < LONGEST:
         return None
     spec = layer.spec
     if spec.window or spec.chunk or spec.softcap or spec.sinks or spec.indexed:

@@ -103,7 +103,7 @@ class UsedKernels:
         own: FusedAttention,
         rope: RopeTable,
     ) -> None:
-        attends_in = attention.attention_layer(own)
+        attends_in = attention.attention_layer(own, rope)
         if attends_in is None:
             return
         parts = attention.attention_parts(own)
