@@ -14,6 +14,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
+from tenonry_torch_base.phases import Phases
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
 from tenonry_worker_torch.adapters.places import Places
@@ -40,7 +41,6 @@ if TYPE_CHECKING:
     from tenonry.info import WorkerFacts
     from tenonry.interfaces.worker import WorkerContext
     from tenonry.kv_cache import KVCacheConfig
-    from tenonry_torch_base.phases import Phases
     from tenonry_worker_torch.attention.base import AttentionBackend
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
@@ -196,8 +196,10 @@ class Loader:
         """All ranks make their part or none goes on, since layers that span ranks are checked together."""
         failure: Exception | None = None
         module: PreTrainedModel | None = None
+        self._phases = Phases()
         try:
-            module = make()
+            with self._phases.of("weights"):
+                module = make()
         except Exception as error:  # noqa: BLE001 - raised below
             failure = error
         where = f"loaded again {self._num_loads}"

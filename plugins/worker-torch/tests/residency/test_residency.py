@@ -84,6 +84,16 @@ class TestSleep:
         assert not worker.is_sleeping()
         assert answers(worker) == worker_tools.generated(family)
 
+    def test_the_log_says_what_waking_took_without_the_start(self, folder, caplog):
+        caplog.set_level("INFO", "tenonry")
+        worker = started(folder)
+        worker.sleep(2)
+        worker.wake_up()
+        start, again = [line for line in caplog.messages if line.startswith("Loaded")]
+        assert "look" in start
+        assert "look" not in again
+        assert "weights" in again
+
     def test_weights_first_and_then_the_cache(self, folder, family):
         worker = started(folder)
         worker.sleep(2)
