@@ -82,10 +82,10 @@ class EmbeddingsBench(Command):
     def run(self, args: argparse.Namespace) -> int:
         refuse(args, {"max_num_seqs": "--batch"})
         set_threads(args.threads)
-        config, _ = engine_config(args, max_num_seqs=args.batch)
+        config, facts = engine_config(args, max_num_seqs=args.batch)
         machine = describe_machine()
         texts = random_texts(args.texts)
-        theirs = sentence_transformers(config.model, config.dtype, args.batch)
+        theirs = sentence_transformers(facts.path, config.dtype, args.batch)
         from tenonry.client.llm import LLM
 
         with LLM(config=config) as llm:
