@@ -6,7 +6,6 @@ import contextlib
 import logging
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -28,6 +27,7 @@ from tenonry_kv_connector_peer.borrower import Borrower
 from tenonry_kv_connector_peer.lender import Lender
 from tenonry_kv_connector_peer.protocol import PART_BLOCKS, Ask, layout_digest, read_ask, to_text
 from tenonry_kv_connector_peer.shelf import Shelf
+from tenonry_kv_stores.ended import EndedTransfers
 
 logger = logging.getLogger("tenonry.kv_connector")
 TICK_S = 0.05  # how often deadlines are looked at
@@ -58,9 +58,9 @@ class Exchange:
         layout = layout_digest(blocks.layout)
         self._shelf = Shelf(limit, hold)
         self._lender = Lender(self._socket, self._shelf, layout, timeout)
-        self._borrower = Borrower(self._context, keys, blocks, layout, self._note)
+        self._ended = EndedTransfers()
+        self._borrower = Borrower(self._context, keys, blocks, layout, self._ended.add)
         self._registry: Socket | None = None
-        self._ended: deque[tuple[int, bool]] = deque()
         self._jobs: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._wakes = make_socket(self._context, zmq.PULL, WAKE, bind=True)
         self._wake = make_socket(self._context, zmq.PUSH, WAKE)
@@ -102,12 +102,7 @@ class Exchange:
 
     def ended(self) -> tuple[list[int], list[int]]:
         """Handles whose transfer ended since the last call: (done, failed)."""
-        done: list[int] = []
-        failed: list[int] = []
-        while self._ended:
-            handle, worked = self._ended.popleft()
-            (done if worked else failed).append(handle)
-        return done, failed
+        return self._ended.take()
 
     def close(self) -> None:
         """Give up what is under way."""
@@ -206,8 +201,5 @@ class Exchange:
         except Exception:
             logger.exception("KV connector 'peer': blocks could not be copied")
         finally:
-            self._note(handle, worked)
+            self._ended.add(handle, worked)
             self._lender.shelved(number)
-
-    def _note(self, handle: int, worked: bool) -> None:
-        self._ended.append((handle, worked))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from queue import SimpleQueue
 from typing import Any, Protocol
 
 from tenonry.interfaces.kv_connector import BlockStore
+from tenonry_kv_stores.ended import EndedTransfers
 
 logger = logging.getLogger("tenonry.kv_connector")
 BLOCKS_AT_ONCE = 32  # bounds the bytes that are neither in the cache nor in the store
@@ -48,7 +48,7 @@ class Mover:
         self._store = store
         self._name = name
         self._jobs: SimpleQueue[Callable[[], None] | None] = SimpleQueue()
-        self._ended: deque[tuple[int, bool]] = deque()  # (handle, whether it worked)
+        self._ended = EndedTransfers()
         self._closing = False
         self._num_failed_loads = 0
         self._thread = threading.Thread(
@@ -73,12 +73,7 @@ class Mover:
 
     def ended(self) -> tuple[list[int], list[int]]:
         """Handles whose transfer ended since the last call: (done, failed)."""
-        done: list[int] = []
-        failed: list[int] = []
-        while self._ended:
-            handle, worked = self._ended.popleft()
-            (done if worked else failed).append(handle)
-        return done, failed
+        return self._ended.take()
 
     def close(self) -> None:
         """Finish the saves, give up the loads, and release the store."""
@@ -102,7 +97,7 @@ class Mover:
         except Exception:
             logger.exception("KV connector '%s': a load failed", self._name)
         finally:
-            self._ended.append((handle, worked))
+            self._ended.add(handle, worked)
         if not worked and not self._closing:
             self._note_failure()
 
@@ -135,7 +130,7 @@ class Mover:
         except Exception:
             logger.exception("KV connector '%s': a save failed", self._name)
         finally:
-            self._ended.append((handle, worked))
+            self._ended.add(handle, worked)
 
 
 def _parts(pairs: Pairs) -> Iterator[Pairs]:
