@@ -198,9 +198,27 @@ def ensure_environment() -> None:
         pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").count("==")
         what = f"installing torch and {pinned - 1} packages, which may take minutes"
         with phase(what if first else "bringing .venv up to date"):
+            if first:
+                install_pinned()
             install()
             compile_installed()
         STAMP.write_text(wanted, encoding="utf-8")
+
+
+def install_pinned() -> None:
+    """Install what constraints.txt pins, by two pips: one is busy with torch as long as the other with the rest.
+
+    What cannot be installed here, `install` installs or reports.
+    """
+    lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
+    torch, *others = [line for line in lines if "==" in line]
+
+    def attempt(pins: list[str]) -> None:
+        with contextlib.suppress(SystemExit):
+            pip(PYTHON, "--no-deps", *pins, log=PIP_LOG)
+
+    with ThreadPoolExecutor(AT_A_TIME) as pool:
+        list(pool.map(attempt, ([torch], others)))
 
 
 def install() -> None:

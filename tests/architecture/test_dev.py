@@ -74,7 +74,34 @@ def test_distributions_are_those_of_the_tree(dev: ModuleType):
 def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleType, pips: list):
     dev.ensure_environment()
     dev.ensure_environment()
-    assert pips == [("hatchling", "editables"), ("-r", str(dev.VENV / "requirements.txt"))]
+    assert pips[0] == ("hatchling", "editables")
+    assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
+    assert len(pips) == 4
+
+
+def test_what_is_pinned_is_installed_first_torch_beside_the_rest(dev: ModuleType, pips: list):
+    dev.ensure_environment()
+    torch, others = sorted(pips[1:3], key=len)
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = [line for line in lines if line and not line.startswith("#")]
+    assert [torch, others] == [("--no-deps", pinned[0]), ("--no-deps", *pinned[1:])]
+    assert pinned[0].startswith("torch==")
+
+
+def test_a_pin_that_cannot_be_installed_is_left_to_the_installation_of_everything(
+    dev: ModuleType, pips: list, monkeypatch: pytest.MonkeyPatch
+):
+    pip = dev.pip
+
+    def failing(*arguments: str, **options: object) -> None:
+        pip(*arguments, **options)
+        if "--no-deps" in arguments:
+            dev.stop("pip ended with status 1")
+
+    monkeypatch.setattr(dev, "pip", failing)
+    dev.ensure_environment()
+    assert pips[-1][0] == "-r"
+    assert dev.installed() == dev.fingerprint()
 
 
 def test_siblings_are_installed_as_wheels_that_link_to_them(dev: ModuleType, pips: list):
@@ -98,8 +125,8 @@ def test_only_siblings_that_changed_are_installed_anew(dev: ModuleType, copy: Pa
         file.write("# changed\n")
     dev.ensure_environment()
     changed = str(dev.VENV / "links.new" / "static.whl")
-    assert pips[3] == ("--no-deps", "--force-reinstall", changed)
-    assert pips[4] == pips[1]
+    assert pips[-2] == ("--no-deps", "--force-reinstall", changed)
+    assert pips[-1] == pips[3]
 
 
 def test_a_link_holds_the_folder_and_what_the_distribution_declares(
@@ -139,10 +166,12 @@ def test_a_distribution_that_cannot_be_built_is_shown(
 )
 def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Path, pips: list):
     dev.ensure_environment()
+    first = len(pips)
     with (copy / name).open("a") as file:
         file.write("# changed\n")
     dev.ensure_environment()
-    assert len(pips) == (5 if name == "core/pyproject.toml" else 4)  # one more for what changed
+    # One more for what changed.
+    assert len(pips) - first == (3 if name == "core/pyproject.toml" else 2)
 
 
 def test_installs_again_when_the_last_installation_failed(
@@ -159,7 +188,8 @@ def test_installs_again_when_the_last_installation_failed(
         dev.ensure_environment()
     monkeypatch.setattr(dev, "pip", pip)
     dev.ensure_environment()
-    assert len(pips) == 3
+    assert pips[1] == pips[0]
+    assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
 
 
 def test_what_was_installed_is_compiled_but_for_what_cannot_be(
@@ -224,7 +254,8 @@ class TestFirstRun:
 
     def test_keeps_what_pip_printed_in_a_file(self, dev, talking_python):
         dev.ensure_environment()
-        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 2
+        # The build backend, torch, what else is pinned, and everything.
+        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 4
 
     def test_names_that_file_and_shows_the_lines_that_matter_when_pip_fails(
         self, dev, talking_python, capfd
