@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import zmq
 
+from tenonry.media import DIGESTS, SPANS, media_input
 from tenonry.messages import RequestType
 from tenonry.transport.folder import RunDirectory
 from tenonry_testkit.roles import eventually
@@ -42,6 +44,30 @@ def test_frames_that_no_engine_sent_are_dropped_and_counted(serve):
     run.close()
     assert served.run(collect(served.engine, [1], params(), "r")) == tokens([1], params())
     assert client.frames_dropped == 4
+
+
+def test_a_lost_image_is_asked_for_again_and_requests_go_on(serve):
+    """The engine does not have what the front end takes it to have: streams notice nothing (EC-14, MM-1)."""
+    served = serve(worker="tenonry_testkit.kernel.faulty:CountingWorker")
+    client = served.engine._client
+    features = {
+        SPANS: np.array([[0, 2]]),
+        DIGESTS: np.full((1, 32), 7, np.uint8),
+        media_input(0, "pixels"): np.ones(100_000, np.float32),
+    }
+
+    def ask(name):
+        return collect(served.engine, [1, 2, 3], params(), name, features=features)
+
+    async def ask_several() -> list[list[int]]:
+        return await asyncio.gather(*(ask(name) for name in "abc"))
+
+    wanted = tokens([1, 2, 3], params())
+    assert served.run(ask("first")) == wanted
+    client._encoder._sent[0]._generation += 1  # the engine forgets the image when it comes
+    assert served.run(ask_several()) == [wanted] * 3
+    assert not client.engines[0].requests
+    assert served.run(ask("last")) == wanted
 
 
 def test_frames_of_an_earlier_epoch_are_dropped_and_counted(serve):

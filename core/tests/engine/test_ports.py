@@ -74,8 +74,10 @@ def test_the_end_does_not_wait_for_a_client_that_was_detached(ends, monkeypatch)
     ends.ports.attach(0, *ends.addresses)
     ends.output.close()
     ends.ports.send(0, [b"not read"])
+    ends.ports.decoder.kept[0] = (1, {b"digest": {}})
     ends.ports.detach(0)
     ends.ports.detach(0)
+    assert not ends.ports.decoder.kept
     ends.ports.send(0, [b"nor this"])
     ends.engine_context.term()
 

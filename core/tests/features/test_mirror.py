@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from types import SimpleNamespace
 
 import hypothesis.strategies as st
@@ -9,9 +10,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from tenonry.errors import WireError
+from tenonry.errors import RequestError, WireError
 from tenonry.features.checks import HEADER, check_features
-from tenonry.features.mirror import MIB, MirrorEncoder, ReceivedImages
+from tenonry.features.mirror import LOST, MIB, MirrorEncoder, RequestDecoder
 from tenonry.media import DIGESTS, SPANS, media_input
 from tenonry.messages import (
     EngineCoreOutputs,
@@ -21,10 +22,14 @@ from tenonry.messages import (
 )
 from tenonry.outputs import FinishReason
 from tenonry.sampling_params import SamplingParams
-from tenonry.transport.serial import Decoder
 
 QUARTER = MIB // 4
-FAILED = EngineCoreOutputs(finished=[FinishedOutput(1, FinishReason.ERROR, error="lost")])
+HANDLES = itertools.count(1)
+
+
+def failed(asked, error=LOST):
+    finished = [FinishedOutput(asked.handle, FinishReason.ERROR, error=error)]
+    return EngineCoreOutputs(finished=finished)
 
 
 def image(number):
@@ -43,13 +48,17 @@ def request(numbers, **fields):
         for place, (_, inputs) in enumerate(images):
             features |= {media_input(place, name): array for name, array in inputs.items()}
     return EngineCoreRequest(
-        handle=1, request_id="r", prompt_token_ids=np.arange(20, dtype=np.int32),
+        handle=next(HANDLES), request_id="r", prompt_token_ids=np.arange(20, dtype=np.int32),
         sampling_params=SamplingParams(), features=features, **fields,
     )  # fmt: skip
 
 
 def front_end(mib=1):
-    return MirrorEncoder(SimpleNamespace(config=SimpleNamespace(mm_cache_mib=mib)))
+    return MirrorEncoder(SimpleNamespace(mm_cache_mib=mib))
+
+
+def peer(index=0):
+    return SimpleNamespace(index=index, requests={})
 
 
 class Pair:
@@ -57,12 +66,11 @@ class Pair:
 
     def __init__(self, mib=1):
         self.front = front_end(mib)
-        self.decoder = Decoder(EngineCoreRequest)
         self.restart()
 
     def restart(self):
-        self.peer = SimpleNamespace(index=0)
-        self.engine = ReceivedImages()
+        self.peer = peer()
+        self.engine = RequestDecoder()
 
     def send(self, asked, *, is_lost=False):
         """The bytes of the message, and what the engine makes of it; None for one that is lost."""
@@ -70,9 +78,12 @@ class Pair:
         size = sum(len(frame) for frame in frames)
         if is_lost:
             return size, None
-        got = self.decoder.decode(frames)
-        self.engine.restore(0, got)
-        return size, got
+        return size, self.engine.decode(frames, 0)
+
+    def ended(self, outputs):
+        """The requests that are to be sent again, and the handles of those that ended."""
+        again = list(self.front.ended(self.peer, outputs))
+        return again, [finished.handle for finished in outputs.finished]
 
 
 def same(asked, got):
@@ -123,16 +134,13 @@ def test_each_front_end_and_each_engine_are_a_pair_of_their_own():
     two.engine = one.engine
     one.send(request([1]))
     frames = two.front.encode(request([1]), two.peer)
-    got = two.decoder.decode(frames)
-    two.engine.restore(1, got)
-    same(request([1]), got)
-    other = SimpleNamespace(index=1)
-    assert sum(map(len, one.front.encode(request([1]), other))) > QUARTER
+    same(request([1]), two.engine.decode(frames, 1))
+    assert sum(map(len, one.front.encode(request([1]), peer(1)))) > QUARTER
 
 
 def test_a_message_that_cannot_be_sent_leaves_nothing_behind():
     pair = Pair()
-    with pytest.raises(TypeError):
+    with pytest.raises(RequestError, match="request r cannot be sent"):
         pair.send(request([1], kv_transfer_params={"a": object()}))
     _, got = pair.send(request([1]))
     same(request([1]), got)
@@ -154,8 +162,58 @@ def test_a_reset_has_both_sides_forget():
 def test_a_header_that_does_not_fit_is_refused(header):
     asked = request([1])
     asked.features[HEADER] = header
+    frames = front_end().encode(asked)
     with pytest.raises(WireError, match="not kept by this engine"):
-        ReceivedImages().restore(0, asked)
+        RequestDecoder().decode(frames, 0)
+
+
+def test_a_request_that_named_a_lost_image_is_sent_once_more_with_all_of_its_images():
+    pair = Pair()
+    pair.send(request([1]))
+    pair.engine.forget(0)
+    first, second = request([1, 2]), request([2, 1])
+    for asked in (first, second):
+        with pytest.raises(WireError):
+            pair.send(asked)
+    for asked in (first, second):
+        again, ended = pair.ended(failed(asked))
+        assert again == [asked]
+        assert not ended
+        size, got = pair.send(asked)
+        assert size > 2 * QUARTER
+        same(asked, got)
+    assert pair.ended(failed(first)) == ([], [first.handle])
+    done = EngineCoreOutputs(finished=[FinishedOutput(second.handle, FinishReason.LENGTH)])
+    assert pair.ended(done) == ([], [second.handle])
+    assert not {first.handle, second.handle} & pair.peer.requests.keys()
+
+
+@pytest.mark.parametrize(
+    ("numbers", "error"), [([1], "the engine is shutting down"), ([], LOST), ([1], None)]
+)
+def test_no_other_request_is_sent_again(numbers, error):
+    pair = Pair()
+    asked = request(numbers)
+    pair.send(asked)
+    assert pair.ended(failed(asked, error)) == ([], [asked.handle])
+
+
+def test_one_that_was_aborted_is_not_sent_again():
+    pair = Pair()
+    asked = request([1])
+    pair.send(asked)
+    del pair.peer.requests[asked.handle]
+    assert pair.ended(failed(asked)) == ([], [asked.handle])
+
+
+def test_images_of_a_client_that_is_gone_are_forgotten():
+    pair = Pair()
+    pair.send(request([1]))
+    other = front_end().encode(request([2]), peer())
+    pair.engine.decode(other, 1)
+    for client in (0, 0, 5):
+        pair.engine.forget(client)
+    assert list(pair.engine.kept) == [1]
 
 
 OPS = st.lists(
@@ -171,7 +229,7 @@ OPS = st.lists(
 @settings(max_examples=60, deadline=None)
 @given(OPS)
 def test_no_order_of_events_gives_a_wrong_image(ops):
-    """What arrives is what was asked for; after a loss a request may fail, and the next one does not."""
+    """What arrives is what was asked for; after a loss a request may be sent again, and the next one is not."""
     pair = Pair()
     has_lost = False
     for op in ops:
@@ -185,15 +243,16 @@ def test_no_order_of_events_gives_a_wrong_image(ops):
             pair.send(request([1, 3]), is_lost=True)
             has_lost = True
         elif op == "unsendable":
-            with pytest.raises(TypeError):
+            with pytest.raises(RequestError):
                 pair.send(request([2, 4], kv_transfer_params={"a": object()}))
         else:
+            asked = request(op)
             try:
-                _, got = pair.send(request(op))
+                _, got = pair.send(asked)
             except WireError:
                 assert has_lost
-                assert pair.front.ended(pair.peer, FAILED) == [1]
-                _, got = pair.send(request(op))
+                assert pair.ended(failed(asked)) == ([asked], [])
+                _, got = pair.send(asked)
                 has_lost = False
             same(request(op), got)
             kept = pair.engine.kept.get(0, (0, {}))[1]

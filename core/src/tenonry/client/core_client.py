@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import itertools
 import logging
 from collections.abc import Callable, Iterable, Sequence
@@ -48,7 +49,7 @@ logger = logging.getLogger(__name__)
 class EngineLink:
     """One engine as this front end sees it.
 
-    `requests`: handles that run there. `dead`: why the engine is dead, or empty.
+    `requests`: those that run there, by handle. `dead`: why the engine is dead, or empty.
     """
 
     __slots__ = ("dead", "epoch", "identity", "index", "requests")
@@ -57,7 +58,7 @@ class EngineLink:
         self.index = facts.index
         self.epoch = facts.epoch
         self.identity = engine_identity(facts.index)
-        self.requests: set[int] = set()
+        self.requests: dict[int, EngineCoreRequest] = {}
         self.dead = ""
 
 
@@ -85,11 +86,10 @@ class CoreClient:
         self._chooser = chooser
         self._calls: dict[tuple[int, int], asyncio.Future[Any]] = {}  # by engine and number
         self._call_ids = itertools.count(1)
-        self._encoder = MirrorEncoder(chooser)
+        self._encoder = MirrorEncoder(chooser.config)
         self._decoder: Decoder[EngineCoreOutputs] = Decoder(EngineCoreOutputs)
         self._context: Context = zmq.Context()
-        self._input: Socket | None = None
-        self._output: Socket | None = None
+        self._bound: tuple[Socket, Socket] | None = None  # to the engines, and back
         self._coordinator = CoordinatorLink(self._context, curve)
         self.num_clients = 1
 
@@ -97,17 +97,13 @@ class CoreClient:
     def bind(self, input_address: str, output_address: str) -> tuple[str, str]:
         """Bind these addresses, too; returns them as they are bound. Raises EngineDeadError after `close`."""
         self.check_alive()
-        if self._input is None or self._output is None:
-            self._input = make_socket(
-                self._context, zmq.ROUTER, input_address, bind=True, curve=self._curve
-            )
-            self._output = make_socket(
-                self._context, zmq.PULL, output_address, bind=True, curve=self._curve
-            )
+        if self._bound is None:
+            made = functools.partial(make_socket, self._context, bind=True, curve=self._curve)
+            self._bound = made(zmq.ROUTER, input_address), made(zmq.PULL, output_address)
         else:
-            self._input.bind(input_address)
-            self._output.bind(output_address)
-        return endpoint(self._input), endpoint(self._output)
+            self._bound[0].bind(input_address)
+            self._bound[1].bind(output_address)
+        return endpoint(self._bound[0]), endpoint(self._bound[1])
 
     def add_engines(
         self, facts: Iterable[EngineFacts], coordinator: EngineZmqAddresses | None = None
@@ -131,9 +127,9 @@ class CoreClient:
         return set(self.engines) - (self._connected_inputs & self._connected_outputs)
 
     def _sockets(self) -> tuple[Socket, Socket]:
-        if self._input is None or self._output is None:
+        if self._bound is None:
             raise EngineDeadError("the engines are not connected")
-        return self._input, self._output
+        return self._bound
 
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: send nothing there from now on. `remove_engine` follows."""
@@ -170,16 +166,13 @@ class CoreClient:
         self._coordinator.refresh()
         link = self._choose(requests[0])
         for request in requests:
-            request.epoch = link.epoch
-            request.current_wave = self._coordinator.wave
-            try:
-                frames = self._encoder.encode(request, link)
-            except (TypeError, ValueError, OverflowError) as error:
-                raise RequestError(
-                    f"request {request.request_id} cannot be sent: {error}"
-                ) from error
-            link.requests.add(request.handle)
-            self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
+            self._add(link, request)
+
+    def _add(self, link: EngineLink, request: EngineCoreRequest) -> None:
+        request.epoch = link.epoch
+        request.current_wave = self._coordinator.wave
+        frames = self._encoder.encode(request, link)
+        self._send(link, RequestType.ADD, request.handle.to_bytes(8, "little"), *frames)
         self._coordinator.wake(link.index)
 
     def _choose(self, request: EngineCoreRequest) -> EngineLink:
@@ -207,11 +200,10 @@ class CoreClient:
     def abort_requests(self, handles: Sequence[int]) -> None:
         """End requests in their engines; a dead engine has ended them already."""
         for link in self.engines.values():
-            theirs = link.requests.intersection(handles)
+            theirs = [handle for handle in handles if link.requests.pop(handle, None)]
             if theirs:
-                link.requests -= theirs
                 with contextlib.suppress(EngineDeadError):  # the other engines get theirs
-                    frames = self._encoder.encode(sorted(theirs))
+                    frames = self._encoder.encode(theirs)
                     self._send(link, RequestType.ABORT, *frames)
 
     async def call(self, method: str, *args: Any, **kwargs: Any) -> list[Any]:
@@ -285,7 +277,9 @@ class CoreClient:
         if link is None or outputs.epoch != link.epoch:
             self.frames_dropped += 1
             return None
-        link.requests.difference_update(self._encoder.ended(link, outputs))
+        for request in self._encoder.ended(link, outputs):
+            with contextlib.suppress(EngineDeadError):  # then it ends with its engine
+                self._add(link, request)
         if outputs.utility is not None:
             self._answer(link.index, outputs.utility)
         if outputs.dead is not None:
@@ -311,6 +305,6 @@ class CoreClient:
         """Remove the sockets. Idempotent."""
         self.dead = self.dead or "it was shut down"
         # When Python ends, the context no longer knows them and would wait.
-        close_all(self._input, self._output)
+        close_all(*self._bound or ())
         self._coordinator.close()
         self._context.destroy(linger=0)

@@ -75,7 +75,7 @@ def build_engine(
             executor.start()
         with blamed(plan.get("worker"), "initialize"):
             kv_cache = initialize_kv_cache(executor, context)
-        kv_connector = _kv_connector(plan, context, kv_cache)
+        kv_connector = _kv_connector(context, kv_cache)
         scheduler_context = SchedulerContext(
             config,
             kv_cache,
@@ -132,10 +132,8 @@ def _executor_context(
     )
 
 
-def _kv_connector(
-    plan: PluginPlan, context: ExecutorContext, kv_cache: KVCacheConfig
-) -> KVConnector | None:
-    entry = plan.find("kv_connector")
+def _kv_connector(context: ExecutorContext, kv_cache: KVCacheConfig) -> KVConnector | None:
+    entry = context.kv_connector
     if entry is None:
         return None
     kv_context = KVConnectorContext(

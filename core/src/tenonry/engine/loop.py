@@ -22,7 +22,6 @@ from tenonry.engine.ports import ClientPorts
 from tenonry.engine.utility import EngineUtilities, answer
 from tenonry.engine.waves import CoordinatorClient
 from tenonry.errors import WireError
-from tenonry.features.mirror import RequestDecoder
 from tenonry.handle import client_of
 from tenonry.info import ModelInfo
 from tenonry.interfaces.launcher import EngineSpec
@@ -94,7 +93,6 @@ class EngineLoop:
         if self._coordinator is not None:
             self._ports.listen(self._coordinator.orders)
             self._coordinator.on_send(self.core)
-        self._add_decoder = RequestDecoder()
         self._call_decoder = Decoder(UtilityCall)
         self._abort_decoder = Decoder(list[int])
         self._encoder = Encoder()
@@ -216,7 +214,7 @@ class EngineLoop:
             raise WireError("ADD needs a handle of 8 bytes and a body")
         handle = int.from_bytes(frames[1], "little")
         try:
-            request = self._add_decoder.decode(frames[2:], client)
+            request = self._ports.decoder.decode(frames[2:], client)
             self._check_origin(client, handle, request)
         except WireError as error:
             self._refuse(client, handle, str(error))

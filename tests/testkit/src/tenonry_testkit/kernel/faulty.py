@@ -299,8 +299,11 @@ class UnlikeWorker(FakeWorker):
 
 
 class CountingWorker(FakeWorker):
-    """Counts the steps in which its model runs; steps that only remove rows are not counted."""
+    """Counts the steps in which its model runs; steps that only remove rows are not counted. Takes features, and does
+    not look at them.
+    """
 
+    capabilities = FakeWorker.capabilities | {"features"}
     passes = 0
 
     def execute_model(self, output: SchedulerOutput) -> ModelRunnerOutput:
