@@ -2,4 +2,5 @@
 #include "attention.h"
 #include "delta_rule.h"
 #include "experts.h"
+#include "low_rank.h"
 #include "norm.h"

@@ -71,7 +71,7 @@ class Peft:
         return made[0, len(prompt) :].tolist()
 
 
-def runner(module, *, max_loras=8, max_rank=16, fuse=True, backend="cpu", **sizes):
+def runner(module, *, max_loras=8, max_rank=16, fuse=True, backend="cpu", kernels=None, **sizes):
     """A model runner that may have adapters."""
     adapters = Adapters(Places(copy.deepcopy(module), module), max_loras, max_rank)
     model = build(
@@ -82,6 +82,7 @@ def runner(module, *, max_loras=8, max_rank=16, fuse=True, backend="cpu", **size
         fuse=fuse,
         skip_check=False,
         adapters=adapters,
+        kernels=kernels,
     )
     return worker_tools.runner(model, **({"max_num_seqs": 12, "num_blocks": 160} | sizes))
 

@@ -8,6 +8,7 @@ from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
+from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_torch_base.step_kernels import StepKernels
 
 if TYPE_CHECKING:
@@ -15,7 +16,12 @@ if TYPE_CHECKING:
 
     import torch
 
-    from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts, ExpertParts
+    from tenonry_torch_base.step_kernels import (
+        AttentionParts,
+        DeltaRuleParts,
+        ExpertParts,
+        LowRankParts,
+    )
 
 MAX_COPIED = 1 << 20  # weights of one layer, of which kernels hold a second copy
 
@@ -61,6 +67,9 @@ class CpuKernels(StepKernels):
         if parts.gate_up.numel() + parts.down.numel() > MAX_COPIED:
             return None
         return Experts(parts, self.instruction_set)
+
+    def low_rank(self, parts: LowRankParts) -> LowRank | None:
+        return LowRank(parts, self.instruction_set)
 
 
 class Norm:

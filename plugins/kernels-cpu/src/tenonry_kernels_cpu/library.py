@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 2  # of the structs and parameters in native/; the library says which it has
+VERSION = 3  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -27,6 +27,10 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, ADDRESS),
     ),
     "experts": (ADDRESS, COUNT, ADDRESS, ADDRESS, ADDRESS, ADDRESS),
+    "low_rank": (
+        *(ADDRESS, ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, COUNT, ADDRESS, COUNT, ADDRESS),
+    ),
 }
 
 

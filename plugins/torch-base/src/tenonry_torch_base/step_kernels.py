@@ -153,13 +153,50 @@ class ExpertParts:
     shared_gate: torch.Tensor | None = None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowRankParts:
+    """Low-rank adapters (arXiv:2106.09685) of one linear layer, or of several that read the same input, in slots.
+
+    `down` [slots, inputs, width], and for each layer one of `ups` [slots, rank, outputs] and the column of the merged
+    output in which its own `begins`. Layer n has the columns of `down` from n · rank on; width is a multiple of 16, and
+    columns that no layer has are zero. All are contiguous and of one type, float32 or bfloat16. Their values change
+    between calls, where they lie.
+    """
+
+    down: torch.Tensor
+    ups: tuple[torch.Tensor, ...]
+    begins: tuple[int, ...]
+
+
+class SlotTokens(NamedTuple):
+    """`order` i64[n]: the tokens with an adapter, those of slot 0 first; `ends` i64[slots]: where each slot's end.
+
+    Slots behind the last one that has tokens are left out.
+    """
+
+    order: torch.Tensor
+    ends: torch.Tensor
+
+
+class LowRankKernel(Protocol):
+    """Of all tokens with an adapter."""
+
+    def __call__(self, x: torch.Tensor, out: torch.Tensor, tokens: SlotTokens) -> None:
+        """Add to `out` [T, …], in place: x [T, inputs] · down[slot] · ups[slot], for each of `tokens`.
+
+        Both have the type of the weights, and neighbours in the last dimension. Tokens without an adapter keep their
+        outputs, bit for bit.
+        """
+        ...
+
+
 class StepKernels(ABC):
     """Kernels for one worker process. Construction may load a library.
 
     Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
-    operations. A kernel holds what it needs of the weights, which never change while it is used. Kernels are called
-    from one thread, one after another, in `torch.inference_mode`; what a kernel returns is a tensor of its own. An
-    input with NaN or infinities must not end the process, and must not change what other rows get.
+    operations. A kernel holds what it needs of the weights, which never change while it is used, but for adapters.
+    Kernels are called from one thread, one after another, in `torch.inference_mode`; what one returns is a tensor of its
+    own. An input with NaN or infinities must not end the process, and must not change what other rows get.
     """
 
     name: ClassVar[str]
@@ -194,4 +231,8 @@ class StepKernels(ABC):
 
         Both are contiguous and in float32; the input is not changed.
         """
+        return None
+
+    def low_rank(self, parts: LowRankParts) -> LowRankKernel | None:
+        """See `LowRankKernel`."""
         return None

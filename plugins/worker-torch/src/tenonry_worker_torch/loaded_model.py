@@ -10,6 +10,7 @@ import torch
 from tenonry.errors import ConfigError
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.adapters.attach import Seats
+from tenonry_worker_torch.adapters.kernels import LowRankKernels
 from tenonry_worker_torch.adapters.places import calls_of
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import GroupedBackend, layer_groups
@@ -131,7 +132,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
     seats = None
     if adapters is not None:
         calls.check(adapters.places, [len(found.given)])
-        seats = _seats(model, adapters)
+        seats = _seats(model, adapters, kernels)
     if image_check is not None:
         model.images = ImageEncoder(module)
         fuse = fuse and not model.images.has_rope_index  # rotary tables are of one dimension
@@ -147,14 +148,17 @@ def build(  # noqa: PLR0913 - by name, from one caller
             _check(model, checks, run, image_check)
     if seats is not None:
         seats.hook()
+        seats.log()
     run.release()
     return model
 
 
-def _seats(model: LoadedModel, adapters: Adapters) -> Seats:
+def _seats(model: LoadedModel, adapters: Adapters, found: FoundKernels | None) -> Seats:
     """The places of the model where adapters may add to a layer."""
     model.adapters = adapters
-    seats = Seats(adapters, model.module)
+    adapters.is_on_host = model.device.type == "cpu"
+    kernels = None if found is None else LowRankKernels(found, adapters.max_rank)
+    seats = Seats(adapters, model.module, kernels)
     seats.refuse_inside([mixer.module for mixer in model.mixers])
     return seats
 

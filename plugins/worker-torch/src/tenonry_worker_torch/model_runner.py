@@ -270,7 +270,7 @@ class ModelRunner:
         """A forward pass over tokens of no request, for ranks that wait for this one. No request's K/V are touched."""
         self.buffers.begin_step()
         if self.adapters is not None:
-            self.adapters.step.clear()
+            self.adapters.begin_dummy()
         count = DUMMY_TOKENS
         link = self.model.parallel.link
         token_ids = torch.zeros(count, dtype=torch.long, device=self.device)

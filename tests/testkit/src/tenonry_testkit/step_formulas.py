@@ -13,6 +13,8 @@ if TYPE_CHECKING:
         DeltaRuleParts,
         ExpertParts,
         HeldKeys,
+        LowRankParts,
+        SlotTokens,
     )
 
 
@@ -138,3 +140,23 @@ def _gated(
 ) -> torch.Tensor:
     gate, up = (x @ gate_up.double().t()).chunk(2, -1)
     return (functional.silu(gate) * up) @ down.double().t()
+
+
+def low_rank(
+    parts: LowRankParts,
+    x: torch.Tensor,
+    out: torch.Tensor,
+    tokens: SlotTokens,
+) -> torch.Tensor:
+    """`out` and what the adapters make of `x`."""
+    made = out.double()
+    begin = 0
+    for slot, end in enumerate(tokens.ends.tolist()):
+        mine = tokens.order[begin:end]
+        begin = end
+        inner = x[mine].double() @ parts.down[slot].double()
+        for number, (up, first) in enumerate(zip(parts.ups, parts.begins, strict=True)):
+            rank, size = up[slot].shape
+            of_part = inner[:, number * rank : (number + 1) * rank]
+            made[mine, first : first + size] += of_part @ up[slot].double()
+    return made

@@ -18,17 +18,19 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tenonry.plugin.manager import resolve_point
-from tenonry_testkit.step_formulas import attention, delta_rule, experts, rms_norm
+from tenonry_testkit.step_formulas import attention, delta_rule, experts, low_rank, rms_norm
 from tenonry_testkit.step_parts import (
     attention_parts,
     delta_rule_parts,
     expert_parts,
     held_keys,
     in_float64,
+    low_rank_parts,
+    slot_tokens,
     states_of,
 )
 from tenonry_torch_base.points import STEP_KERNELS
-from tenonry_torch_base.step_kernels import StepKernels
+from tenonry_torch_base.step_kernels import SlotTokens, StepKernels
 
 EXAMPLES = settings(
     max_examples=25,
@@ -290,3 +292,71 @@ class StepKernelsContract:
         assert not made[2].isfinite().all()
         others = [0, 1, 3, 4]
         assert_near(made[others], wanted[others])
+
+    @EXAMPLES
+    @given(
+        SEEDS,
+        st.integers(1, 40),
+        st.integers(1, 4),
+        SIZES,
+        st.lists(SIZES, min_size=1, max_size=3),
+        st.integers(1, 20),
+        st.integers(0, 3),
+        st.sampled_from([torch.float32, torch.bfloat16]),
+    )
+    def test_low_rank_is_its_formula_and_leaves_all_else(
+        self,
+        seed: int,
+        count: int,
+        slots: int,
+        inputs: int,
+        sizes: list[int],
+        rank: int,
+        gap: int,
+        dtype: torch.dtype,
+    ):
+        torch.manual_seed(seed)
+        parts = low_rank_parts(
+            slots,
+            inputs,
+            sizes,
+            rank,
+            gap,
+            dtype,
+        )
+        kernel = self.offered("low_rank", parts)
+        columns = sum(sizes) + gap * (len(sizes) + 1)
+        for _ in range(2):
+            # Neither need begin or end where its tensor does.
+            x = torch.randn(count, inputs + 2).to(dtype)[:, 1:-1]
+            whole = torch.randn(count, columns + 2).to(dtype)
+            out = whole[:, 1:-1]
+            before = whole.clone()
+            tokens = slot_tokens(slots, count)
+            wanted = low_rank(parts, x, out, tokens)
+            kernel(x, out, tokens)
+            if dtype == torch.float32:
+                assert_near(out, wanted)
+            else:
+                torch.testing.assert_close(out, wanted.to(dtype), rtol=2e-2, atol=2e-2)
+            whole[tokens.order, 1:-1] = before[tokens.order, 1:-1]
+            assert torch.equal(whole, before)
+            for up in parts.ups:  # adapters come and go
+                up.copy_(torch.randn(up.shape))
+
+    def test_low_rank_keeps_what_is_not_a_number_to_its_token(self):
+        for dtype in (torch.float32, torch.bfloat16):
+            parts = low_rank_parts(2, 24, [32, 7], 16, 0, dtype)
+            kernel = self.offered("low_rank", parts)
+            x = torch.randn(6, 24).to(dtype)
+            x[2, 3] = float("nan")
+            out = torch.randn(6, 39).to(dtype)
+            tokens = SlotTokens(
+                torch.tensor([5, 2, 0, 1]),
+                torch.tensor([1, 4]),
+            )
+            before = out.clone()
+            kernel(x, out, tokens)
+            assert out[2].isnan().all()
+            assert out[[0, 1, 5]].isfinite().all()
+            assert torch.equal(out[[3, 4]], before[[3, 4]])

@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
-from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts, ExpertParts, HeldKeys
+from tenonry_torch_base.step_kernels import (
+    AttentionParts,
+    DeltaRuleParts,
+    ExpertParts,
+    HeldKeys,
+    LowRankParts,
+    SlotTokens,
+)
 
 
 def random_order(columns: int) -> torch.Tensor:
@@ -122,3 +129,37 @@ def expert_parts(
         shared_down=torch.randn(hidden, shared) * shared**-0.5 if shared else None,
         shared_gate=torch.randn(hidden) * scale if shared and has_gate else None,
     )
+
+
+def low_rank_parts(
+    slots: int,
+    inputs: int,
+    sizes: list[int],
+    rank: int,
+    gap: int,
+    dtype: torch.dtype,
+) -> LowRankParts:
+    """Of layers with so many outputs each, `gap` columns of other layers between them; with random weights."""
+    width = -(-rank * len(sizes) // 16) * 16
+    down = torch.randn(slots, inputs, width) * inputs**-0.5
+    down[:, :, rank * len(sizes) :] = 0
+    begins = []
+    begin = gap
+    for size in sizes:
+        begins.append(begin)
+        begin += size + gap
+    return LowRankParts(
+        down=down.to(dtype),
+        ups=tuple(torch.randn(slots, rank, size).to(dtype) for size in sizes),
+        begins=tuple(begins),
+    )
+
+
+def slot_tokens(slots: int, count: int) -> SlotTokens:
+    """About half of `count` tokens, each in some slot; the last slots may have none."""
+    slot_of = torch.randint(2 * slots, (count,))
+    chosen = (slot_of < slots).nonzero().flatten()
+    order = chosen[slot_of[chosen].argsort(stable=True)]
+    counts = slot_of[chosen].bincount()
+    ends = counts.cumsum(0)
+    return SlotTokens(order, ends)

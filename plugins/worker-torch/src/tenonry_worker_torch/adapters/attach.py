@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from torch import nn
@@ -16,21 +17,31 @@ from tenonry_worker_torch.adapters.linear import (
 from tenonry_worker_torch.fuse.block import FusedAttention, FusedMLP
 from tenonry_worker_torch.fuse.decoder import LeanForward
 from tenonry_worker_torch.fuse.linear import Linear, PackedModule
+from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from transformers import PreTrainedModel
 
+    from tenonry_worker_torch.adapters.kernels import LowRankKernels
     from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.fuse.layer import LeanLayer
+
+logger = logging.getLogger("tenonry.worker")
 
 
 class Seats:
     """Wraps lean layers before they are packed, and hooks modules after that: what runs is what is given adapters."""
 
-    def __init__(self, adapters: Adapters, model: PreTrainedModel) -> None:
+    def __init__(
+        self,
+        adapters: Adapters,
+        model: PreTrainedModel,
+        kernels: LowRankKernels | None = None,
+    ) -> None:
         self._adapters = adapters
+        self._kernels = kernels
         self._model = model
         self._dtype = model.dtype
         self._device = model.device
@@ -73,7 +84,10 @@ class Seats:
                 parts.append(Part(name, begin, module.out_features))
                 self._open.discard(name)
             begin += module.out_features
-        return adapted(linear, self._slots_of(parts), self._adapters.step) if parts else linear
+        if not parts:
+            return linear
+        low_rank = self._slots_of(parts, module.in_features)
+        return adapted(linear, low_rank, self._adapters.step)
 
     def hook(self) -> None:
         """The linear layers of modules whose own code runs; what is left then takes no adapter."""
@@ -83,13 +97,27 @@ class Seats:
                 name = ".".join(filter(None, (prefix, inner)))
                 if name not in self._open or not isinstance(module, nn.Linear | PackedModule):
                     continue
-                low_rank = self._slots_of([Part(name, 0, module.out_features)])
+                low_rank = self._slots_of(
+                    [Part(name, 0, module.out_features)],
+                    module.in_features,
+                    is_summed=isinstance(module, RowLinear),
+                )
                 module.register_forward_hook(AddAfter(low_rank, self._adapters.step))
                 self._open.discard(name)
         for name in self._open:
             self._adapters.places.refuse(name, f"{name} is not run as a layer of its own")
 
-    def _slots_of(self, parts: Sequence[Part]) -> LowRank:
+    def log(self) -> None:
+        """What computes adapters, where there are kernels."""
+        if self._kernels is not None:
+            logger.info("%s", self._kernels.text)
+
+    def _slots_of(
+        self, parts: Sequence[Part], in_features: int, *, is_summed: bool = False
+    ) -> LowRank:
+        """`is_summed`: what A makes is summed over ranks before B is applied, so it takes two steps."""
         made = LowRank(parts, self._adapters.max_loras, self._dtype, self._device)
+        if self._kernels is not None and not is_summed:
+            self._kernels.give(made, in_features)
         self._adapters.layers.append(made)
         return made

@@ -5,17 +5,20 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
+import torch
+
+from tenonry_torch_base.step_kernels import SlotTokens
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    import torch
     from numpy.typing import NDArray
 
     Put = Callable[[str, NDArray[np.generic]], torch.Tensor]
 
 # So many times as many rows as there are tokens may be computed, to compute all adapters with one product.
 MOST_FILLING = 3
+KERNEL_TOKENS = 128  # more of them are computed by torch, on all cores
 
 
 class Segment(NamedTuple):
@@ -32,7 +35,7 @@ class AdapterBatch:
 
     Where the adapters have about the same number of tokens, `padded` lays them side by side: [slots, longest]
     tokens from `gather`, results at `back` [tokens with an adapter] go to `rows` (None: to all, in order). Else there
-    are `segments`, one per slot.
+    are `segments`, one per slot. `sorted`: for a kernel, where the tokens are few.
     """
 
     def __init__(
@@ -49,11 +52,15 @@ class AdapterBatch:
         self.num_slots = int(present[-1]) - self.first + 1
         self.longest = int(counts.max())
         self.segments: list[Segment] = []
+        self.sorted: SlotTokens | None = None
         self.is_padded = len(present) > 1 and (
             self.num_slots * self.longest <= MOST_FILLING * len(tokens)
         )
         order = np.argsort(of_tokens, kind="stable")
         sorted_tokens = tokens[order]
+        if len(tokens) <= KERNEL_TOKENS:
+            ends = np.cumsum(np.bincount(of_tokens))
+            self.sorted = SlotTokens(torch.from_numpy(sorted_tokens), torch.from_numpy(ends))
         starts = np.cumsum(counts) - counts
         if self.is_padded:
             self._pad(of_tokens, sorted_tokens, order, counts, starts, present)
@@ -86,6 +93,11 @@ class AdapterBatch:
         self._gather[places] = sorted_tokens
         self._back = np.empty(len(of_tokens), np.int64)
         self._back[order] = places
+
+
+def put_on_host(_label: str, array: NDArray[np.generic]) -> torch.Tensor:
+    """A tensor that may be kept longer than buffers keep theirs."""
+    return torch.from_numpy(array)
 
 
 class StepAdapters:

@@ -11,18 +11,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from tenonry_torch_base.step_kernels import LowRankParts
 from tenonry_worker_torch.fuse.linear import DenseLinear, Linear, PartedLinear, SummedLinear
 from tenonry_worker_torch.parallel.layers import RowLinear
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
+    from tenonry_torch_base.step_kernels import LowRankKernel
     from tenonry_worker_torch.adapters.batch import AdapterBatch, Segment, StepAdapters
     from tenonry_worker_torch.parallel.groups import TensorGroup
 
     Weights = Mapping[str, tuple[torch.Tensor, torch.Tensor]]
+    MakeKernel = Callable[[LowRankParts], LowRankKernel | None]
+
+WIDTH_MULTIPLE = 16  # see `LowRankParts`
 
 
 class Part(NamedTuple):
@@ -45,11 +50,19 @@ class LowRank:
     ) -> None:
         self.parts = tuple(parts)
         self.num_slots = num_slots
+        self.dtype = dtype
+        self.make_kernel: MakeKernel | None = None
         self._options: dict[str, Any] = {"dtype": dtype, "device": device}
         self._used: list[Part] = []  # parts that an adapter in a slot adds to
         self._rank = 0
-        self._down: torch.Tensor | None = None  # [slots, used · rank, in]
+        self._down: torch.Tensor | None = None  # [slots, in, used · rank, filled up]
         self._ups: list[torch.Tensor] = []  # per used part [slots, rank, out]
+        self._kernel: LowRankKernel | None = None
+
+    @property
+    def has_kernel(self) -> bool:
+        """Whether one computes steps of few tokens."""
+        return self._kernel is not None
 
     def put(
         self,
@@ -75,14 +88,19 @@ class LowRank:
         self._rank = max(len(down) for down, _ in found)
         count = self.num_slots
         in_features = found[0][0].shape[1]
-        rows = len(self._used) * self._rank
-        self._down = torch.zeros(count, rows, in_features, **self._options)
+        columns = len(self._used) * self._rank
+        width = -(-columns // WIDTH_MULTIPLE) * WIDTH_MULTIPLE
+        self._down = torch.zeros(count, in_features, width, **self._options)
         self._ups = [
             torch.zeros(count, self._rank, part.size, **self._options) for part in self._used
         ]
         for slot, weights in enumerate(slots):
             if weights:
                 self._fill(slot, weights)
+        if self.make_kernel is not None:
+            begins = tuple(part.begin for part in self._used)
+            parts = LowRankParts(down=self._down, ups=tuple(self._ups), begins=begins)
+            self._kernel = self.make_kernel(parts)
 
     def _fill(self, slot: int, weights: Weights) -> None:
         if self._down is None:
@@ -96,7 +114,7 @@ class LowRank:
             down_part, up_part = weights[part.name]
             rank = len(down_part)
             first = number * self._rank
-            self._down[slot, first : first + rank] = down_part
+            self._down[slot, :, first : first + rank] = down_part.T
             up[:rank] = up_part.T
 
     # ------------------------------------------------------------------ in a step
@@ -113,6 +131,10 @@ class LowRank:
         """
         if self._down is None:
             return
+        if self._kernel is not None and batch.sorted is not None and group is None:
+            if x.dtype == out.dtype == self.dtype and x.stride(1) == out.stride(1) == 1:
+                self._kernel(x, out, batch.sorted)
+                return
         if batch.is_padded:
             self._add_padded(x, out, batch, group)
             return
@@ -131,7 +153,7 @@ class LowRank:
         count = batch.num_slots
         given = x.index_select(0, batch.gather).view(count, batch.longest, -1)
         down = self._down.narrow(0, batch.first, count)
-        inner = torch.bmm(given, down.transpose(1, 2))
+        inner = torch.bmm(given, down)
         if group is not None:
             inner = group.sum(inner)
         for number, part in enumerate(self._used):
@@ -155,7 +177,7 @@ class LowRank:
         assert self._down is not None  # noqa: S101 - `add` looked
         slot, begin, count, index = segment
         given = x.narrow(0, begin, count) if index is None else x.index_select(0, index)
-        inner = given @ self._down[slot].T
+        inner = given @ self._down[slot]
         if group is not None:
             inner = group.sum(inner)
         for number, part in enumerate(self._used):

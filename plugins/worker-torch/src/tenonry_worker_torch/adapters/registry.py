@@ -11,7 +11,7 @@ import torch
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry.step import RowFailure
-from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
+from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters, put_on_host
 from tenonry_worker_torch.adapters.folder import AdapterFolder
 
 if TYPE_CHECKING:
@@ -68,6 +68,10 @@ class Adapters:
         self._num_steps = 0
         self._row_number = np.full(0, NONE, np.int32)
         self._orphans: dict[int, str] = {}  # rows whose adapter is not here → digest
+        self.is_on_host = True
+        self._decoding: NDArray[np.int32] | None = (
+            None  # adapters of the rows that the last batch is for
+        )
 
     def allocate(self, num_rows: int) -> None:
         """Called once, before the first step."""
@@ -184,29 +188,45 @@ class Adapters:
         is_pruned: bool,
     ) -> None:
         """Work out which tokens run through which slot. `is_pruned`: only rows that sample go on in the last layer."""
-        self.step.clear()
         numbers = self._row_number[inputs.row]
+        only_decodes = len(inputs.token_ids) == len(numbers)
+        if only_decodes and not is_pruned and self._goes_on(numbers):
+            return
+        self.begin_dummy()
+        can_go_on = only_decodes and not is_pruned and self.is_on_host
+        if can_go_on:
+            self._decoding = numbers
         present = np.unique(numbers[numbers != NONE]).tolist()
         if not present:
             return
         self._num_steps += 1
-        for number in present:
-            self._by_number[number].last_step = self._num_steps
-        for number in present:
-            self._give_slot(self._by_number[number])
+        running = [self._by_number[number] for number in present]
+        for adapter in running:
+            adapter.last_step = self._num_steps
+        for adapter in running:
+            self._give_slot(adapter)
         slot_of = np.full(self._numbers + 2, NONE, np.int32)  # the last place is for rows without
-        for number in present:
-            slot_of[number] = self._by_number[number].slot
+        for adapter in running:
+            slot_of[adapter.number] = adapter.slot
         slots = slot_of[numbers]
-        of_tokens = slots
-        if len(inputs.token_ids) != len(slots):
-            of_tokens = np.repeat(slots, inputs.num_tokens)
-        self.step.full = AdapterBatch(of_tokens, buffers.put, "adapters")
+        of_tokens = slots if only_decodes else np.repeat(slots, inputs.num_tokens)
+        put = put_on_host if self.is_on_host else buffers.put
+        self.step.full = AdapterBatch(of_tokens, put, "adapters")
         if is_pruned:
             kept = slots[inputs.samples]
             self.step.num_kept = len(kept)
             if len(kept) and kept.max() != NONE:
-                self.step.kept = AdapterBatch(kept, buffers.put, "kept_adapters")
+                self.step.kept = AdapterBatch(kept, put, "kept_adapters")
+
+    def begin_dummy(self) -> None:
+        """A step of no request, or of none with an adapter."""
+        self.step.clear()
+        self._decoding = None
+
+    def _goes_on(self, numbers: NDArray[np.int32]) -> bool:
+        """Whether the same rows decode as in the step before, so that its batch is that of this step."""
+        former = self._decoding
+        return former is not None and np.array_equal(former, numbers)
 
     def fail_lost(self, rows: NDArray[np.int32], failure: torch.Tensor) -> None:
         """Fail those of the sampling `rows` whose adapter is not here; `failure` i32[rows] is changed."""

@@ -21,10 +21,10 @@ def is_small(module: nn.Module) -> bool:
     return sum(weight.numel() for weight in module.parameters()) <= MAX_PARAMETERS
 
 
-def is_same(got: torch.Tensor, wanted: torch.Tensor) -> bool:
-    """But for rounding in float32."""
+def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANCE) -> bool:
+    """But for rounding, by default that of float32."""
     difference = (got - wanted).norm()
-    return bool(difference <= TOLERANCE * wanted.norm())
+    return bool(difference <= tolerance * wanted.norm())
 
 
 def randomise(module: nn.Module) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 
 from tenonry_torch_base.seeded import seeded
-from tenonry_worker_torch.fuse.trial import is_same
+from tenonry_worker_torch.fuse.trial import TOLERANCE, is_same
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,10 +25,14 @@ LIMIT_S = 0.02  # for one candidate; at least one run is timed
 
 
 class Candidates(NamedTuple):
-    """Functions without arguments that compute the same: each changes tensors of its own, and returns all results."""
+    """Functions without arguments that compute the same: each changes tensors of its own, and returns all results.
+
+    `tolerance`: relative error (L2) taken for rounding.
+    """
 
     own: Run
     kernel: Run
+    tolerance: float = TOLERANCE
 
 
 def prefers_kernel(
@@ -51,7 +55,7 @@ def _agree(candidates: Candidates) -> bool:
     """Twice, since states that the first call leaves are what the second one reads."""
     for _ in range(2):
         pairs = zip(candidates.kernel(), candidates.own(), strict=True)
-        if not all(is_same(got, wanted) for got, wanted in pairs):
+        if not all(is_same(got, wanted, candidates.tolerance) for got, wanted in pairs):
             return False
     return True
 

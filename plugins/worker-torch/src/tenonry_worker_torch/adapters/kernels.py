@@ -1,0 +1,109 @@
+"""Adapters by a kernel: which layers get one, found with random adapters at load. Worker process."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from tenonry_worker_torch.adapters.batch import AdapterBatch, put_on_host
+from tenonry_worker_torch.adapters.linear import LowRank
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
+
+if TYPE_CHECKING:
+    from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+
+logger = logging.getLogger("tenonry.worker")
+
+MOST_SLOTS = 8  # of a trial
+MOST_RANK = 16
+TOLERANCES = {torch.float32: 1e-4, torch.bfloat16: 1e-2}  # relative errors taken for rounding
+
+
+class LowRankKernels:
+    """Gives kernels to layers that adapters may add to, where they are right and quicker; layers of one kind are tried
+    once. Ranks need not agree: each adds to outputs of its own.
+    """
+
+    def __init__(self, found: FoundKernels, max_rank: int) -> None:
+        self._found = found
+        self._max_rank = max_rank
+        self._verdicts: dict[tuple[object, ...], bool] = {}
+        self._num_used = 0
+        self._num_left = 0
+
+    def give(self, layer: LowRank, in_features: int) -> None:
+        """A kernel to this layer, or none."""
+        sizes = [part.size for part in layer.parts]
+        kind = (layer.dtype, in_features, *sizes)
+        if kind not in self._verdicts:
+            self._verdicts[kind] = self._prefers(layer, in_features)
+        if self._verdicts[kind]:
+            layer.make_kernel = self._found.kernels.low_rank
+            self._num_used += 1
+        else:
+            self._num_left += 1
+
+    @property
+    def text(self) -> str:
+        """For the log."""
+        return f"Step kernels {self._found.text} of adapters: {self._num_used} layers; with torch: {self._num_left}"
+
+    def _prefers(self, layer: LowRank, in_features: int) -> bool:
+        if layer.dtype not in TOLERANCES:
+            return False
+        slots = min(layer.num_slots, MOST_SLOTS)
+        own, other = (
+            LowRank(layer.parts, slots, layer.dtype, torch.device("cpu")) for _ in range(2)
+        )
+        other.make_kernel = self._found.kernels.low_rank
+        weights = random_weights(layer, slots, in_features, min(self._max_rank, MOST_RANK))
+        for each in (own, other):
+            for slot in range(slots):
+                each.put(weights, slot)
+        if not other.has_kernel:
+            return False
+
+        def compared(count: int) -> Candidates:
+            return candidates(own, other, in_features, count)
+
+        return prefers_kernel(compared, is_timed=not self._found.is_asked_for)
+
+
+def random_weights(
+    layer: LowRank, slots: int, in_features: int, rank: int
+) -> list[dict[str, tuple[torch.Tensor, torch.Tensor]]]:
+    """Of each slot, for every part of the layer; what they add is about as large as what they are added to."""
+    generator = torch.Generator().manual_seed(0)
+    return [
+        {
+            part.name: (
+                torch.randn(rank, in_features, generator=generator) * in_features**-0.5,
+                torch.randn(part.size, rank, generator=generator) * rank**-0.5,
+            )
+            for part in layer.parts
+        }
+        for _ in range(slots)
+    ]
+
+
+def candidates(own: LowRank, other: LowRank, in_features: int, count: int) -> Candidates:
+    """Both over `count` random tokens, of all slots by turns."""
+    slots = (np.arange(count) % own.num_slots).astype(np.int32)
+    batch = AdapterBatch(slots, put_on_host, "trial")
+    columns = own.parts[-1].begin + own.parts[-1].size
+    x = torch.randn(count, in_features).to(own.dtype)
+    outputs = [torch.zeros(count, columns, dtype=own.dtype) for _ in range(2)]
+
+    def run(layer: LowRank, out: torch.Tensor) -> tuple[torch.Tensor]:
+        out.zero_()
+        layer.add(x, out, batch)
+        return (out.float(),)
+
+    return Candidates(
+        lambda: run(own, outputs[0]),
+        lambda: run(other, outputs[1]),
+        TOLERANCES[own.dtype],
+    )
