@@ -48,11 +48,13 @@ def wanted(folder):
 
 @pytest.fixture(scope="module")
 def server(folder, wanted):
-    """Two API servers in front of one engine. Prompts are cut into chunks of 16 tokens, so images are cut, too."""
+    """Two API servers in front of one engine of two ranks. Prompts are cut into chunks of 16 tokens, so images are cut,
+    too.
+    """
     settings = {
         "max-images": 2, "max-num-batched-tokens": 16, "max-num-seqs": 8, "block-size": 16, "dtype": "float32",
         "device": "cpu", "load-format": "auto", "max-model-len": 256, "io-processor-option": "max_image_pixels=10000",
-        "api-server-count": 2,
+        "api-server-count": 2, "tensor-parallel-size": 2,
     }  # fmt: skip
     operators = ["--enable-operator-routes", "--api-key", KEY]
     arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]

@@ -13,6 +13,7 @@ from tenonry.step import DoneFuture
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.adapters.places import Places
 from tenonry_worker_torch.adapters.registry import Adapters
+from tenonry_worker_torch.images.check import ImageCheck
 from tenonry_worker_torch.loaded_model import build
 from tenonry_worker_torch.loading.load import load_model, look
 from tenonry_worker_torch.model_runner import ModelRunner
@@ -92,6 +93,7 @@ class Ranks:
         load_format="auto",
         dtype="float32",
         max_loras=0,
+        sees=False,
         **runner,
     ):
         self.tp, self.pp = tp, pp
@@ -99,6 +101,7 @@ class Ranks:
         self._last = {}
         everyone = places(tp, pp)
         cpu = torch.device("cpu")
+        found = look(str(folder), load_format=load_format, towers=sees)
         modules = [  # one after another: transformers swaps functions of modules while it loads
             load_model(
                 str(folder),
@@ -107,18 +110,19 @@ class Ranks:
                 device=cpu,
                 seed=0,
                 parallel=parallel,
+                found=found,
             )
             for parallel in everyone
         ]
-        whole = look(str(folder), load_format=load_format).whole
         adapters = [
-            Adapters(Places(whole, module), max_loras, 16) if max_loras else None
+            Adapters(Places(found.whole, module), max_loras, 16) if max_loras else None
             for module in modules
         ]
         self.models = self.all(
             lambda rank: build(
                 modules[rank], worker_tools.BACKENDS[backend], HostBuffers(cpu, 1), max_model_len=64, fuse=fuse,
                 skip_check=False, parallel=everyone[rank], adapters=adapters[rank],
+                image_check=ImageCheck(str(folder)) if sees else None,
             )
         )  # fmt: skip
         sizes = {"max_num_seqs": 6, "max_model_len": 64, "num_blocks": 96, "block_size": 4} | runner

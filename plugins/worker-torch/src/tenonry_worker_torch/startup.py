@@ -69,11 +69,10 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     config = context.config
     if config.enable_expert_parallel:
         check_settings(config)
-    if config.max_images and config.world_size > 1:
+    if config.max_images and config.pipeline_parallel_size > 1:
         raise ConfigError(
-            f"max_images={config.max_images} with tensor_parallel_size={config.tensor_parallel_size} and "
-            f"pipeline_parallel_size={config.pipeline_parallel_size}: worker 'torch' reads images on one rank; set "
-            "both to 1, or max_images to 0"
+            f"max_images={config.max_images} with pipeline_parallel_size={config.pipeline_parallel_size}: worker "
+            "'torch' shows no images over pipeline stages; use --tensor-parallel-size instead, or max_images=0"
         )
     if config.max_images and config.max_loras:
         raise ConfigError(
