@@ -149,8 +149,13 @@ def test_a_cross_encoder_scores_pairs(cross_encoder):
     folder, server = cross_encoder
     logits = reference(folder, "bert_head", [TEXTS[0]] * 3, TEXTS[1:])[:, 0]
     wanted = 1 / (1 + np.exp(-logits))
-    status, answer = post(server, "/v1/score", text_1="a", text_2="b", truncate_prompt_tokens=9)
-    assert (status, "both texts as one prompt" in answer["error"]["message"]) == (400, True)
+    long = "the red dog sleeps " * 30
+    status, answer = post(server, "/v1/score", text_1=long, text_2=long, truncate_prompt_tokens=9)
+    first, second = " ".join(long.split()[:3]), " ".join(long.split()[:3])
+    alone = post(server, "/v1/score", text_1=first, text_2=second)[1]
+    assert (status, answer["data"], answer["usage"]) == (200, alone["data"], alone["usage"])
+    status, answer = post(server, "/rerank", query=long, documents=["b"], truncate_prompt_tokens=4)
+    assert (status, "give at least 5" in answer["error"]["message"]) == (400, True)
     status, answer = post(server, "/v1/score", text_1=TEXTS[0], text_2=TEXTS[1:])
     assert status == 200
     assert np.abs(np.array([each["score"] for each in answer["data"]]) - wanted).max() < TOLERANCE

@@ -100,6 +100,20 @@ def test_max_model_len_falls_back_to_the_tokenizer_then_to_a_warning(caplog):
 
 
 @pytest.mark.parametrize(
+    ("transformer", "tokenizer", "expected"),
+    [
+        ({"max_seq_length": 256}, {"model_max_length": 128}, 256),
+        ({"max_seq_length": None}, {"model_max_length": 128}, 128),
+        ({}, {"model_max_length": int(1e30)}, 512),
+        ({"max_seq_length": 1024}, {}, 512),
+        ({}, {}, 512),
+    ],
+)
+def test_sentence_transformers_cuts_texts_at_its_own_length(transformer, tokenizer, expected):
+    assert facts.length_of_texts(512, transformer, tokenizer) == expected
+
+
+@pytest.mark.parametrize(
     ("generation", "config", "tokenizer", "expected"),
     [
         ({"eos_token_id": 2}, {"eos_token_id": 2}, {}, (2,)),

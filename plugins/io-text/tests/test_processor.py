@@ -82,6 +82,40 @@ class TestPrompts:
         with pytest.raises(RequestError, match=r"=1 leaves nothing of the text.* adds 1 tokens"):
             cut({"prompt": text}, 1)
 
+    def test_pairs_are_joined_and_cut_as_the_tokenizer_does_it(self, processor):
+        params = SamplingParams(pooling=PoolingParams(task="score"))
+        first, second = "the cat sat on the mat", "the mat"
+
+        def pair(**fields):
+            given = {"prompt": first, "text_pair": second, **fields}
+            return processor.process_prompt(given, params)
+
+        tokenizer = processor.get_tokenizer()
+        whole = tokenizer(first, second)["input_ids"]
+        assert pair().token_ids.tolist() == whole
+        assert pair().features == {"pair_start": 0}  # this tokenizer has no types of tokens
+        least = tokenizer.num_special_tokens_to_add(pair=True) + 2
+        for keep in (least, least + 1, len(whole) - 1, len(whole), 512, -1):
+            most = 512 if keep == -1 else keep
+            expected = tokenizer(first, second, truncation="longest_first", max_length=most)
+            found = pair(truncate_prompt_tokens=keep).token_ids.tolist()
+            assert found == expected["input_ids"]
+        assert pair().token_ids.tolist() == whole  # the tokenizer forgets how the last pair was cut
+        with pytest.raises(
+            RequestError, match=f"nothing of one of two texts; give at least {least}"
+        ):
+            pair(truncate_prompt_tokens=least - 1)
+        for wrong, words in (
+            ({"text_pair": "a\ud800"}, "character 1 of the text is the lone surrogate"),
+            ({"text_pair": 3}, "'text_pair' is a int"),
+            ({"text_pair": "x" * 200_000}, "200000 characters"),
+            ({"prompt": None, "prompt_token_ids": [1]}, "beside a text"),
+        ):
+            with pytest.raises(RequestError, match=words):
+                pair(**wrong)
+        with pytest.raises(RequestError, match="a pair that is scored"):
+            processor.process_prompt({"prompt": first, "text_pair": second}, SamplingParams())
+
     def test_odd_characters_are_fine(self, processor):
         assert (
             processor.decode(ids_of(processor, "a\x00b\u200b\ufeff"), skip_special_tokens=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -10,7 +11,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from tenonry import LLM
-from tenonry.errors import ModelError
+from tenonry.errors import ModelError, RequestError
 from tenonry_worker_pooling.outline import outline
 
 TEXTS = [
@@ -90,12 +91,45 @@ def test_scores_of_pairs(folders, name):
     from sentence_transformers import CrossEncoder
 
     folder, _ = folders[name]
-    expected = CrossEncoder(str(folder), device="cpu", max_length=64).predict(
-        [(TEXTS[0], text) for text in TEXTS[1:]]
-    )
+    long = TEXTS[3] * 2
+    pairs = [*((TEXTS[0], text) for text in TEXTS[1:]), (long, TEXTS[0]), (long, long)]
+    firsts, seconds = (list(texts) for texts in zip(*pairs, strict=True))
     with LLM(model=str(folder), worker="auto", device="cpu", max_num_seqs=4) as llm:
-        found = llm.score(TEXTS[0], TEXTS[1:])
+        whole = llm.score(TEXTS[0], TEXTS[1:])
+        for keep in (-1, 15, 5):
+            most = 64 if keep == -1 else keep
+            expected = CrossEncoder(str(folder), device="cpu", max_length=most).predict(pairs)
+            found = llm.score(firsts, seconds, truncate_prompt_tokens=keep)
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            if keep == -1:
+                np.testing.assert_allclose(whole, expected[: len(whole)], atol=1e-5)
+        with pytest.raises(RequestError, match=r"99 tokens.*give truncate_prompt_tokens=-1"):
+            llm.score(long, TEXTS[0])
+        for keep, words in (
+            (4, "give at least 5"),
+            (65, "1 to 64"),
+            (True, "True is out of bounds: 1 to 64"),
+        ):
+            with pytest.raises(RequestError, match=words):
+                llm.score(TEXTS[0], TEXTS[1], truncate_prompt_tokens=keep)
+
+
+def test_texts_are_cut_where_sentence_transformers_cuts_them(saved, tmp_path):
+    from sentence_transformers import SentenceTransformer
+
+    shutil.copytree(saved["mean"][0], tmp_path / "cut")
+    file = tmp_path / "cut" / "sentence_bert_config.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"max_seq_length": 9}))
+    model = SentenceTransformer(str(tmp_path / "cut"), device="cpu")
+    assert model.max_seq_length == 9
+    with LLM(model=str(tmp_path / "cut"), device="cpu", max_num_seqs=4) as llm:
+        assert llm.info.max_model_len == 9
+        cut = [{"prompt": text, "truncate_prompt_tokens": -1} for text in TEXTS]
+        found = np.stack([each.data for each in llm.embed(cut)])
+        cosines = llm.score(TEXTS[3], TEXTS, truncate_prompt_tokens=-1)
+    expected = model.encode(TEXTS)
     np.testing.assert_allclose(found, expected, atol=1e-5)
+    np.testing.assert_allclose(cosines, expected @ expected[3], atol=1e-5)
 
 
 class TestBadLayers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -15,6 +15,8 @@ from tenonry.outputs import RequestOutput
 from tenonry.pooling.checks import says
 from tenonry.sampling_params import OutputKind, PoolingParams, SamplingParams
 
+Texts = str | Sequence[str]
+
 
 class PoolingOutput(msgspec.Struct, frozen=True):
     """The answer to a pooling request: `data` f32[D], a vector or the scores of a head."""
@@ -22,13 +24,6 @@ class PoolingOutput(msgspec.Struct, frozen=True):
     request_id: str
     prompt_token_ids: list[int]
     data: NDArray[np.float32]
-
-
-class Pair(NamedTuple):
-    """Two texts as one prompt, and where the second begins."""
-
-    prompt: dict[str, Any]
-    params: SamplingParams
 
 
 def sampling(params: PoolingParams) -> SamplingParams:
@@ -47,27 +42,22 @@ def sampling(params: PoolingParams) -> SamplingParams:
 def pooled(output: RequestOutput | None) -> PoolingOutput:
     """Raises EngineGenerateError where the request failed or was aborted."""
     if output is None or output.pooled is None:
-        reason = "it was aborted" if output is None else output.error or "it was aborted"
+        reason = (output and output.error) or "it was aborted"
         raise EngineGenerateError(f"the pooling request gave nothing: {reason}")
     return PoolingOutput(output.request_id, output.prompt_token_ids, output.pooled)
 
 
-def pair(io: IOProcessor | None, first: str, second: str) -> Pair:
-    """As the model's tokenizer joins two texts: where it gives no types of tokens, the model was trained without.
-
-    Raises RequestError without a tokenizer.
-    """
-    if io is None:
-        raise RequestError("scores of texts need a tokenizer, and none is loaded", "text_1")
-    try:
-        tokenizer = io.get_tokenizer()
-    except ValueError as error:
-        raise RequestError(f"scores of texts need a tokenizer: {error}", "text_1") from error
-    encoded = tokenizer(first, second)
-    types = list(encoded.get("token_type_ids", ()))
-    start = types.index(1) if 1 in types else 0
-    params = PoolingParams(task="score", pair_start=start)
-    return Pair({"prompt_token_ids": list(encoded["input_ids"])}, sampling(params))
+def pair(
+    io: IOProcessor | None, first: str, second: str, keep: int | None
+) -> tuple[dict[str, Any], SamplingParams]:
+    """Two texts as the IO processor joins them, with `keep` tokens at most (-1: what fits). Raises RequestError."""
+    params = PoolingParams(task="score")
+    prompt = {"prompt": first, "text_pair": second, "truncate_prompt_tokens": keep}
+    made = io.process_prompt(prompt, sampling(params)) if io else None
+    if not made or not made.features:
+        raise RequestError("scores need an IO processor that reads a 'text_pair'", "text_1")
+    params = PoolingParams(task="score", pair_start=int(made.features["pair_start"]))
+    return {"prompt_token_ids": made.token_ids}, sampling(params)
 
 
 def scores_by(tasks: Mapping[str, int]) -> str:
@@ -84,7 +74,7 @@ def cosine(first: NDArray[np.float32], second: NDArray[np.float32]) -> float:
     return float(first @ second) / lengths if lengths else 0.0
 
 
-def matched(first: str | Sequence[str], second: str | Sequence[str]) -> list[tuple[str, str]]:
+def matched(first: Texts, second: Texts) -> list[tuple[str, str]]:
     """One text with each of the others, or the texts of two lists of one length. Raises RequestError."""
     left = [first] if isinstance(first, str) else list(first)
     right = [second] if isinstance(second, str) else list(second)

@@ -29,18 +29,14 @@ CALLS = {
 def check_length(request: EngineCoreRequest, max_model_len: int) -> None:
     """A prompt leaves a place for a token, unless it is pooled. Raises RequestError."""
     length = len(request.prompt_token_ids) + len(request.output_token_ids)
-    if request.sampling_params.pooling is not None:
-        if length > max_model_len:
-            raise RequestError(
-                f"the prompt has {length} tokens, but the model reads max_model_len={max_model_len}; shorten it, or "
-                "give truncate_prompt_tokens=-1, which keeps the beginning",
-                "prompt",
-                "context_length_exceeded",
-            )
-    elif length >= max_model_len:
+    room = max_model_len - 1
+    remedy = "and at least one must be left for the output; shorten the prompt"
+    if request.sampling_params.pooling:
+        room = max_model_len
+        remedy = "all for the prompt; shorten it, or give truncate_prompt_tokens=-1, which cuts it"
+    if length > room:
         raise RequestError(
-            f"the prompt has {length} tokens, but the context holds max_model_len={max_model_len} tokens and at "
-            "least one must be left for the output; shorten the prompt",
+            f"the prompt has {length} tokens, but the context holds max_model_len={max_model_len} tokens {remedy}",
             "prompt",
             "context_length_exceeded",
         )
@@ -83,9 +79,8 @@ def _check_params(pooling: PoolingParams, tasks: Mapping[str, int]) -> None:
 
 def _check_only_pooled(request: EngineCoreRequest) -> None:
     """What has no meaning without output is not asked for."""
-    params = request.sampling_params
     for field, wanted in ALONE.items():
-        value = getattr(params, field)
+        value = getattr(request.sampling_params, field)
         if value != wanted:
             raise RequestError(f"{field}={value}: a pooling request has {field}={wanted}", field)
     if request.output_token_ids:

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 from tenonry.info import EngineInfo
 from tenonry.interfaces.io_processor import IOProcessor
 from tenonry.outputs import RequestOutput
-from tenonry.pooling.calls import PoolingOutput, cosine, matched, pair, pooled, sampling, scores_by
+from tenonry.pooling.calls import (
+    PoolingOutput,
+    Texts,
+    cosine,
+    matched,
+    pair,
+    pooled,
+    sampling,
+    scores_by,
+)
 from tenonry.sampling_params import PoolingParams, SamplingParams
 
 
@@ -26,10 +35,21 @@ class OffersPooling:
         return await self._pooled(prompt, sampling(pooling_params), request_id, **fields)
 
     async def score(
-        self, text_1: str, text_2: str, request_id: str, **fields: Any
+        self,
+        text_1: str,
+        text_2: str,
+        request_id: str,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        **fields: Any,
     ) -> PoolingOutput:
-        """How well two texts go together, `data` f32[1]: by the head of a cross-encoder."""
-        prompt, params = await asyncio.to_thread(pair, self.io_processor, text_1, text_2)
+        """How well two texts go together, `data` f32[1]: by the head of a cross-encoder.
+
+        `truncate_prompt_tokens`: of both as one prompt, of which the longer text loses its end; -1 for all that fits.
+        """
+        prompt, params = await asyncio.to_thread(
+            pair, self.io_processor, text_1, text_2, truncate_prompt_tokens
+        )
         return await self._pooled(prompt, params, request_id, **fields)
 
     async def _pooled(
@@ -73,22 +93,32 @@ class OffersBlockingPooling:
         return self.encode(prompts, PoolingParams(task="classify"), **options)
 
     def score(
-        self, text_1: str | Sequence[str], text_2: str | Sequence[str], **options: Any
+        self,
+        text_1: Texts,
+        text_2: Texts,
+        *,
+        truncate_prompt_tokens: int | None = None,
+        **options: Any,
     ) -> list[float]:
         """How well texts go together: one first text with each second one, or pairs of two lists.
 
         By the head of a cross-encoder; with a model of vectors, the cosine of the angle between two.
+        `truncate_prompt_tokens`: of a pair as in `AsyncLLM.score`, of a text for its vector as in its prompt.
         """
         pairs = matched(text_1, text_2)
         if scores_by(self.info.tasks) == "score":
-            joined = [pair(self.io_processor, first, second) for first, second in pairs]
-            outputs = self.generate(
-                [each.prompt for each in joined],
-                [each.params for each in joined],
-                **options,
-            )
+            joined = [pair(self.io_processor, *both, truncate_prompt_tokens) for both in pairs]
+            prompts, params = map(list, zip(*joined, strict=True))
+            outputs = self.generate(prompts, params, **options)
             return [float(pooled(output).data[0]) for output in outputs]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
-        found = self.embed(texts, **options)
+        found = self.embed(
+            texts
+            if truncate_prompt_tokens is None
+            else [
+                {"prompt": text, "truncate_prompt_tokens": truncate_prompt_tokens} for text in texts
+            ],
+            **options,
+        )
         vectors = {text: each.data for text, each in zip(texts, found, strict=True)}
         return [cosine(vectors[first], vectors[second]) for first, second in pairs]

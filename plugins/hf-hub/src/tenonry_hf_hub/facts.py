@@ -118,6 +118,15 @@ def max_model_len(config: dict[str, Any], tokenizer_config: dict[str, Any]) -> i
     return FALLBACK_LENGTH
 
 
+def length_of_texts(longest: int, transformer: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    """Where sentence-transformers cuts texts, if that is less than `longest`, which the model reads.
+
+    `transformer` is its sentence_bert_config.json, which goes before the tokenizer's own limit.
+    """
+    limit = transformer.get("max_seq_length") or tokenizer.get("model_max_length")
+    return min(longest, limit) if _is_count(limit) else longest
+
+
 def _padding_id(text: dict[str, Any]) -> int:
     """As config.json says, else 1, which is the default of these families."""
     found = text.get("pad_token_id", 1)

@@ -6,6 +6,7 @@ Light: msgspec and the standard library, until a hub id has to be looked up.
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from tenonry.config import EngineConfig
 from tenonry.errors import ModelError
@@ -53,13 +54,21 @@ def read_facts(config: EngineConfig, located: Located, tokenizer: Path | None) -
         commit=located.commit,
         tokenizer_path=str(tokenizer or ""),
         architecture=facts.architecture(model, folder / "config.json"),
-        max_model_len=facts.max_model_len(model, tokenizer_config),
+        max_model_len=_max_model_len(folder, model, tokenizer_config),
         vocab_size=vocab,
         eos_token_ids=ends,
         default_sampling=facts.default_sampling(generation),
         dtype=facts.dtype(model),
         needs_lockstep=is_spread(config),
     )
+
+
+def _max_model_len(folder: Path, model: dict[str, Any], tokenizer: dict[str, Any]) -> int:
+    longest = facts.max_model_len(model, tokenizer)
+    if not (folder / "modules.json").exists():
+        return longest
+    transformer = read_json_if_there(folder / "sentence_bert_config.json")
+    return facts.length_of_texts(longest, transformer, tokenizer)
 
 
 def _tokenizer_folder(config: EngineConfig, model: Located) -> Path | None:

@@ -160,6 +160,14 @@ def make_detokenizer(
     return stream if isinstance(stream, TableDetokenizer) else StreamDetokenizer(stream)
 
 
+def check_unicode(text: str) -> None:
+    """Raises RequestError for a string that has no UTF-8 form."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _not_unicode(text) from None
+
+
 def _not_unicode(text: str) -> RequestError:
     at = next((index for index, char in enumerate(text) if "\ud800" <= char <= "\udfff"), 0)
     return RequestError(

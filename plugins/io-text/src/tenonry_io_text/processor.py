@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from pydantic import Field, field_validator
 
 from tenonry.config import read_list
@@ -23,6 +24,7 @@ from tenonry.sampling_params import SamplingParams
 from tenonry.step import I32
 from tenonry_io_text.beginning import beginning
 from tenonry_io_text.grammar_check import GrammarCheck
+from tenonry_io_text.pairs import joined
 from tenonry_io_text.prompt import ParsedPrompt, checked_ids, parse_prompt
 
 if TYPE_CHECKING:
@@ -134,10 +136,13 @@ class TextIOProcessor(IOProcessor):
 
         Further keys of the dict: `truncate_prompt_tokens` keeps the last n tokens (-1: as many as fit), and of a prompt
         that is pooled the first n, among them what the tokenizer puts behind a text, such as [SEP];
-        `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete.
+        `add_special_tokens` overrides the argument, which is how `render_chat` says that its text is complete;
+        `text_pair` is the second text of a pair to be scored: see `pairs.joined`.
         """
         is_pooled = params.pooling is not None
         parsed = parse_prompt(prompt, max_model_len=self._max_model_len, is_pooled=is_pooled)
+        if parsed.text_pair is not None:
+            return self._pair(parsed.text or "", parsed.text_pair, parsed.truncate)
         if params.structured_output is not None:
             self._grammars.check(params, self._need_codec("structured_output"))
         token_ids = self._token_ids(parsed, add_special_tokens)
@@ -169,6 +174,19 @@ class TextIOProcessor(IOProcessor):
         except RequestError:
             self._refuse_tokens_without_row(ids)
             raise
+
+    def _pair(self, first: str, second: str, keep: int | None) -> ProcessedPrompt:
+        from tenonry_io_text.codec import check_unicode
+
+        self._need_codec("text_1")
+        for name, text in (("text_1", first), ("text_2", second)):
+            self._check_chars(text, name)
+            check_unicode(text)
+        token_ids, start = joined(self.get_tokenizer(), (first, second), keep)
+        features = {"pair_start": np.array(start)}
+        return ProcessedPrompt(
+            token_ids=checked_ids(token_ids, self._vocab_size), features=features
+        )
 
     def _plain_ids(self, parsed: ParsedPrompt) -> I32:
         """The tokens of the text alone; token ids are taken as they are."""
@@ -212,13 +230,16 @@ class TextIOProcessor(IOProcessor):
         )
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        self._check_chars(text, "prompt")
+        return self._need_codec("prompt").encode(text, add_special_tokens=add_special_tokens)
+
+    def _check_chars(self, text: str, param: str) -> None:
         if len(text) > self._max_chars:
             raise RequestError(
                 f"the text has {len(text)} characters; more than {self._max_chars} cannot fit into "
                 f"max_model_len={self._max_model_len} tokens",
-                "prompt",
+                param,
             )
-        return self._need_codec("prompt").encode(text, add_special_tokens=add_special_tokens)
 
     def decode(self, token_ids: Sequence[int], *, skip_special_tokens: bool = False) -> str:
         return self._need_codec("tokens").decode(token_ids, skip_special_tokens=skip_special_tokens)

@@ -14,6 +14,7 @@ IGNORED = frozenset({"cache_salt"})
 FIELDS = (
     "prompt",
     "prompt_token_ids",
+    "text_pair",
     "truncate_prompt_tokens",
     "add_special_tokens",
     "images",
@@ -29,6 +30,7 @@ class ParsedPrompt(NamedTuple):
     truncate: int | None
     add_special_tokens: bool | None
     images: list[Any] | None = None
+    text_pair: str | None = None
 
 
 def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) -> ParsedPrompt:
@@ -51,7 +53,14 @@ def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) ->
             f"the prompt names neither 'prompt' nor 'prompt_token_ids'; it must be {FORMS}",
             "prompt",
         )
-    if ids is None:
+    pair = prompt.get("text_pair")
+    if pair is not None and not (is_pooled and isinstance(text, str) and isinstance(pair, str)):
+        raise RequestError(
+            f"'text_pair' is a {type(pair).__name__}; it is the second text of a pair that is scored, beside a text as "
+            "'prompt'",
+            "text_pair",
+        )
+    if ids is None and pair is None:
         text = _checked_text(text)
     return ParsedPrompt(
         text if isinstance(text, str) else None,
@@ -61,6 +70,7 @@ def parse_prompt(prompt: Any, *, max_model_len: int, is_pooled: bool = False) ->
         ),
         _checked_flag(prompt.get("add_special_tokens")),
         prompt.get("images"),
+        pair,
     )
 
 

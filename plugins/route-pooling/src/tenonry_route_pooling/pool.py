@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
-from tenonry.errors import RequestError
 from tenonry.pooling.calls import PoolingOutput, cosine, scores_by
 from tenonry.sampling_params import PoolingParams
 
@@ -41,12 +40,6 @@ class Pool:
     async def scores(self, pairs: Sequence[tuple[str, str]]) -> list[float]:
         """How well the texts of each pair go together; see `LLM.score`."""
         if scores_by(self._engine.info.tasks) == "score":
-            if self._truncate is not None:
-                raise RequestError(
-                    "truncate_prompt_tokens: a cross-encoder reads both texts as one prompt, which is not cut; "
-                    "leave it out, and shorten the texts",
-                    "truncate_prompt_tokens",
-                )
             answers = await self._all(self._score, pairs)
             return [float(each.data[0]) for each in answers]
         texts = list(dict.fromkeys(text for both in pairs for text in both))
@@ -67,7 +60,9 @@ class Pool:
         return {**given, "truncate_prompt_tokens": self._truncate}
 
     async def _score(self, both: tuple[str, str]) -> PoolingOutput:
-        return await self._engine.score(*both, self._next_id(), priority=self._priority)
+        return await self._engine.score(
+            *both, self._next_id(), priority=self._priority, truncate_prompt_tokens=self._truncate
+        )
 
     async def _all(
         self, ask: Callable[[Item], Awaitable[PoolingOutput]], items: Sequence[Item]
