@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import subprocess
 import sys
 
@@ -13,6 +14,7 @@ from tenonry.errors import ConfigError, ModelError, PluginError, PluginNotFound
 from tenonry.sizing.plan import plan_kv_cache
 from tenonry.step import DoneFuture
 from tenonry_torch_base.points import BUFFERS, resolve_class
+from tenonry_worker_torch import startup
 from tenonry_worker_torch.options import TorchOptions
 from tenonry_worker_torch.points import ATTENTION_BACKENDS
 from tenonry_worker_torch.worker import TorchWorker
@@ -40,6 +42,26 @@ def started(context):
 def test_the_module_of_the_worker_is_light():
     code = "import tenonry_worker_torch.worker, sys; sys.exit('torch' in sys.modules or 'transformers' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+def test_the_collector_rests_while_the_model_is_looked_at_and_not_while_weights_are_read(
+    folder, monkeypatch
+):
+    seen = {}
+
+    def noted(name):
+        real = getattr(startup, name)
+
+        def run(*args, **options):
+            seen[name] = gc.isenabled()
+            return real(*args, **options)
+
+        return run
+
+    for name in ("look", "load_model"):
+        monkeypatch.setattr(startup, name, noted(name))
+    TorchWorker(worker_tools.context(folder)).load()
+    assert seen == {"look": False, "load_model": True}
 
 
 def test_a_worker_serves_from_start_to_end(folder):

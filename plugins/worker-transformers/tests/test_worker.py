@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import json
 import subprocess
 import sys
@@ -14,6 +15,7 @@ from tenonry.errors import ConfigError, ModelError
 from tenonry.info import ModelInfo
 from tenonry.interfaces.worker import WorkerContext
 from tenonry_hf_hub import tensor_shapes
+from tenonry_worker_transformers import startup
 from tenonry_worker_transformers.worker import TransformersWorker
 
 
@@ -52,6 +54,21 @@ def test_groups_say_what_a_token_and_a_request_take():
     (group,) = loaded.kv_cache_groups()
     assert group.bytes_per_token == 0
     assert group.state_bytes > 0
+
+
+def test_the_collector_rests_while_a_model_is_looked_at(monkeypatch):
+    seen = []
+    real = startup.outline
+
+    def noted(*args, **options):
+        seen.append(gc.isenabled())
+        return real(*args, **options)
+
+    monkeypatch.setattr(startup, "outline", noted)
+    worker(families.folder("gemma3")).examine()
+    worker(families.folder("gemma3")).load()
+    assert seen == [False, False]
+    assert gc.isenabled()
 
 
 def test_the_loaded_model_has_the_facts_that_were_examined_and_its_groups():

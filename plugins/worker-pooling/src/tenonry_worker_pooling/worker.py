@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry_torch_base.imports import importing
 from tenonry_worker_pooling.options import PoolingOptions
 
 if TYPE_CHECKING:
@@ -58,9 +59,9 @@ class PoolingWorker(Worker):
         return self._found
 
     def _look(self) -> Outline:
-        from tenonry_worker_pooling.outline import outline
-
         if self._found is None:
+            from tenonry_worker_pooling.outline import outline
+
             self._found = outline(
                 self.context.model.path,
                 needs_weights=self.context.config.load_format != "dummy",
@@ -69,9 +70,10 @@ class PoolingWorker(Worker):
         return self._found
 
     def examine(self) -> WorkerFacts:
-        from tenonry_torch_base.one_rank import one_rank_facts
+        with importing():
+            from tenonry_torch_base.one_rank import one_rank_facts
 
-        found = self._look()
+            found = self._look()
         return one_rank_facts(
             "pooling",
             found.architecture,
@@ -83,9 +85,10 @@ class PoolingWorker(Worker):
         )
 
     def load(self) -> None:
-        from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
-        from tenonry_worker_pooling.dense import load_dense
-        from tenonry_worker_pooling.model import PoolingModel, load_module
+        with importing():
+            from tenonry_torch_base.device import choose_device, choose_dtype, prepare_device
+            from tenonry_worker_pooling.dense import load_dense
+            from tenonry_worker_pooling.model import PoolingModel, load_module
 
         config = self.context.config
         if config.enable_expert_parallel:
@@ -100,7 +103,8 @@ class PoolingWorker(Worker):
                 )
         device = choose_device(config.device, self.context.local_rank)
         prepare_device(device, self.options)
-        found = self._look()
+        with importing():
+            found = self._look()
         module = load_module(
             found,
             self.context.model.path,

@@ -13,6 +13,7 @@ import msgspec
 from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import MemoryReport
+from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_torch.options import TorchOptions
 
@@ -117,9 +118,10 @@ class TorchWorker(Worker):
         return self._opened[1]
 
     def examine(self) -> WorkerFacts:
-        from tenonry_worker_torch.startup import facts
+        with importing():
+            from tenonry_worker_torch.startup import facts
 
-        return facts(self.context, self._look())
+            return facts(self.context, self._look())
 
     def _look(self) -> Look:
         """The model before its weights, looked at once; `load` takes it along."""
@@ -160,11 +162,12 @@ class TorchWorker(Worker):
         return found
 
     def load(self) -> None:
-        from tenonry_worker_torch.parallel.groups import Rendezvous
-        from tenonry_worker_torch.residency.residency import Residency
-        from tenonry_worker_torch.startup import Loader
+        with importing():
+            from tenonry_worker_torch.parallel.groups import Rendezvous
+            from tenonry_worker_torch.residency.residency import Residency
+            from tenonry_worker_torch.startup import Loader
 
-        found = self._look_or_name_another()
+            found = self._look_or_name_another()
         config = self.context.config
         if config.world_size > 1 or config.enable_expert_parallel:
             self._rendezvous = Rendezvous(self.context, self._opened)

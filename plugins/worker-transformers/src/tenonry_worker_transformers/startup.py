@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry.errors import ModelError
 from tenonry_torch_base.device import choose_device, prepare_device
 from tenonry_torch_base.grammars import open_grammars
+from tenonry_torch_base.imports import importing
 from tenonry_torch_base.one_rank import one_rank_facts
 from tenonry_torch_base.points import BUFFERS, DEFAULT_BUFFERS, LOGITS_PROCESSORS, resolve_class
 from tenonry_torch_base.sampler.grammar import GrammarMasks
@@ -69,7 +70,7 @@ def load(
     refuse_sharded(config.load_format)
     prepare_device(device, options)
     path = context.model.path
-    with phases.of("look"):
+    with importing(), phases.of("look"):
         found = outline(path, needs_weights=config.load_format != "dummy")
     with phases.of("weights"):
         module = load_model(

@@ -14,6 +14,7 @@ import msgspec
 from tenonry.errors import ConfigError
 from tenonry.interfaces.worker import Worker
 from tenonry.kv_cache import KVCacheGroup, MemoryReport
+from tenonry_torch_base.imports import importing
 from tenonry_torch_base.phases import Phases
 from tenonry_worker_transformers.options import TransformersOptions
 
@@ -81,12 +82,14 @@ class TransformersWorker(Worker):
         return 2 if self._model is not None and self._model.device.type == "cuda" else 1
 
     def examine(self) -> WorkerFacts:
-        from tenonry_worker_transformers.startup import facts
+        with importing():
+            from tenonry_worker_transformers.startup import facts
 
-        return facts(self.context)
+            return facts(self.context)
 
     def load(self) -> None:
-        from tenonry_worker_transformers.startup import load
+        with importing():
+            from tenonry_worker_transformers.startup import load
 
         self._refuse_settings()
         self._model, self._resolved, self._known = load(self.context, self.options, self._phases)

@@ -1,0 +1,123 @@
+"""First imports of torch and transformers, made at less cost and with the same result."""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import sys
+import threading
+from importlib.util import module_from_spec
+
+import numpy as np
+import pytest
+
+from tenonry_torch_base import imports
+from tenonry_torch_base.imports import importing
+
+LOSS = "transformers.loss.loss_for_object_detection"
+
+
+@pytest.fixture
+def finder():
+    """The finder that is there within `importing`."""
+    with importing():
+        found = sys.meta_path[0]
+    assert found not in sys.meta_path
+    return found
+
+
+def executed(finder, name: str):
+    """A second copy of a module of transformers, which no other module sees."""
+    package = importlib.import_module(name.rpartition(".")[0])
+    spec = finder.find_spec(name, package.__path__)
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+class TestCollector:
+    def test_it_rests_until_the_last_one_is_done(self):
+        inside = threading.Event()
+        leave = threading.Event()
+
+        def other() -> None:
+            with importing():
+                inside.set()
+                leave.wait(20)
+
+        thread = threading.Thread(target=other)
+        with importing():
+            thread.start()
+            assert inside.wait(20)
+            with importing():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+        assert not gc.isenabled()  # the other thread still imports
+        leave.set()
+        thread.join()
+        assert gc.isenabled()
+
+    def test_an_error_wakes_it(self):
+        with pytest.raises(ImportError), importing():
+            raise ImportError
+        assert gc.isenabled()
+        assert sys.meta_path[0] is not imports._FINDER
+
+    def test_who_had_switched_it_off_finds_it_off(self):
+        gc.disable()
+        try:
+            with importing():
+                pass
+            assert not gc.isenabled()
+        finally:
+            gc.enable()
+
+    def test_in_a_frozen_process_new_objects_are_frozen_and_in_others_not(self):
+        before = gc.get_freeze_count()
+        gc.unfreeze()
+        try:
+            with importing():
+                pass
+            assert gc.get_freeze_count() == 0
+            gc.freeze()
+            count = gc.get_freeze_count()
+            with importing():
+                new = [[] for _ in range(1000)]
+            assert gc.get_freeze_count() >= count + len(new)
+        finally:
+            gc.unfreeze()
+            if before:
+                gc.freeze()
+
+
+class TestTransformers:
+    def test_losses_import_scipy_with_their_first_call(self, finder, monkeypatch):
+        optimize = pytest.importorskip("scipy.optimize")
+        real = optimize.linear_sum_assignment
+        monkeypatch.delitem(sys.modules, "scipy.optimize")
+        module = executed(finder, LOSS)
+        assert "scipy.optimize" not in sys.modules
+        monkeypatch.setitem(sys.modules, "scipy.optimize", optimize)
+        cost = np.array([[4, 1, 3], [2, 0, 5], [3, 2, 2]])
+        assert np.array_equal(module.linear_sum_assignment(cost), real(cost))
+
+    def test_where_scipy_is_imported_losses_have_its_functions(self, finder):
+        optimize = pytest.importorskip("scipy.optimize")
+        assert executed(finder, LOSS).linear_sum_assignment is optimize.linear_sum_assignment
+
+    def test_each_folder_of_models_is_read_once(self, finder, monkeypatch):
+        module = executed(finder, "transformers.utils.import_utils")
+        scan = getattr(module, imports.SCAN)
+        assert scan.cache_info().maxsize is None
+        folder = importlib.import_module("transformers.models").__path__[0] + "/llama"
+        assert scan(folder) is scan(folder)
+        known = importlib.import_module("transformers.utils.import_utils")
+        assert scan(folder) == known.create_import_structure_from_path(folder)
+
+    def test_other_modules_are_left_to_the_finders_behind(self, finder):
+        assert finder.find_spec("transformers.models", None) is None
+        assert finder.find_spec("transformers.loss.loss_of_nothing", []) is None
+
+    def test_sources_are_shown_in_tracebacks(self, finder):
+        spec = finder.find_spec(LOSS, importlib.import_module("transformers.loss").__path__)
+        assert "linear_sum_assignment" in spec.loader.get_source(LOSS)
