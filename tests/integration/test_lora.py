@@ -226,6 +226,46 @@ def test_offline_with_a_prefix_cache(folder, peft, way, tmp_path):
         assert "is not loaded" in failed.error
 
 
+@pytest.fixture(scope="module")
+def other(folder, tmp_path_factory):
+    """(peft on other weights, a file with these): the adapters are the same."""
+    made = tmp_path_factory.mktemp("other")
+    model = families.build("llama")
+    torch.manual_seed(3)
+    with torch.no_grad():
+        for weight in model.parameters():
+            if weight.dim() > 1:
+                weight.add_(torch.randn_like(weight) * weight.std())
+    model.save_pretrained(made / "model")
+    return lora.Peft(model, made / "adapters", RANKS), made / "model" / "model.safetensors"
+
+
+@pytest.mark.timeout(120)
+@pytest.mark.usefixtures("forked_children")
+def test_new_weights_and_level_2_on_two_ranks(folder, peft, other):
+    """AF-14: adapters stay, and the weights under them change and come back."""
+    prompts = [prompt_of(number) for number in range(2)]
+    on_others, source = other
+    settings = SETTINGS | {"executor": "mp", "tensor_parallel_size": 2, "max_loras": 2}
+    with LLM(model=str(folder), **settings) as llm:
+        adapter = llm.add_lora("style", peft.path("a16"))
+
+        def check(reference):
+            for chosen, name in ((adapter, "a16"), (None, None)):
+                wanted = [reference.generate(name, prompt) for prompt in prompts]
+                assert offline(llm, prompts, chosen) == wanted
+
+        check(peft)
+        llm.update_weights(str(source), version="other")
+        check(on_others)
+        llm.sleep(2)
+        llm.wake_up()
+        check(peft)
+        llm.update_weights(str(source), version="again")
+        check(on_others)
+        assert llm.list_loras() == [adapter]
+
+
 def test_a_worker_without_adapters_refuses_the_setting_by_name(folder):
     with pytest.raises(ConfigError, match=r"max_loras=2: .* serves no adapters; .*--worker torch"):
         LLM(model=str(folder), worker="transformers", max_loras=2, **SETTINGS)

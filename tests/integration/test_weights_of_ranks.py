@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from tenonry import LLM, AsyncLLM, EngineConfig, SamplingParams
-from tenonry.errors import ConfigError, TenonryError
+from tenonry.errors import TenonryError
 
 pytestmark = [
     pytest.mark.timeout(120),
@@ -146,18 +146,3 @@ def test_memory_falls_with_sleep_and_comes_back(tmp_path):
     assert again - without_weights > 150
     assert last - without_weights > 150
     assert abs(last - awake) < 150
-
-
-def test_adapters_keep_weights_from_leaving(tmp_path):
-    random_model(0).save_pretrained(tmp_path / "model")
-    save_file(dict(random_model(1).state_dict()), tmp_path / "new.safetensors")
-    with LLM(model=str(tmp_path / "model"), max_loras=1, **SETTINGS) as llm:
-        before = made_by(llm)
-        with pytest.raises(ConfigError, match="max_loras: weights cannot be dropped or replaced"):
-            llm.sleep(2)
-        with pytest.raises(ConfigError, match="max_loras: weights cannot be dropped or replaced"):
-            llm.update_weights(str(tmp_path / "new.safetensors"))
-        assert made_by(llm) == before
-        llm.sleep(1)
-        llm.wake_up()
-        assert made_by(llm) == before

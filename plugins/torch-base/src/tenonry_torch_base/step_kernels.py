@@ -195,8 +195,8 @@ class StepKernels(ABC):
 
     Each method makes a kernel from the parts of one layer, or returns None: that part stays with the worker's own
     operations. A kernel holds what it needs of the weights, which never change while it is used, but for adapters.
-    Kernels are called from one thread, one after another, in `torch.inference_mode`; what one returns is a tensor of its
-    own. An input with NaN or infinities must not end the process, and must not change what other rows get.
+    Kernels are called from one thread, one after another, in `torch.inference_mode`; what they return are tensors of
+    their own. An input with NaN or infinities must not end the process, and must not change what other rows get.
     """
 
     name: ClassVar[str]

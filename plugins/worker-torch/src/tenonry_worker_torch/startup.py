@@ -135,7 +135,8 @@ def window_groups(config: EngineConfig, options: Any) -> bool:
 class Loader:
     """Makes the model of this rank: at the start, and again when its weights come back or are others.
 
-    `resolved`: what the extension points resolved to. `rendezvous`: of several ranks.
+    `resolved`: what the extension points resolved to. `rendezvous`: of several ranks. `adapters`: of all
+    models that it makes, from the first one on.
     """
 
     def __init__(
@@ -151,6 +152,7 @@ class Loader:
         self._rendezvous = rendezvous
         self._phases = phases
         self._num_loads = 0
+        self.adapters: Adapters | None = None
         self.resolved: dict[str, str] = {}
         self.device = choose_device(config.device, context.local_rank, config.world_size)
         self._backend = backend_class(config, self.device, self.resolved)
@@ -214,10 +216,12 @@ class Loader:
         steps = 2 if self.device.type == "cuda" else 1
         self._num_loads = max(self._num_loads, 1)
         phases = self._phases
-        adapters = None
+        adapters = self.adapters
         if config.max_loras:
             places = Places(found.whole, module)
-            adapters = Adapters(places, config.max_loras, config.max_lora_rank)
+            if adapters is None:
+                adapters = Adapters(places, config.max_loras, config.max_lora_rank)
+            adapters.bind(places)
         with phases.of("check"):
             model = build(
                 module,
@@ -233,8 +237,11 @@ class Loader:
                 image_check=ImageCheck(self._context.model.path) if config.max_images else None,
                 kernels=self._kernels,
             )
-        if adapters is not None:
+        if adapters is not None and self.adapters is None:
             adapters.add_all(config.lora_modules)
+            self.adapters = adapters
+        elif adapters is not None:
+            adapters.check()
         if self._context.rank == 0:
             logger.info("Loaded %s, in seconds: %s", found.architecture, phases.text)
         return model

@@ -245,7 +245,7 @@ class TorchWorker(Worker):
 
     @property
     def _adapters(self) -> Adapters:
-        found = self.model.adapters
+        found = self.residency.adapters
         if found is None:
             raise ConfigError(
                 "max_loras=0: no adapters are served; start with --max-loras and a number"

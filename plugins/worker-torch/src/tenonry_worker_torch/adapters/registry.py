@@ -48,7 +48,10 @@ class LoadedAdapter:
 
 
 class Adapters:
-    """Of one model on one rank. `step` is what its layers read."""
+    """Of one rank. `step` is what the layers of its model read.
+
+    Adapters outlive the model: one with other weights, of the same shapes, is bound in its place.
+    """
 
     def __init__(
         self,
@@ -76,6 +79,31 @@ class Adapters:
     def allocate(self, num_rows: int) -> None:
         """Called once, before the first step."""
         self._row_number = np.full(num_rows, NONE, np.int32)
+
+    # ------------------------------------------------------------------ the model
+    def unbind(self) -> None:
+        """The model goes. What is in its slots is in main memory as well."""
+        self.begin_dummy()
+        self.layers = []
+        self._slots = [None] * self.max_loras
+        for adapter in self._by_number.values():
+            adapter.slot = NONE
+
+    def bind(self, places: Places) -> None:
+        """A model that is to be loaded; its layers come when it is made fast."""
+        self.unbind()
+        self.places = places
+
+    def check(self) -> None:
+        """Raises ModelError where the model has no place for what an adapter has, as it had when that was loaded."""
+        for text in self.names():
+            name = text.rpartition("@")[0]
+            lacking = sorted(self._by_name[name].weights.keys() - self.places.by_name.keys())
+            if lacking:
+                raise ModelError(
+                    f"adapter {name!r} adds to {lacking[0]}, which the model with its new weights does not run as a "
+                    "layer of its own; unload the adapter first"
+                )
 
     # ------------------------------------------------------------------ between steps
     def add(self, name: str, path: str) -> bool:

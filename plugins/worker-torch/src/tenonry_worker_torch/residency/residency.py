@@ -1,8 +1,8 @@
 """Where the weights and the KV cache of one rank are. Worker process.
 
 Level 1 of sleep gives the KV cache back, and on a device takes the weights to main memory; on the CPU they are there
-already and stay. Level 2 gives both back, and weights are read from their files when they are needed again. Nothing
-is computed until both are there: the engine sends no step meanwhile.
+already and stay. Level 2 gives both back, and weights are read from their files when they are needed again. Adapters
+stay in main memory. Nothing is computed until both are there: the engine sends no step meanwhile.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from tenonry_worker_torch.adapters.registry import Adapters
     from tenonry_worker_torch.loaded_model import LoadedModel
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.model_runner import ModelRunner
@@ -56,6 +57,11 @@ class Residency:
         return self._model
 
     @property
+    def adapters(self) -> Adapters | None:
+        """They stay in main memory while the weights are away; None where none are served."""
+        return self._loader.adapters
+
+    @property
     def is_sleeping(self) -> bool:
         """Whether anything is missing to compute."""
         return self._model is None or not self._has_cache
@@ -72,8 +78,6 @@ class Residency:
                 f"sleep level {level}: 1 keeps weights in main memory, 2 drops them; give 1 or 2"
             )
         model = self._model
-        if level == 2:
-            self._refuse_adapters()
         if level == 2 or (model is not None and model.device.type != "cpu"):
             self._refuse_spread("weights cannot be dropped and read again")
         self._wants_cache = False
@@ -82,7 +86,7 @@ class Residency:
         if level == 2:
             self._held = {}
             self._forget_model()
-        elif model is not None and model.device.type != "cpu" and model.adapters is None:
+        elif model is not None and model.device.type != "cpu":
             self._held = {name: tensor.cpu() for name, tensor in plain_weights(model).items()}
             self._forget_model()
         del model
@@ -102,14 +106,6 @@ class Residency:
                     "the KV cache is made for weights that are there; wake 'weights' up first"
                 )
             self._take_cache()
-
-    def _refuse_adapters(self) -> None:
-        """Adapters are bound to the layers of one model, and were made for its weights."""
-        if self._model is not None and self._model.adapters is not None:
-            raise ConfigError(
-                "max_loras: weights cannot be dropped or replaced while adapters are served; start without it, "
-                "or sleep at level 1"
-            )
 
     def _refuse_spread(self, what: str) -> None:
         """All engines would have to do it together, and files of ranks are of one engine."""
@@ -131,13 +127,14 @@ class Residency:
 
     def _forget_model(self) -> None:
         self._model = None
+        if self.adapters is not None:
+            self.adapters.unbind()
         if self._runner is not None:
             self._runner.forget_model()
 
     # ------------------------------------------------------------------ new weights
     def check_update(self, source: str, names: Sequence[str] | None) -> None:
         """Raises ModelError when an update would fail, as far as headers tell. Nothing changes."""
-        self._refuse_adapters()
         self._refuse_spread("weights cannot be replaced")
         update = WeightUpdate(source, names, self._found)
         reload = self._reload()
