@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import shutil
 import signal
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 
 import hypothesis
 import pytest
@@ -18,6 +19,9 @@ hypothesis.settings.register_profile(
     "tenonry", deadline=None, suppress_health_check=[hypothesis.HealthCheck.too_slow]
 )
 hypothesis.settings.load_profile("tenonry")
+
+# To the end of the collection: what is imported and collected stays, so looking for garbage among it is wasted.
+gc.disable()
 
 # A shell starts what it runs in the background with SIGINT ignored, `nohup` with SIGHUP, and children inherit that; a
 # server then rightly ignores it, too. Ours are interrupted.
@@ -49,6 +53,16 @@ def _no_log_handlers_left() -> Iterator[None]:
     for handler in list(logging.root.handlers):
         if type(handler) is logging.StreamHandler:
             logging.root.removeHandler(handler)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Let no garbage collection of a test visit what exists by now: half a million objects of modules and tests."""
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
