@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 import pytest
-from server_process import Server, Stream, eventually
+from server_process import ForkedServer, Server, Stream, eventually
 
 pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
 LAYOUTS = {
@@ -32,17 +32,20 @@ Start = Callable[..., Server]
 
 @pytest.fixture
 def start(text_model: Path) -> Iterator[Start]:
-    """A function that starts servers; when they have ended, no process and no socket file may exist."""
+    """A function that starts servers; when they have ended, no process and no socket file may exist.
+
+    Fresh interpreters where the start or the end of one is the subject, and forks of this process elsewhere.
+    """
     servers: list[Server] = []
     seen: list[psutil.Process] = []
     with tempfile.TemporaryDirectory(
         prefix="t"
     ) as folder:  # pytest's would be too long for the names of sockets
 
-        def run(*arguments: str, worker: str = "null") -> Server:
-            servers.append(
-                Server(text_model, "--worker", worker, "--device", "cpu", *arguments, TMPDIR=folder)
-            )
+        def run(*arguments: str, worker: str = "null", fresh: bool = False) -> Server:
+            made = Server if fresh else ForkedServer
+            words = ("--worker", worker, "--device", "cpu", *arguments)
+            servers.append(made(text_model, *words, TMPDIR=folder))
             send = servers[-1].signal_all
 
             def send_and_remember(number: int = signal.SIGTERM) -> None:
@@ -73,7 +76,8 @@ def ends_in_order(server: Server) -> None:
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_running_requests_are_finished(start, layout):
-    server = start("--worker-option", "step_ms=3", *LAYOUTS[layout]).ready()
+    fresh = layout in {"two ranks", "two servers"}
+    server = start("--worker-option", "step_ms=3", *LAYOUTS[layout], fresh=fresh).ready()
     streams = [Stream(server) for _ in range(3)]
     server.signal_all()
     assert [stream.end() for stream in streams] == ["length"] * 3
@@ -83,7 +87,7 @@ def test_running_requests_are_finished(start, layout):
 @pytest.mark.parametrize("layout", ["one engine", "two engines", "two servers"])
 def test_an_idle_server_ends_at_once(start, layout):
     """With two ranks: `test_an_engine_alone_takes_no_notice` ends so."""
-    server = start(*LAYOUTS[layout]).ready()
+    server = start(*LAYOUTS[layout], fresh=layout in {"one engine", "two engines"}).ready()
     server.signal_all()
     ends_in_order(server)
 
@@ -99,7 +103,7 @@ def test_an_idle_server_ends_at_once(start, layout):
 )
 def test_a_start_is_given_up(start, layout, moment):
     """A signal during the start ends it, even before its children have read their payload."""
-    server = start(*LAYOUTS[layout], worker="torch")
+    server = start(*LAYOUTS[layout], worker="torch", fresh=True)
     server.wait_for(moment)
     server.signal_all()
     ends_in_order(server)
@@ -108,7 +112,7 @@ def test_a_start_is_given_up(start, layout, moment):
 def test_in_the_first_instants_there_is_nothing_to_stop(start):
     """A signal while Python itself starts ends the process; a later one starts the orderly end."""
     for delay in (0.0, 0.3, 0.6):
-        server = start()
+        server = start(fresh=True)
         time.sleep(delay)
         server.signal_all()
         assert server.end() in {0, -signal.SIGTERM}

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from server_process import Server
+from server_process import ForkedServer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 FAMILIES = Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests" / "worker_families.py"
@@ -68,7 +68,7 @@ def pair(folder, directory):
     """
     options = ("connectors=peer,host,disk", "host.size=8MiB", f"disk.directory={directory}")
     flags = [flag for option in options for flag in ("--kv-connector-option", option)]
-    server = Server(
+    server = ForkedServer(
         folder, *COMMON, "--data-parallel-size", "2", "--prefill-engines", "1", "--prefill-min-tokens", "16",
         "--api-server-count", "2", "--kv-connector", "chain", *flags, OMP_NUM_THREADS="1",
     )  # fmt: skip
@@ -218,7 +218,7 @@ def test_files_are_found_after_a_restart_and_a_dead_prefill_engine_costs_no_requ
     pair.process.terminate()
     pair.end()
     flags = ("--kv-connector", "disk", "--kv-connector-option", f"directory={directory}")
-    again = Server(folder, *COMMON, *flags, OMP_NUM_THREADS="1")
+    again = ForkedServer(folder, *COMMON, *flags, OMP_NUM_THREADS="1")
     try:
         again.ready()
         answer = ask(again, kept)
