@@ -1,5 +1,6 @@
-"""Families whose processors write the tokens of images, tiled ones too, through the engine: tokens equal `generate` in
-chunks, with a shared beginning, and when rows come back after a preemption to a worker that forgot their images.
+"""Families that show an image in other ways than as a row of embeddings, through the engine: in tiles, or added to
+several layers. Tokens equal `generate` in chunks, with a shared beginning, with several completions, and when rows come
+back after a preemption to a worker that forgot their images.
 """
 
 from __future__ import annotations
@@ -71,9 +72,11 @@ class Family:
     def __init__(self, name, folder):
         self.folder = folder
         model = vision_models.write(folder, name)
+        expected = vision_models.expected
+        if (folder / "processor_config.json").exists():
+            expected = vision_models.expected_of_processor
         self.wanted = {
-            chat: vision_models.expected_of_processor(folder, model, parts, LENGTH)
-            for chat, parts in CHATS.items()
+            chat: expected(folder, model, parts, LENGTH) for chat, parts in CHATS.items()
         }
         self.tokenizer = AutoTokenizer.from_pretrained(folder)
         self.processor = Prepared(folder)
@@ -124,7 +127,7 @@ class WithoutVideo(InternVLProcessor):
         return cls(images, AutoTokenizer.from_pretrained(path), object(), image_seq_length=4)
 
 
-@pytest.fixture(scope="module", params=["llava_next", "internvl"])
+@pytest.fixture(scope="module", params=["llava_next", "internvl", "qwen3_vl"])
 def family(request, tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "internvl":
@@ -163,6 +166,14 @@ def test_a_beginning_is_shared_as_far_as_its_images_are_the_same(family):
     assert all(
         output.num_cached_tokens >= length - 8 for output, length in zip(again, alike, strict=True)
     )
+
+
+def test_completions_of_one_request_share_its_images(family):
+    two = SamplingParams(n=2, temperature=0.0, max_tokens=LENGTH, ignore_eos=True, detokenize=False)
+    with family.engine() as llm:
+        outputs = llm.generate([family.request(chat) for chat in CHATS], two, use_tqdm=False)
+    for chat, output in zip(CHATS, outputs, strict=True):
+        assert [list(each.token_ids) for each in output.outputs] == [family.wanted[chat][1]] * 2
 
 
 @pytest.mark.parametrize("forgets", [False, True], ids=["kept", "forgotten by the worker"])

@@ -35,6 +35,18 @@ QWEN2_VL = {
     },
     "image_token_id": 40, "vision_start_token_id": 41, "vision_end_token_id": 42, "video_token_id": 43,
 }  # fmt: skip
+QWEN3_VL = {
+    "text_config": TEXT
+    | {
+        "head_dim": 8,
+        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0, "mrope_section": [2, 1, 1]},
+    },
+    "vision_config": {
+        "depth": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 32, "num_heads": 2, "patch_size": 4,
+        "spatial_merge_size": 2, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16,
+    },
+    "image_token_id": 40, "vision_start_token_id": 41, "vision_end_token_id": 42, "video_token_id": 43,
+}  # fmt: skip
 LLAVA = {
     "text_config": TEXT | {"model_type": "llama"},
     "vision_config": {
@@ -62,6 +74,7 @@ INTERNVL = {
 }  # fmt: skip
 FAMILIES = {
     "qwen2_vl": QWEN2_VL,
+    "qwen3_vl": QWEN3_VL,
     "llava": LLAVA,
     "llava_next": LLAVA_NEXT,
     "internvl": INTERNVL,
@@ -96,6 +109,7 @@ NAMED_TOKENS = {  # as the tokenizers of InternVL name them
 }  # fmt: skip
 PROCESSORS = {
     "qwen2_vl": (QWEN_IMAGES, None),
+    "qwen3_vl": (QWEN_IMAGES, None),
     "llava": (LLAVA_IMAGES, LLAVA_PROCESSOR),
     "llava_next": (LLAVA_NEXT_IMAGES, LLAVA_NEXT_PROCESSOR),
     "internvl": (INTERNVL_IMAGES, INTERNVL_PROCESSOR),

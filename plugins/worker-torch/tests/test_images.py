@@ -18,7 +18,7 @@ from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 from tenonry_worker_torch.loaded_model import build
 
-SERVED = ["qwen2_vl", "qwen2_5_vl", "llava"]
+SERVED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava"]
 WAYS = {
     "one big batch": {},
     "images cut into chunks": {"budget": 5},
@@ -133,10 +133,11 @@ def test_a_family_whose_image_tokens_see_one_another_fails_the_self_check(loaded
         loaded("gemma3")
 
 
-def test_a_family_that_feeds_images_to_several_layers_is_refused_by_name(tmp_path):
+def test_a_family_that_adds_images_to_layers_in_an_unknown_way_is_refused_by_name(tmp_path):
     check = worker_images.write_folder(tmp_path, "qwen3_vl")
     model = worker_images.build("qwen3_vl")
     model.config.save_pretrained(tmp_path)
+    model.config.vision_config.deepstack_visual_indexes = []
     with pytest.raises(ModelError, match=r"Qwen3VL.*several of its layers.*max_images=0"):
         build(
             model,

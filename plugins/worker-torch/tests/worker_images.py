@@ -36,7 +36,7 @@ PROCESSORS = {
 
 def write_folder(folder, family):
     """What the worker reads besides weights."""
-    kind = family.removesuffix("_siglip")
+    kind = family.removesuffix("_siglip").removesuffix("_moe")
     (folder / "preprocessor_config.json").write_text(json.dumps(PROCESSORS[kind]))
     return ImageCheck(str(folder))
 

@@ -37,7 +37,7 @@ QWEN2_5_VISION = {
 }  # fmt: skip
 QWEN3_VISION = {
     "depth": 2, "hidden_size": 32, "intermediate_size": 48, "out_hidden_size": 64, "num_heads": 2, "patch_size": 14,
-    "spatial_merge_size": 2, "deepstack_visual_indexes": [0], "num_position_embeddings": 16,
+    "spatial_merge_size": 2, "deepstack_visual_indexes": [0, 1], "num_position_embeddings": 16,
 }  # fmt: skip
 GLM_ROPE = {
     "rope_parameters": {

@@ -135,7 +135,7 @@ def build(  # noqa: PLR0913 - by name, from one caller
         seats = _seats(model, adapters, kernels)
     if image_check is not None:
         model.images = ImageEncoder(module)
-        fuse = fuse and not model.images.has_rope_index  # rotary tables are of one dimension
+        fuse = fuse and not model.images.needs_own_layers
         image_check.prepare(model.images, module, skip=skip_check)
     with named_failure(module, parallel.tensor.size):
         if fuse or not skip_check:

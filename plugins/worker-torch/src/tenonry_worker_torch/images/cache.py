@@ -29,7 +29,7 @@ class EncodedImages:
         self,
         digest: bytes,
     ) -> torch.Tensor | None:
-        """The embeddings [n, H] of an image, or None."""
+        """The embeddings of an image, [n, H] or [n, layers, H], or None."""
         found = self._images.get(digest)
         if found is not None:
             self._images.move_to_end(digest)
@@ -41,16 +41,21 @@ class EncodedImages:
         embeddings: torch.Tensor,
     ) -> None:
         """Keep those of an image, if there is room for it at all."""
-        count = len(embeddings)
+        count = _size(embeddings)
         if count > self._max_tokens or digest in self._images:
             return
         self._images[digest] = embeddings
         self._num_tokens += count
         while self._num_tokens > self._max_tokens:
             _, oldest = self._images.popitem(last=False)
-            self._num_tokens -= len(oldest)
+            self._num_tokens -= _size(oldest)
 
     def clear(self) -> None:
         """Forget all of them."""
         self._images.clear()
         self._num_tokens = 0
+
+
+def _size(embeddings: torch.Tensor) -> int:
+    """How many there are, of tokens and layers."""
+    return embeddings.numel() // embeddings.shape[-1]

@@ -1,8 +1,7 @@
 """Shows at start that a model sees rightly: a prompt with two images, computed in chunks, against the model's own pass
 over the whole of it. Worker process.
 
-It finds families that do more with an image than worker `torch` does: tokens of an image that see one another, images
-that are fed to several layers.
+It finds families that do more with an image than worker `torch` does, such as tokens of an image that see one another.
 """
 
 from __future__ import annotations
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.forward import Forward
+    from tenonry_worker_torch.images.deepstack import Deepstack
     from tenonry_worker_torch.images.encoder import ImageEncoder
     from tenonry_worker_torch.images.request import Span
     from tenonry_worker_torch.loading.packed_run import PackedRun
@@ -43,6 +43,8 @@ class ImageCheck:
         self._path = path
         self._logits: torch.Tensor | None = None  # [T, vocabulary], of the model's own pass
         self._given: torch.Tensor | None = None  # embeddings [T, H]
+        self._deepstack: Deepstack | None = None
+        self._added: torch.Tensor | None = None  # [layers, T, H], to the hidden states
         self._positions: NDArray[np.int64] | None = None
 
     @torch.inference_mode()
@@ -78,9 +80,14 @@ class ImageCheck:
         made = [encoder.encode(of_one) for of_one in inputs]
         ids, spans = _prompt(model, made)
         given = encoder.embed(ids).clone()
-        for (begin, end), embeddings in zip(spans, made, strict=True):
-            given[begin:end] = embeddings
+        encoder.begin_step()
+        for (begin, _), seen in zip(spans, made, strict=True):
+            encoder.place(given, begin, seen)
         self._given = given
+        self._deepstack = encoder.deepstack
+        if self._deepstack is not None:
+            self._added = self._deepstack.added
+        encoder.begin_step()  # the model's own pass adds them itself
         host_ids = ids.cpu().numpy().astype(np.int32)
         self._positions = np.arange(len(ids))
         if encoder.has_rope_index:
@@ -105,8 +112,9 @@ class ImageCheck:
         cut = len(given) // 2
         counts = [cut, len(given) - cut]
         positions = torch.from_numpy(self._positions).to(given.device)
-        forward = _Placed(own_forward, positions)
+        forward = _Placed(own_forward, positions, self._deepstack, self._added)
         (got,) = run.steps(forward, [given], [[count] for count in counts])
+        forward.end()
         wanted = self._logits[[cut - 1, len(given) - 1]]
         error = float(relative_errors(torch.stack(got), wanted).max())
         tolerance = TOLERANCE[self._logits.dtype]
@@ -114,10 +122,10 @@ class ImageCheck:
             raise ModelError(
                 f"max_images: {family} fails the self check of worker 'torch' with images: a "
                 f"prompt in chunks gives other logits than the model's own pass (relative error {error:.3g}, allowed "
-                f"{tolerance:g}), so answers would be wrong. It may let the tokens of an image see one another, or "
-                "feed images to several layers; use max_images=0 to serve it for text"
+                f"{tolerance:g}), so answers would be wrong. It may let the tokens of an image see one another; use "
+                "max_images=0 to serve it for text"
             )
-        self._given = self._logits = None
+        self._given = self._logits = self._added = None
 
 
 class _Placed:
@@ -127,9 +135,13 @@ class _Placed:
         self,
         forward: Any,
         positions: torch.Tensor,
+        deepstack: Deepstack | None,
+        added: torch.Tensor | None,
     ) -> None:
         self._forward = forward
         self._positions = positions
+        self._deepstack = deepstack
+        self._added = added
         self.can_prune = forward.can_prune
 
     def __call__(
@@ -139,7 +151,14 @@ class _Placed:
         keep: torch.Tensor | None,
         plans: Any,
     ) -> Any:
+        if self._deepstack is not None and self._added is not None:
+            self._deepstack.added = self._added[:, positions]
         return self._forward(inputs, self._positions[..., positions], keep, plans)
+
+    def end(self) -> None:
+        """Nothing is added any more."""
+        if self._deepstack is not None:
+            self._deepstack.added = None
 
 
 def processed_images(

@@ -11,6 +11,8 @@ import numpy as np
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_worker_torch.images.deepstack import Deepstack
+from tenonry_worker_torch.loading.deep_layers import deep_layers
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -40,11 +42,18 @@ class ImageEncoder:
         self.family = family
         self._takes = frozenset(inspect.signature(type(model).forward).parameters)
         self._rope_index: Any = getattr(model.base_model, "get_rope_index", None)
+        layers = deep_layers(model)
+        self.deepstack = Deepstack(layers) if layers else None
 
     @property
     def has_rope_index(self) -> bool:
         """Whether tokens of an image have positions of several dimensions (M-RoPE)."""
         return self._rope_index is not None
+
+    @property
+    def needs_own_layers(self) -> bool:
+        """Whether lean layers cannot stand in for the model's own: their rotary tables are of one dimension."""
+        return self.has_rope_index or self.deepstack is not None
 
     def takes(
         self,
@@ -65,7 +74,10 @@ class ImageEncoder:
         self,
         inputs: Mapping[str, np.ndarray],
     ) -> torch.Tensor:
-        """One image → embeddings [n, H]. Raises whatever the model's code does for inputs that do not fit it."""
+        """One image → embeddings [n, H], or [n, 1 + layers, H] where it is added to several layers.
+
+        Raises whatever the model's code does for inputs that do not fit it.
+        """
         device = self._model.device
         given = {
             name: torch.tensor(array, device=device)
@@ -73,14 +85,34 @@ class ImageEncoder:
             if name in self._takes
         }
         made: Any = self._model.get_image_features(**given, return_dict=True)
-        if getattr(made, "deepstack_features", None) is not None:
+        seen = _joined(getattr(made, "pooler_output", made))
+        deep = getattr(made, "deepstack_features", None)
+        if (deep is None) != (self.deepstack is None):
             raise ModelError(
-                f"{self.family} feeds images to several of its layers, which worker 'torch' does not; use max_images=0"
+                f"{self.family} feeds images to several of its layers in a way that worker 'torch' does not know; use "
+                "max_images=0"
             )
-        parts: Any = getattr(made, "pooler_output", made)
-        if isinstance(parts, torch.Tensor):
-            parts = [parts]
-        return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts]).to(self._model.dtype)
+        if deep is not None:
+            seen = torch.stack([seen, *map(_joined, deep)], 1)
+        return seen.to(self._model.dtype)
+
+    def place(
+        self,
+        embeddings: torch.Tensor,
+        begin: int,
+        seen: torch.Tensor,
+    ) -> None:
+        """Write a part of what `encode` gave into a step's embeddings [T, H], in place of those of the tokens from
+        `begin` on.
+        """
+        if self.deepstack is not None:
+            seen = self.deepstack.take(seen, begin, len(embeddings))
+        embeddings[begin : begin + len(seen)] = seen
+
+    def begin_step(self) -> None:
+        """Nothing of an image is in the step yet."""
+        if self.deepstack is not None:
+            self.deepstack.added = None
 
     def positions(
         self,
@@ -107,6 +139,7 @@ class Blind(ImageEncoder):
 
     def __init__(self) -> None:
         self.family = "a model that is shown none (max_images=0)"
+        self.deepstack = None
 
     @property
     def has_rope_index(self) -> bool:
@@ -115,3 +148,10 @@ class Blind(ImageEncoder):
     def positions(self, *_: Any, **__: Any) -> tuple[NDArray[np.int64], int]:
         """Raises ModelError."""
         raise ModelError("max_images=0: no images are read")
+
+
+def _joined(parts: Any) -> torch.Tensor:
+    """The embeddings [n, H] of the pieces of an image, one after another."""
+    if isinstance(parts, torch.Tensor):
+        parts = [parts]
+    return torch.cat([part.reshape(-1, part.shape[-1]) for part in parts])

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from tenonry.step import NewRow, StepInputs
     from tenonry_worker_torch.images.encoder import ImageEncoder
+    from tenonry_worker_torch.images.request import Span
 
 logger = logging.getLogger("tenonry.worker")
 
@@ -76,6 +77,7 @@ class ImageRows:
         positions i64[T], or i64[3, T] where they have several dimensions there.
         """
         positions = step.positions.astype(np.int64)
+        self.encoder.begin_step()
         if not self._requests:
             return token_ids, positions
         positions += self._shift[step.token_row]
@@ -97,7 +99,7 @@ class ImageRows:
             for number in images.overlapping(begin, end):
                 if embeddings is None:
                     embeddings = self.encoder.embed(token_ids).clone()
-                self._place(row, number, embeddings[first : first + end - begin], begin)
+                self._place(row, number, embeddings, first, (begin, end))
             images.forget_before(end)
         return (token_ids if embeddings is None else embeddings), positions
 
@@ -105,10 +107,11 @@ class ImageRows:
         self,
         row: int,
         number: int,
-        target: torch.Tensor,
-        begin: int,
+        embeddings: torch.Tensor,
+        first: int,
+        chunk: Span,
     ) -> None:
-        """Write what is seen of an image in the tokens from `begin` on, `target` [n, H]."""
+        """Write what is seen of an image in a chunk of its row, whose first token is at `first` in the step's."""
         images = self._requests[row]
         start, stop = images.spans[number]
         made = images.embeddings[number]
@@ -117,9 +120,10 @@ class ImageRows:
         if made is None:
             return
         images.embeddings[number] = made
+        begin, end = chunk
         low = max(start, begin)
-        high = min(stop, begin + len(target))
-        target[low - begin : high - begin] = made[low - start : high - start]
+        high = min(stop, end)
+        self.encoder.place(embeddings, first + low - begin, made[low - start : high - start])
 
     def _encoded(
         self,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.loading.deep_layers import deep_layers, has_deepstack
 from tenonry_worker_torch.state.mixers import has_only_state, mixers_of, state_layer_types
 
 if TYPE_CHECKING:
@@ -64,11 +65,10 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
     """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, whose text part
-    does more with an image than read embeddings in the place of its tokens, or in whose prompts these are several
-    pieces.
+    does more with an image than read embeddings in the place of its tokens and add some after the first layers, or in
+    whose prompts these are several pieces.
 
-    What transformers' code takes says so: `deepstack_visual_embeds` are images for several layers, and kinds of tokens
-    that no positions are made of are for a mask.
+    What transformers' code takes says so: kinds of tokens that no positions are made of are for a mask.
     """
     for reason in _image_reasons(model):
         raise CannotRun(
@@ -84,9 +84,8 @@ def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
     for kind in (model.config.model_type, getattr(tower, "model_type", None)):
         if kind in IN_PIECES:
             yield f"prompts for {kind} show an image as several pieces with other tokens between them"
-    for module in model.modules():
-        if "deepstack_visual_embeds" in inspect.signature(type(module).forward).parameters:
-            yield f"{type(module).__name__} feeds images to several of its layers"
+    if has_deepstack(model) and not deep_layers(model):
+        yield "it feeds images to several of its layers, and not as Qwen3-VL does"
     accepted = inspect.signature(type(model).forward).parameters
     has_positions = hasattr(model.base_model, "get_rope_index")
     if "token_type_ids" in accepted or ("mm_token_type_ids" in accepted and not has_positions):

@@ -1,0 +1,33 @@
+"""Which layers of a model are given something of an image besides its embeddings. Worker process."""
+
+from __future__ import annotations
+
+import inspect
+from typing import TYPE_CHECKING
+
+from torch import nn
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+ARGUMENT = "deepstack_visual_embeds"
+
+
+def has_deepstack(model: PreTrainedModel) -> bool:
+    """Whether images are for several layers of the model."""
+    return any(_takes_several(module) for module in model.modules())
+
+
+def deep_layers(model: PreTrainedModel) -> list[nn.Module]:
+    """The layers after which something of an image is added; none where that is not said as in Qwen3-VL."""
+    tower = getattr(model.config, "vision_config", None)
+    count = len(getattr(tower, "deepstack_visual_indexes", None) or ())
+    stacks = [module for module in model.modules() if _takes_several(module)]
+    if len(stacks) != 1:
+        return []
+    layers = getattr(stacks[0], "layers", None)
+    return list(layers)[:count] if isinstance(layers, nn.ModuleList) else []
+
+
+def _takes_several(module: nn.Module) -> bool:
+    return ARGUMENT in inspect.signature(type(module).forward).parameters
