@@ -41,31 +41,38 @@ INLINE void turn(const float *x, const float *weight, float eps, const float *co
 /* scores [count] become weights that sum to 1. */
 INLINE void softmax(int64_t count, float *scores) {
     float largest = scores[0];
+#pragma omp simd reduction(max : largest)
     for (int64_t t = 1; t < count; t++) largest = scores[t] > largest ? scores[t] : largest;
-    float sum = 0.0f;
-#pragma omp simd reduction(+ : sum)
-    for (int64_t t = 0; t < count; t++) {
-        float weight = exponential(scores[t] - largest);
-        scores[t] = weight;
-        sum += weight;
+    vector sums = {0};
+    for (int64_t t = 0; t < count; t += LANES) {
+        vector weights = exponential(taken(scores + t, count - t) - largest);
+        put(scores + t, weights, count - t);
+        sums += taken(scores + t, count - t);
     }
-    float scale = 1.0f / sum;
+    float scale = 1.0f / total(sums);
 #pragma omp simd
     for (int64_t t = 0; t < count; t++) scores[t] *= scale;
+}
+
+/* scores [count] = query [size] times each of keys [count, size], times scaling. */
+INLINE void score(int64_t count, int64_t size, const float *query, const float *keys, float scaling, float *scores) {
+    int64_t t = 0;
+    for (; t + 4 <= count; t += 4) dot_four(query, keys + t * size, size, scores + t);
+    for (; t < count; t++) scores[t] = dot(query, keys + t * size, size);
+#pragma omp simd
+    for (t = 0; t < count; t++) scores[t] *= scaling;
 }
 
 /* out [size] = weights [count] times values [count, size]. */
 INLINE void weigh(int64_t count, int64_t size, const float *weights, const float *values, float *out) {
     int64_t c = 0;
     for (; c + LANES <= size; c += LANES) {
-        vector sums[2] = {{0}, {0}};
+        vector sums[4] = {{0}, {0}, {0}, {0}};
         int64_t t = 0;
-        for (; t + 2 <= count; t += 2) {
-            sums[0] += weights[t] * *(const vector *)(values + t * size + c);
-            sums[1] += weights[t + 1] * *(const vector *)(values + (t + 1) * size + c);
-        }
-        if (t < count) sums[0] += weights[t] * *(const vector *)(values + t * size + c);
-        *(vector *)(out + c) = sums[0] + sums[1];
+        for (; t + 4 <= count; t += 4)
+            for (int n = 0; n < 4; n++) sums[n] += weights[t + n] * *(const vector *)(values + (t + n) * size + c);
+        for (; t < count; t++) sums[0] += weights[t] * *(const vector *)(values + t * size + c);
+        *(vector *)(out + c) = (sums[0] + sums[1]) + (sums[2] + sums[3]);
     }
     for (; c < size; c++) {
         float sum = 0.0f;
@@ -112,14 +119,14 @@ void KERNEL(attention)(const attention *p, int64_t count, const float *projected
                 const float *asked = queries + g * query_step;
                 weight = p->norm_weight ? p->norm_weight + g * size : NULL;
                 turn(asked, weight, p->norm_eps, turned_by, turned_back, rotated, size, normed, query);
-                for (int64_t t = 0; t <= newest; t++) scores[t] = dot(query, keys + t * size, size) * p->scaling;
+                score(newest + 1, size, query, keys, p->scaling, scores);
                 softmax(newest + 1, scores);
                 float *made = out + (i * p->heads + g) * size;
                 weigh(newest + 1, size, scores, values, made);
                 if (!p->is_gated) continue;
                 const float *gate = asked + size;
-#pragma omp simd
-                for (int64_t c = 0; c < size; c++) made[c] *= sigmoid(gate[c]);
+                for (int64_t c = 0; c < size; c += LANES)
+                    put(made + c, taken(made + c, size - c) * sigmoid(taken(gate + c, size - c)), size - c);
             }
         }
     }

@@ -34,10 +34,10 @@ INLINE void convolve(const delta_rule *p, int64_t channels, const float *input, 
     }
     float *newest = window + last * tap_step;
     const float *weight = p->window_weight + last * channels;
-#pragma omp simd
-    for (int64_t c = 0; c < channels; c++) {
-        newest[c] = input[c];
-        out[c] = silu(out[c] + input[c] * weight[c]);
+    for (int64_t c = 0; c < channels; c += LANES) {
+        vector value = taken(input + c, channels - c);
+        put(newest + c, value, channels - c);
+        put(out + c, silu(taken(out + c, channels - c) + value * taken(weight + c, channels - c)), channels - c);
     }
 }
 
@@ -128,11 +128,13 @@ void KERNEL(delta_rule)(const delta_rule *p, int64_t count, const float *project
             float *made = out + i * values + h * p->value_size;
             recur(p->key_size, p->value_size, mixed + h / sharing * p->key_size,
                   mixed + keys + h / sharing * p->key_size, mixed + 2 * keys + h * p->value_size, fading,
-                  sigmoid(rate[h]), matrix + row * matrix_step + h * p->key_size * p->value_size, made);
+                  sigmoid((vector){0} + rate[h])[0], matrix + row * matrix_step + h * p->key_size * p->value_size, made);
             normalise(made, p->norm_weight, p->norm_eps, p->value_size, made);
             const float *opened = gate + h * p->value_size;
-#pragma omp simd
-            for (int64_t v = 0; v < p->value_size; v++) made[v] *= silu(opened[v]);
+            for (int64_t v = 0; v < p->value_size; v += LANES) {
+                int64_t left = p->value_size - v;
+                put(made + v, taken(made + v, left) * silu(taken(opened + v, left)), left);
+            }
         }
     }
 }

@@ -22,10 +22,9 @@ INLINE void choose(const experts *p, float *scores) {
     float largest = scores[0];
     for (int64_t e = 1; e < p->experts; e++) largest = scores[e] > largest ? scores[e] : largest;
     float sum = 0.0f;
-    for (int64_t e = 0; e < p->experts; e++) {
-        scores[e] = exponential(scores[e] - largest);
-        sum += scores[e];
-    }
+    for (int64_t e = 0; e < p->experts; e += LANES)
+        put(scores + e, exponential(taken(scores + e, p->experts - e) - largest), p->experts - e);
+    for (int64_t e = 0; e < p->experts; e++) sum += scores[e];
     for (int64_t e = 0; e < p->experts; e++) scores[e] /= sum;
     float kept = 0.0f;
     for (int64_t n = 0; n < p->chosen; n++) {
@@ -41,8 +40,8 @@ INLINE void choose(const experts *p, float *scores) {
 }
 
 INLINE void gated(const float *gate, const float *up, float scale, int64_t size, float *out) {
-#pragma omp simd
-    for (int64_t i = 0; i < size; i++) out[i] = silu(gate[i]) * up[i] * scale;
+    for (int64_t i = 0; i < size; i += LANES)
+        put(out + i, silu(taken(gate + i, size - i)) * taken(up + i, size - i) * scale, size - i);
 }
 
 /* `hidden`, `out` [count, hidden]; out may not be hidden. `scratch` floats: count * (3 * hidden + filled experts +
@@ -87,7 +86,7 @@ void KERNEL(experts)(const experts *p, int64_t count, const float *hidden, float
     if (!p->shared) return;
     product(count, 2 * p->shared, size, normed, size, p->shared_gate_up, filled_up(2 * p->shared), both, both_step);
     for (int64_t i = 0; i < count; i++) {
-        float scale = p->shared_gate ? sigmoid(dot(normed + i * size, p->shared_gate, size)) : 1.0f;
+        float scale = p->shared_gate ? sigmoid((vector){0} + dot(normed + i * size, p->shared_gate, size))[0] : 1.0f;
         gated(both + i * both_step, both + i * both_step + p->shared, scale, p->shared, inner + i * widest);
     }
     product(count, size, p->shared, inner, widest, p->shared_down, padded, made, size);

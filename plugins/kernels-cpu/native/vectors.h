@@ -36,32 +36,79 @@
 
 typedef float vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 
+typedef int32_t integers __attribute__((vector_size(LANES * 4)));
+typedef float four __attribute__((vector_size(16), aligned(4), may_alias));
+#if defined(__clang__)
+#define MIX(x, y, a, b, c, d) __builtin_shufflevector(x, y, a, b, c, d)
+#else
+typedef int32_t places __attribute__((vector_size(16)));
+#define MIX(x, y, a, b, c, d) __builtin_shuffle(x, y, (places){a, b, c, d})
+#endif
+
+/* The lanes of a vector added up to four sums. */
+INLINE four folded(vector x) {
+    float lanes[LANES];
+    *(vector *)lanes = x;
+    four sums = *(four *)lanes;
+    for (int i = 4; i < LANES; i += 4) sums += *(four *)(lanes + i);
+    return sums;
+}
+
+INLINE float total(vector x) {
+    four sums = folded(x);
+    return (sums[0] + sums[2]) + (sums[1] + sums[3]);
+}
+
+/* The four lanes of each of four vectors added up. */
+INLINE four totals(four a, four b, four c, four d) {
+    four ab = MIX(a, b, 0, 4, 1, 5) + MIX(a, b, 2, 6, 3, 7);
+    four cd = MIX(c, d, 0, 4, 1, 5) + MIX(c, d, 2, 6, 3, 7);
+    return MIX(ab, cd, 0, 1, 4, 5) + MIX(ab, cd, 2, 3, 6, 7);
+}
+
+/* `left` floats, zeros behind them; a whole vector where there are as many. */
+INLINE vector taken(const float *x, int64_t left) {
+    if (left >= LANES) return *(const vector *)x;
+    vector part = {0};
+    for (int64_t i = 0; i < left; i++) part[i] = x[i];
+    return part;
+}
+
+/* The first `left` lanes, or all. */
+INLINE void put(float *x, vector lanes, int64_t left) {
+    if (left >= LANES)
+        *(vector *)x = lanes;
+    else
+        for (int64_t i = 0; i < left; i++) x[i] = lanes[i];
+}
+
+INLINE vector either(integers mask, vector yes, vector no) { return (vector)(((integers)yes & mask) | ((integers)no & ~mask)); }
+
 /* e^x with a relative error of a few units in the last place, within the range of normal numbers. NaN stays NaN.
- * Range reduction by ln 2 in two parts and a polynomial of degree 7, as in the Cephes library's expf. */
-INLINE float exponential(float x) {
-    x = x < -87.0f ? -87.0f : x;
-    x = x > 88.0f ? 88.0f : x;
-    float scaled = x * 1.44269504088896341f;
-    int32_t power = (int32_t)(scaled + (scaled < 0.0f ? -0.5f : 0.5f));
-    float rest = x - (float)power * 0.693359375f;
-    rest = rest - (float)power * -2.12194440e-4f;
-    float sum = 1.9875691500e-4f;
-    sum = sum * rest + 1.3981999507e-3f;
+ * Range reduction by ln 2 in two parts and a polynomial of degree 7, as in the Cephes library's expf. Written for vectors,
+ * because compilers leave such a loop scalar where NaN must stay NaN. */
+INLINE vector exponential(vector x) {
+    const vector lowest = (vector){0} - 87.0f;
+    const vector highest = (vector){0} + 88.0f;
+    x = either(x < lowest, lowest, x);
+    x = either(x > highest, highest, x);
+    const float to_units = 12582912.0f; /* 1.5 * 2^23: what is added to it is rounded to a whole number */
+    vector shifted = x * 1.44269504088896341f + to_units;
+    vector power = shifted - to_units;
+    vector rest = x - power * 0.693359375f;
+    rest = rest - power * -2.12194440e-4f;
+    vector sum = rest * 1.9875691500e-4f + 1.3981999507e-3f;
     sum = sum * rest + 8.3334519073e-3f;
     sum = sum * rest + 4.1665795894e-2f;
     sum = sum * rest + 1.6666665459e-1f;
     sum = sum * rest + 5.0000001201e-1f;
     sum = sum * rest * rest + rest + 1.0f;
-    union {
-        int32_t bits;
-        float value;
-    } scale = {(power + 127) << 23};
-    return sum * scale.value;
+    return sum * (vector)(((integers)shifted + 127) << 23); /* the low bits of `shifted` are the power */
 }
 
-INLINE float sigmoid(float x) { return 1.0f / (1.0f + exponential(-x)); }
+INLINE vector sigmoid(vector x) { return 1.0f / (1.0f + exponential(-x)); }
 
-INLINE float silu(float x) { return x / (1.0f + exponential(-x)); }
+INLINE vector silu(vector x) { return x / (1.0f + exponential(-x)); }
 
 /* log(1 + e^x), and x itself above 20, as torch computes it. */
 INLINE float softplus(float x) { return x > 20.0f ? x : log1pf(expf(x)); }
@@ -78,6 +125,22 @@ INLINE float dot(const float *x, const float *y, int64_t size) {
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < size; i++) sum += x[i] * y[i];
     return sum;
+}
+
+/* out [4] = x [size] times each of four lines of y, which are `size` floats apart. */
+INLINE void dot_four(const float *x, const float *y, int64_t size, float *out) {
+    vector wide[4] = {{0}, {0}, {0}, {0}};
+    int64_t c = 0;
+    for (; c + LANES <= size; c += LANES)
+        for (int n = 0; n < 4; n++) wide[n] += *(const vector *)(x + c) * *(const vector *)(y + n * size + c);
+    four sums[4];
+    for (int n = 0; n < 4; n++) sums[n] = folded(wide[n]);
+    for (; c + 4 <= size; c += 4)
+        for (int n = 0; n < 4; n++) sums[n] += *(const four *)(x + c) * *(const four *)(y + n * size + c);
+    four all = totals(sums[0], sums[1], sums[2], sums[3]);
+    for (; c < size; c++)
+        for (int n = 0; n < 4; n++) all[n] += x[c] * y[n * size + c];
+    *(four *)out = all;
 }
 
 /* out = x / sqrt(mean(x * x) + eps) * weight; without weight: NULL. */
