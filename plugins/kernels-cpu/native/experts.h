@@ -15,8 +15,6 @@ typedef struct {
     float norm_eps;
 } experts;
 
-INLINE int64_t filled_up(int64_t columns) { return (columns + COLUMN_MULTIPLE - 1) / COLUMN_MULTIPLE * COLUMN_MULTIPLE; }
-
 /* probabilities [count] become the weights of the chosen ones, and 0 of the others. */
 INLINE void choose(const experts *p, float *scores) {
     float largest = scores[0];

@@ -33,6 +33,7 @@
 
 /* Weights of products have this many columns or a multiple, zero where there is none: see `tenonry_kernels_cpu.weights`. */
 #define COLUMN_MULTIPLE 16
+INLINE int64_t filled_up(int64_t columns) { return (columns + COLUMN_MULTIPLE - 1) / COLUMN_MULTIPLE * COLUMN_MULTIPLE; }
 
 typedef float vector __attribute__((vector_size(LANES * 4), aligned(4), may_alias));
 

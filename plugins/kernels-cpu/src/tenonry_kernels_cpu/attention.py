@@ -40,9 +40,9 @@ class _Held(ctypes.Structure):
 
 
 class Attention:
-    """An `AttentionKernel`."""
+    """An `AttentionKernel`. `address`: of the struct, while this lives."""
 
-    __slots__ = ("_address", "_columns", "_function", "_held", "_scratch", "_size")
+    __slots__ = ("_columns", "_function", "_kept", "_scratch", "_size", "address")
 
     def __init__(self, parts: AttentionParts, instruction_set: str) -> None:
         made = _Struct(
@@ -54,8 +54,8 @@ class Attention:
             parts.norm_eps,
             parts.scaling,
         )
-        self._held = (parts, made)
-        self._address = ctypes.addressof(made)
+        self._kept = (parts, made)
+        self.address = ctypes.addressof(made)
         self._columns = parts.heads * parts.size
         self._size = parts.size
         self._scratch = torch.empty(0)
@@ -69,23 +69,13 @@ class Attention:
         held: HeldKeys,
     ) -> torch.Tensor:
         count, columns = projected.shape
-        slab = held.slab
-        capacity = slab.shape[3]
-        wanted = capacity + 2 * self._size
+        wanted = self.floats(held)
         if len(self._scratch) < wanted:
             self._scratch = torch.empty(wanted)
-        where = _Held(
-            slab.data_ptr(),
-            slab.stride(0),
-            capacity,
-            held.column.data_ptr(),
-            held.blocks.data_ptr(),
-            held.blocks.shape[2],
-            held.places.data_ptr(),
-        )
+        where = place_of(held)
         out = projected.new_empty(count, self._columns)
         self._function(
-            self._address,
+            self.address,
             count,
             projected.data_ptr(),
             columns,
@@ -97,3 +87,21 @@ class Attention:
             self._scratch.data_ptr(),
         )
         return out
+
+    def floats(self, held: HeldKeys) -> int:
+        """The scratch that the kernel needs."""
+        return held.slab.shape[3] + 2 * self._size
+
+
+def place_of(held: HeldKeys) -> ctypes.Structure:
+    """Where the kernel finds these keys."""
+    slab = held.slab
+    return _Held(
+        slab.data_ptr(),
+        slab.stride(0),
+        slab.shape[3],
+        held.column.data_ptr(),
+        held.blocks.data_ptr(),
+        held.blocks.shape[2],
+        held.places.data_ptr(),
+    )

@@ -32,13 +32,14 @@ class _Struct(ctypes.Structure):
 
 
 class DeltaRule:
-    """A `DeltaRuleKernel`."""
+    """A `DeltaRuleKernel`. `address`: of the struct, while this lives; `floats`: the scratch that the kernel needs."""
 
-    __slots__ = ("_address", "_function", "_held", "_scratch", "_values")
+    __slots__ = ("_function", "_kept", "_scratch", "_values", "address", "floats")
 
     def __init__(self, parts: DeltaRuleParts, instruction_set: str) -> None:
         begin, length = runs_of(parts.order, parts.columns)
-        scratch = torch.empty(parts.columns + parts.channels + parts.value_size)
+        self.floats = parts.columns + parts.channels
+        scratch = torch.empty(self.floats)
         made = _Struct(
             parts.key_heads,
             parts.heads,
@@ -56,8 +57,8 @@ class DeltaRule:
             parts.norm_eps,
             parts.unit_eps,
         )
-        self._held = (parts, begin, length, scratch, made)
-        self._address = ctypes.addressof(made)
+        self._kept = (parts, begin, length, scratch, made)
+        self.address = ctypes.addressof(made)
         self._scratch = scratch.data_ptr()
         self._values = parts.heads * parts.value_size
         self._function = function("delta_rule", instruction_set)
@@ -73,7 +74,7 @@ class DeltaRule:
         out = projected.new_empty(count, self._values)
         window_step, _, tap_step = window.stride()
         self._function(
-            self._address,
+            self.address,
             count,
             projected.data_ptr(),
             columns,

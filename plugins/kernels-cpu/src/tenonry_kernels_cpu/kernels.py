@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar
 from tenonry_kernels_cpu.attention import Attention
 from tenonry_kernels_cpu.delta_rule import DeltaRule
 from tenonry_kernels_cpu.experts import Experts
+from tenonry_kernels_cpu.half import AttentionHalf, DeltaRuleHalf
 from tenonry_kernels_cpu.library import LibraryError, function, instruction_sets, library
 from tenonry_kernels_cpu.low_rank import LowRank
 from tenonry_torch_base.step_kernels import StepKernels
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
         AttentionParts,
         DeltaRuleParts,
         ExpertParts,
+        HalfParts,
         LowRankParts,
     )
 
@@ -62,6 +64,16 @@ class CpuKernels(StepKernels):
 
     def attention(self, parts: AttentionParts) -> Attention | None:
         return Attention(parts, self.instruction_set)
+
+    def delta_rule_half(self, half: HalfParts, parts: DeltaRuleParts) -> DeltaRuleHalf | None:
+        if half.projection.numel() + half.out.numel() > MAX_COPIED:
+            return None
+        return DeltaRuleHalf(half, parts, self.instruction_set)
+
+    def attention_half(self, half: HalfParts, parts: AttentionParts) -> AttentionHalf | None:
+        if half.projection.numel() + half.out.numel() > MAX_COPIED:
+            return None
+        return AttentionHalf(half, parts, self.instruction_set)
 
     def experts(self, parts: ExpertParts) -> Experts | None:
         if parts.gate_up.numel() + parts.down.numel() > MAX_COPIED:

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 PATH = Path(__file__).with_name("libkernels.so")
-VERSION = 3  # of the structs and parameters in native/; the library says which it has
+VERSION = 4  # of the structs and parameters in native/; the library says which it has
 ADDRESS = ctypes.c_void_p
 COUNT = ctypes.c_int64
 REAL = ctypes.c_float
@@ -19,9 +19,20 @@ PARAMETERS: dict[str, tuple[type, ...]] = {
         *(ADDRESS, ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS),
     ),
+    "attention_half": (
+        *(ADDRESS, ADDRESS, COUNT, ADDRESS),
+        *(ADDRESS, ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS),
+    ),
     "rms_norm": (COUNT, COUNT, ADDRESS, ADDRESS, REAL, ADDRESS),
     "delta_rule": (
         *(ADDRESS, COUNT, ADDRESS, COUNT),
+        *(ADDRESS, COUNT, COUNT),
+        *(ADDRESS, COUNT),
+        *(ADDRESS, ADDRESS, ADDRESS),
+    ),
+    "delta_rule_half": (
+        *(ADDRESS, ADDRESS, COUNT, ADDRESS),
         *(ADDRESS, COUNT, COUNT),
         *(ADDRESS, COUNT),
         *(ADDRESS, ADDRESS, ADDRESS),

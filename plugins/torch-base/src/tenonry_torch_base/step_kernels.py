@@ -154,6 +154,20 @@ class ExpertParts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HalfParts:
+    """What is around a part in the first half of a decoder layer. All tensors are float32.
+
+    `norm_weight` [hidden], as in `ExpertParts`; `projection` [columns, hidden] makes what the part is given, and `out`
+    [hidden, heads · size] takes what it makes. There are no biases.
+    """
+
+    norm_weight: torch.Tensor
+    norm_eps: float
+    projection: torch.Tensor
+    out: torch.Tensor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class LowRankParts:
     """Low-rank adapters (arXiv:2106.09685) of one linear layer, or of several that read the same input, in slots.
 
@@ -224,6 +238,16 @@ class StepKernels(ABC):
 
     def attention(self, parts: AttentionParts) -> AttentionKernel | None:
         """See `AttentionKernel`."""
+        return None
+
+    def delta_rule_half(self, half: HalfParts, parts: DeltaRuleParts) -> DeltaRuleKernel | None:
+        """As `delta_rule`, of `hidden` [R, hidden] in the place of `projected`: the sum of `hidden` and what the part
+        makes of its norm, projected by `half.out`, [R, hidden]. The input is not changed.
+        """
+        return None
+
+    def attention_half(self, half: HalfParts, parts: AttentionParts) -> AttentionKernel | None:
+        """As `attention`, from `hidden` in the place of `projected`; see `delta_rule_half`."""
         return None
 
     def experts(self, parts: ExpertParts) -> Callable[[torch.Tensor], torch.Tensor] | None:

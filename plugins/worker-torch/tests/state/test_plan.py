@@ -120,3 +120,65 @@ def test_a_layer_that_does_not_obey_the_mask_is_not_filled_up(change):
             layer.conv.__class__ = change(type(layer.conv))
     model = worker_tools.loaded(module, fuse=False)
     assert not any(mixer.fills_up for mixer in model.states.mixers)
+
+
+@pytest.fixture(scope="module")
+def model():
+    return worker_tools.loaded(worker_families.build("qwen3_next"), skip_check=True)
+
+
+@pytest.fixture
+def states(model):
+    """Of a model with layers of state."""
+    yield model.states
+    model.states.release()
+
+
+class TestReuse:
+    def planned(self, states, *batch):
+        states.plan(batch_of(*batch))
+        return states.step.plan
+
+    def test_plan_of_decoding_rows_lasts_until_one_changes(self, states):
+        first = self.planned(states, [1, 1, 1], [5, 6, 7], [2, 0, 1], [4, 5, 6])
+        assert self.planned(states, [1, 1, 1], [6, 7, 8], [2, 0, 1], [4, 5, 6]) is first
+        left = self.planned(states, [1, 1], [7, 8], [2, 0], [4, 5])
+        assert (numbers(left.decode.tokens), numbers(left.decode.rows)) == ([0, 1], [2, 0])
+        other = self.planned(states, [1, 1], [8, 9], [2, 1], [4, 5])
+        assert numbers(other.decode.rows) == [1, 2]
+
+    def test_plan_of_rows_with_a_prompt_is_made_anew(self, states):
+        self.planned(states, [1, 1], [5, 6])
+        chunk = self.planned(states, [1, 4], [6, 7])
+        assert chunk.pieces
+        assert not self.planned(states, [1, 1], [7, 11]).pieces
+
+    def test_row_that_was_filled_anew_starts_without_a_state(self, states):
+        self.planned(states, [1, 1], [5, 6])
+        again = self.planned(states, [1, 1], [6, 0], [0, 1], [0, 1])
+        assert (again.decode.count, again.pieces[0].has_state) == (1, False)
+
+    def test_array_that_the_caller_uses_again_changes_no_plan(self, states):
+        batch = batch_of([1, 1], [5, 6])
+        states.plan(batch)
+        batch.row[:] = [3, 1]
+        states.plan(batch)
+        assert numbers(states.step.plan.decode.rows) == [3, 1]
+
+    def test_plan_does_not_outlast_the_states(self, states):
+        batch = batch_of([1, 1], [5, 6])
+        states.plan(batch)
+        states.release()
+        states.plan(batch)
+        assert states.step.plan is not None
+        assert all(len(pool) > 2 for mixer in states.mixers for pool in mixer.pools.values())
+
+
+def test_rows_in_another_order_than_their_states_are_known_in_the_order_of_the_batch():
+    decode = plan_of(batch_of([1, 1, 1], [5, 6, 7], [2, 0, 1]), SPARE).decode
+    assert numbers(decode.rows) == [0, 1, 2]
+    assert numbers(decode.tokens) == [1, 2, 0]
+    assert decode.rows_in_order.tolist() == [2, 0, 1]
+    assert plan_of(batch_of([1, 1], [5, 6]), SPARE).decode.rows_in_order is None
+    mixed = plan_of(batch_of([1, 4, 1], [5, 6, 7], [2, 0, 1]), SPARE).decode
+    assert mixed.rows_in_order is None

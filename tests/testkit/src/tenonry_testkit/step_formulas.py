@@ -8,10 +8,13 @@ import torch
 from torch.nn import functional
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tenonry_torch_base.step_kernels import (
         AttentionParts,
         DeltaRuleParts,
         ExpertParts,
+        HalfParts,
         HeldKeys,
         LowRankParts,
         SlotTokens,
@@ -26,6 +29,17 @@ def rms_norm(
     """Over the last dimension."""
     x = x.double()
     return x / (x.square().mean(-1, keepdim=True) + eps).sqrt() * weight.double()
+
+
+def half(
+    parts: HalfParts,
+    hidden: torch.Tensor,
+    between: Callable[[torch.Tensor], torch.Tensor],
+) -> torch.Tensor:
+    """The first half of a layer; `between` is the part, from projected rows to those that `out` takes."""
+    normed = rms_norm(hidden, parts.norm_weight, parts.norm_eps)
+    made = between(normed @ parts.projection.double().t())
+    return hidden.double() + made @ parts.out.double().t()
 
 
 def attention(

@@ -8,6 +8,7 @@ from tenonry_torch_base.step_kernels import (
     AttentionParts,
     DeltaRuleParts,
     ExpertParts,
+    HalfParts,
     HeldKeys,
     LowRankParts,
     SlotTokens,
@@ -104,6 +105,18 @@ def held_keys(
 def in_float64(held: HeldKeys) -> HeldKeys:
     """The same numbers, in tensors of their own."""
     return held._replace(slab=held.slab.double(), blocks=held.blocks.double())
+
+
+def half_parts(hidden: int, parts: DeltaRuleParts | AttentionParts) -> HalfParts:
+    """Around these, with random weights."""
+    size = parts.value_size if isinstance(parts, DeltaRuleParts) else parts.size
+    made = parts.heads * size
+    return HalfParts(
+        norm_weight=torch.randn(hidden),
+        norm_eps=1e-6,
+        projection=torch.randn(parts.columns, hidden) * hidden**-0.5,
+        out=torch.randn(hidden, made) * made**-0.5,
+    )
 
 
 def expert_parts(

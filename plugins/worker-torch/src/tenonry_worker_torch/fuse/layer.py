@@ -55,6 +55,20 @@ class FirstHalf(Protocol):
     def pack(self) -> None: ...
 
 
+class HalfKernel(Protocol):
+    """The first half of a layer in one."""
+
+    def __call__(
+        self,
+        hidden: torch.Tensor,
+        cos: torch.Tensor | None,
+        sin: torch.Tensor | None,
+        /,
+    ) -> torch.Tensor | None:
+        """`hidden` [T, H] → [T, H], in a tensor of its own; None where the step is not for it."""
+        ...
+
+
 class LeanLayer:
     """`hidden` [T, H] → [T, H], or [Q, H] when only the tokens `keep` i64[Q] go on; all K/V are written anyway."""
 
@@ -69,6 +83,7 @@ class LeanLayer:
         self.mlp = mlp
         self.layer_type = layer_type
         self.before_attention, self.after_attention, self.before_mlp, self.after_mlp = norms
+        self.first_half_kernel: HalfKernel | None = None
         self.feed_forward_kernel: Callable[[torch.Tensor], torch.Tensor] | None = None
 
     def __call__(
@@ -78,6 +93,10 @@ class LeanLayer:
         sin: torch.Tensor | None,
         keep: torch.Tensor | None = None,
     ) -> torch.Tensor:
+        if self.first_half_kernel is not None and keep is None and len(hidden) <= KERNEL_TOKENS:
+            made = self.first_half_kernel(hidden, cos, sin)
+            if made is not None:
+                return self.feed_forward(made)
         x = hidden if self.before_attention is None else self.before_attention(hidden)
         heads = self.attention.heads(x, cos, sin, keep)
         if keep is not None:

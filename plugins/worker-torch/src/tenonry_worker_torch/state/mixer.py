@@ -266,10 +266,34 @@ class PackedMixer:
         if self.path is None or decode is None or plan.pieces:
             made: torch.Tensor = self._packed(plan, (hidden[None],), {})
             return made[0]
+        if decode.rows_in_order is not None and isinstance(self.path, RowPath):
+            return self.path.over_rows(
+                hidden,
+                self.pools,
+                decode.rows_in_order,
+            )
         if isinstance(decode.tokens, slice):
             return self._through_path(self.path, decode.rows, hidden)
         made = self._through_path(self.path, decode.rows, hidden.index_select(0, decode.tokens))
         return torch.empty_like(made).index_copy_(0, decode.tokens, made)
+
+    def decoding(self) -> tuple[Mapping[StateKey, torch.Tensor], torch.Tensor | None] | None:
+        """States, and which of them are those of the step's tokens (None: the first ones), if each token is that of a
+        decoding row, in order; None for any other step.
+        """
+        plan = self.step.plan
+        if plan is None or plan.pieces or plan.decode is None:
+            return None
+        rows = plan.decode.rows
+        if plan.decode.rows_in_order is not None:
+            return self.pools, plan.decode.rows_in_order
+        if not isinstance(plan.decode.tokens, slice):
+            return None
+        if isinstance(rows, torch.Tensor):
+            return self.pools, rows
+        if rows.start == 0:
+            return self.pools, None
+        return held(self.pools, rows), None
 
     def _pieces(
         self,

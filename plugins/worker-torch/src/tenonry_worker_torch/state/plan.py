@@ -23,11 +23,14 @@ SHORTEST = 16  # new rows of up to so many tokens are computed together
 class Decode(NamedTuple):
     """R rows that compute one token each and have state. `tokens` are their places in the flattened batch and `rows`
     those in the state tensors, in one order; each a slice where the places are neighbours, else i64[R].
+    `rows_in_order` i64[R]: the places in the state tensors in the order of the batch, where that is another one and
+    the tokens are neighbours in it.
     """
 
     count: int
     tokens: Places
     rows: Places
+    rows_in_order: torch.Tensor | None = None
 
 
 class Pieces(NamedTuple):
@@ -73,6 +76,23 @@ class StateStep:
 
     def __init__(self) -> None:
         self.plan: StatePlan | None = None
+
+
+def continues(
+    plan: StatePlan,
+    last: AttentionBatch,
+    batch: AttentionBatch,
+) -> bool:
+    """Whether the plan of the step `last` is also that of `batch`: the same requests in the same rows, one token each,
+    each with a state.
+    """
+    if plan.pieces or len(last.row) != len(batch.row):
+        return False
+    return (
+        bool((last.row == batch.row).all())
+        and bool((last.generation == batch.generation).all())
+        and bool((batch.num_tokens == 1).all())
+    )
 
 
 def plan_of(
@@ -165,14 +185,22 @@ def _decode(
     """Rows without a gap are taken in ascending order: then their states are used where they are."""
     order = np.argsort(rows)
     ascending = rows[order]
+    in_order = None
     if ascending[-1] - ascending[0] + 1 == len(rows):
+        if _are_neighbours(tokens) and not _are_neighbours(rows):
+            in_order = batch.put("state_rows_in_order", rows)
         tokens = tokens[order]
         rows = ascending
     return Decode(
         len(rows),
         _places(tokens, "state_tokens", batch),
         _places(rows, "state_rows", batch),
+        in_order,
     )
+
+
+def _are_neighbours(places: NDArray[np.int64]) -> bool:
+    return bool((np.diff(places) == 1).all())
 
 
 def _places(
@@ -181,6 +209,6 @@ def _places(
     batch: AttentionBatch,
 ) -> Places:
     first = int(places[0])
-    if bool((np.diff(places) == 1).all()):
+    if _are_neighbours(places):
         return slice(first, first + len(places))
     return batch.put(label, places)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,11 +16,12 @@ from tenonry_worker_torch.state.mixers import (
     mixers_of,
     state_layers,
 )
-from tenonry_worker_torch.state.plan import StateStep, plan_of
+from tenonry_worker_torch.state.plan import StateStep, continues, plan_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from tenonry.step import SchedulerOutput
@@ -47,6 +49,7 @@ class States:
         self.own_layers = range(len(cache_layers(self.config))) if layers is None else layers
         self.device = model.device
         self.num_rows = 0
+        self._last: AttentionBatch | None = None  # what the step's plan was made for, if it lasts
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -82,6 +85,7 @@ class States:
     def allocate(self, num_rows: int, num_slots: int = 0) -> None:
         """Room for `num_rows` rows and `num_slots` snapshots."""
         self.num_rows = num_rows
+        self._last = None
         for mixer in self.mixers:
             mixer.allocate(num_rows + 1 + num_slots, self.device)
 
@@ -123,20 +127,41 @@ class States:
     def release(self) -> None:
         """Give the memory back; the layers run as they are until the next plan."""
         self.num_rows = 0
-        self.step.plan = None
+        self._last = self.step.plan = None
         for mixer in self.mixers:
             mixer.pools = {}
 
     def plan(self, batch: AttentionBatch) -> None:
-        """The step that comes next. Outside of serving, rows are added as they are needed."""
+        """The step that comes next. Outside of serving, rows are added as they are needed.
+
+        On the CPU, the plan of rows that only decode is used again until one leaves or enters.
+        """
+        earlier = self.step.plan
+        last = self._last
+        if last is not None and earlier is not None and continues(earlier, last, batch):
+            return
         needed = int(batch.row.max(initial=-1)) + 1
         if needed > self.num_rows:
             self.allocate(needed)
+        if self.device.type == "cpu":  # in memory that no later step takes
+            batch = replace(
+                batch,
+                row=batch.row.copy(),
+                put=_kept,
+            )
+            self._last = batch
         self.step.plan = plan_of(
             batch,
             self.num_rows,
             fills_up=all(mixer.fills_up for mixer in self.mixers),
         )
+
+
+def _kept(
+    _label: str,
+    array: NDArray[Any],
+) -> torch.Tensor:
+    return torch.from_numpy(array)
 
 
 def bind_states(model: PreTrainedModel) -> States | None:

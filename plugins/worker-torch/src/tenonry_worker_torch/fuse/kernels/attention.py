@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 
 MAX_ELEMENTS = 1 << 21  # of keys, once per query head: torch reads more of them on all cores
 BLOCK_SIZE = 16
-LONGEST = 48  # rows of trials, in tokens
+SHORTEST = 3  # rows of trials, in tokens
+LONGEST = 48
 CACHE_SIZE = 6  # as large as its rows in trials: slabs take half of it at most, and are longer than their rows
 
 
@@ -39,8 +40,6 @@ class KernelAttention:
         self.layer = layer
         self.kernel = kernel
         self.out = own.out
-        spec = layer.spec
-        self.row_elements = spec.num_heads * spec.key_size
 
     def heads(
         self,
@@ -51,10 +50,8 @@ class KernelAttention:
     ) -> torch.Tensor:
         """As `FusedAttention.heads`."""
         if keep is None and cos is not None and sin is not None:
-            layer = self.layer
-            step = layer.step
-            held = step.backend.held_keys(layer, step.plan)
-            if held is not None and len(x) * held.longest * self.row_elements <= MAX_ELEMENTS:
+            held = held_for(self.layer, len(x))
+            if held is not None:
                 projected = self.own.qkv(x)
                 return self.kernel(
                     projected,
@@ -70,15 +67,25 @@ class KernelAttention:
         self.out = self.own.out
 
 
+def held_for(layer: AttentionLayer, count: int) -> HeldKeys | None:
+    """Where the keys of the step's `count` rows are, if a kernel may attend to so many."""
+    step = layer.step
+    held = step.backend.held_keys(layer, step.plan)
+    spec = layer.spec
+    if held is None or count * held.longest * spec.num_heads * spec.key_size > MAX_ELEMENTS:
+        return None
+    return held
+
+
 def attention_layer(own: FusedAttention, rope: RopeTable) -> AttentionLayer | None:
     """What a kernel could attend in: a small layer that sees all keys of its rows, held by its backend; or None.
 
-    A model that is served for fewer tokens than rows of trials have is left as it is.
+    A model whose rows cannot enter and then gain a token is left as it is.
     """
     layer = own.attend
     if not isinstance(layer, AttentionLayer) or layer.rank_heads is not None:
         return None
-    if len(rope.cos) < LONGEST:
+    if len(rope.cos) < SHORTEST:
         return None
     spec = layer.spec
     if spec.window or spec.chunk or spec.softcap or spec.sinks or spec.indexed:
@@ -112,7 +119,9 @@ class TrialStep:
         own: FusedAttention,
         spec: LayerSpec,
         count: int,
+        longest: int,
     ) -> None:
+        """`longest`: so many tokens do rows have at most, between `SHORTEST` and `LONGEST`."""
         drawn = torch.Generator().manual_seed(count)
         blocks = -(-LONGEST // BLOCK_SIZE)
         backend = CpuBackend([spec], torch.float32, torch.device("cpu"))
@@ -123,7 +132,7 @@ class TrialStep:
         self.own = copy.copy(own)
         self.own.attend = self.layer
         self.table = np.arange(blocks * count, dtype=np.int32).reshape(count, -1)
-        self.start = torch.randint(1, LONGEST - 2, (count,), generator=drawn).numpy()
+        self.start = torch.randint(1, longest - 1, (count,), generator=drawn).numpy()
         held = self.kept()
         held.copy_(torch.randn(held.shape, generator=drawn))
 
@@ -152,6 +161,14 @@ class TrialStep:
         self.step.plan = self.step.backend.plan(batch)
         return torch.from_numpy(start.astype(np.int64))
 
+    def after_entering(self, rope: RopeTable) -> tuple[torch.Tensor, torch.Tensor]:
+        """Let all rows enter with a token, and plan their next one; returns its rotation."""
+        cos, sin = rope.at(self.plan(0))
+        self.own.between(
+            torch.ones(len(self.table), attention_parts(self.own).columns), cos, sin, None
+        )
+        return rope.at(self.plan(1))
+
     def held(self) -> HeldKeys:
         """Where keys are in a step after the first one."""
         found = self.step.backend.held_keys(self.layer, self.step.plan)
@@ -160,22 +177,29 @@ class TrialStep:
         return found
 
 
+def trial_steps(
+    own: FusedAttention,
+    rope: RopeTable,
+    count: int,
+) -> tuple[TrialStep, TrialStep]:
+    """Two that are alike, of no more tokens than can be rotated."""
+    longest = min(LONGEST, len(rope.cos))
+    first = TrialStep(own, own.spec, count, longest)
+    second = TrialStep(own, own.spec, count, longest)
+    return first, second
+
+
 def candidates(
     own: FusedAttention,
-    spec: LayerSpec,
     kernel: AttentionKernel,
     rope: RopeTable,
     count: int,
 ) -> Candidates:
     """Both over `count` random tokens, the second ones after their rows entered."""
-    steps = (TrialStep(own, spec, count), TrialStep(own, spec, count))
-    columns = attention_parts(own).columns
-    for each in steps:
-        cos, sin = rope.at(each.plan(0))
-        each.own.between(torch.ones(count, columns), cos, sin, None)
-        cos, sin = rope.at(each.plan(1))
-    projected = torch.randn(count, columns)
-    first, second = steps
+    first, second = trial_steps(own, rope, count)
+    first.after_entering(rope)
+    cos, sin = second.after_entering(rope)
+    projected = torch.randn(count, attention_parts(own).columns)
     held = second.held()
     kept = first.held()
 

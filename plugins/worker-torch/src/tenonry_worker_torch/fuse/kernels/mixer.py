@@ -65,16 +65,25 @@ def delta_rule_parts(path: DeltaRule) -> DeltaRuleParts | None:
     )
 
 
-def candidates(
-    mixer: PackedMixer, own: DeltaRule, kernel: KernelDeltaRule, count: int
-) -> Candidates:
-    """Both over `count` random rows. Their states are far from zero, as those after a prompt."""
-    x = torch.randn(count, mixer.hidden_size)
+def random_states(mixer: PackedMixer, count: int) -> dict[StateKey, torch.Tensor]:
+    """Of `count` rows, far from zero, as those after a prompt."""
     states = {}
     for key, shape in mixer.state.shapes.items():
         sizes = shape.shape[::-1] if key == WINDOW else shape.shape
         drawn = torch.randn(count, *sizes)
         states[key] = drawn.transpose(1, 2) if key == WINDOW else drawn
+    return states
+
+
+def candidates(
+    mixer: PackedMixer,
+    own: DeltaRule,
+    kernel: KernelDeltaRule,
+    count: int,
+) -> Candidates:
+    """Both over `count` random rows, with random states."""
+    x = torch.randn(count, mixer.hidden_size)
+    states = random_states(mixer, count)
     others = {key: state.clone() for key, state in states.items()}
     return Candidates(
         lambda: (own(x, states), *states.values()),

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
+from dataclasses import fields
 from functools import partial
 from typing import TYPE_CHECKING
 
+import torch
+
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
-from tenonry_worker_torch.fuse.kernels import attention, experts, mixer, norm
+from tenonry_worker_torch.fuse.kernels import attention, experts, half, mixer, norm
 from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
+from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from tenonry_torch_base.step_kernels import AttentionParts, DeltaRuleParts
     from tenonry_worker_torch.forward import Forward
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
+    from tenonry_worker_torch.fuse.kernels.trial import Candidates
     from tenonry_worker_torch.fuse.layer import LeanLayer
     from tenonry_worker_torch.fuse.norm import RMSNorm
     from tenonry_worker_torch.fuse.rope import RopeTable
@@ -29,6 +35,7 @@ DELTA_RULE = "delta rule"
 ATTENTION = "attention"
 EXPERTS = "experts"
 NORM = "norm"
+FIRST_HALF = "first half"
 NORMS_OF_A_LAYER = ("before_attention", "after_attention", "before_mlp", "after_mlp")
 
 
@@ -58,6 +65,7 @@ class UsedKernels:
                 self._give_experts(layer)
                 for place in NORMS_OF_A_LAYER:
                     self._give_norm(layer, place)
+                self._give_half(layer, forward.ropes.get(layer.layer_type))
             if isinstance(forward.end, LeanHead):
                 self._give_norm(forward.end, NORM)
 
@@ -67,6 +75,7 @@ class UsedKernels:
             each.path = path
         for layer in self._layers:
             layer.feed_forward_kernel = None
+            layer.first_half_kernel = None
         for layer, attends in self._attentions:
             layer.attention = attends
         for owner, place, own in self._norms:
@@ -92,8 +101,7 @@ class UsedKernels:
             return
         with_kernel = mixer.KernelDeltaRule(path, made)
         compared = partial(mixer.candidates, each, path, with_kernel)
-        sizes = (parts.key_heads, parts.heads, parts.key_size, parts.value_size)
-        if self._prefers((DELTA_RULE, each.kind, *sizes), compared):
+        if self._prefers((DELTA_RULE, each.kind, *_kind_of(parts)), compared):
             each.path = with_kernel
             self._mixers.append((each, path))
 
@@ -111,20 +119,56 @@ class UsedKernels:
         if made is None:
             self.left[ATTENTION] += 1
             return
-        compared = partial(attention.candidates, own, attends_in.spec, made, rope)
-        kind = (
-            ATTENTION,
-            parts.heads,
-            parts.kv_heads,
-            parts.size,
-            parts.is_gated,
-            rope.size,
-            parts.norm_weight is None,
-            parts.scaling,
-        )
-        if self._prefers(kind, compared):
+        compared = partial(attention.candidates, own, made, rope)
+        if self._prefers((ATTENTION, *_kind_of(parts), rope.size), compared):
             layer.attention = attention.KernelAttention(own, attends_in, made)
             self._attentions.append((layer, own))
+
+    def _give_half(self, layer: LeanLayer, rope: RopeTable | None) -> None:
+        """After the parts inside have theirs: a kernel for the whole half must be quicker than those."""
+        part = layer.attention
+        if isinstance(part, FusedMixer):
+            self._give_mixer_half(layer, part.mixer)
+        elif isinstance(part, FusedAttention | attention.KernelAttention) and rope is not None:
+            own = part if isinstance(part, FusedAttention) else part.own
+            self._give_attention_half(layer, own, rope)
+
+    def _give_mixer_half(self, layer: LeanLayer, each: PackedMixer) -> None:
+        path = each.path
+        own = path.own if isinstance(path, mixer.KernelDeltaRule) else path
+        parts = mixer.delta_rule_parts(own) if isinstance(own, DeltaRule) else None
+        if parts is None or not isinstance(path, DeltaRule | mixer.KernelDeltaRule):
+            return
+        around = half.half_parts(layer, own.projection, own.out)
+        made = None if around is None else self.found.kernels.delta_rule_half(around, parts)
+        if made is None:
+            return
+        compared = partial(half.mixer_candidates, layer, each, path, made)
+        if self._prefers(
+            (FIRST_HALF, each.kind, *_kind_of(parts), around.projection.shape), compared
+        ):
+            layer.first_half_kernel = half.MixerHalf(each, made)
+            self._layers.append(layer)
+
+    def _give_attention_half(
+        self,
+        layer: LeanLayer,
+        own: FusedAttention,
+        rope: RopeTable,
+    ) -> None:
+        attends_in = attention.attention_layer(own, rope)
+        around = half.half_parts(layer, own.qkv, own.out)
+        if attends_in is None or around is None:
+            return
+        parts = attention.attention_parts(own)
+        made = self.found.kernels.attention_half(around, parts)
+        if made is None:
+            return
+        compared = partial(half.attention_candidates, layer, own, made, rope)
+        kind = (FIRST_HALF, *_kind_of(parts), rope.size, around.projection.shape)
+        if self._prefers(kind, compared):
+            layer.first_half_kernel = half.AttentionHalf(attends_in, made)
+            self._layers.append(layer)
 
     def _give_experts(self, layer: LeanLayer) -> None:
         parts = experts.expert_parts(layer)
@@ -154,11 +198,30 @@ class UsedKernels:
             setattr(owner, place, with_kernel)
             self._norms.append((owner, place, own))
 
-    def _prefers(self, kind: tuple[object, ...], compared: object) -> bool:
+    def _prefers(self, kind: tuple[object, ...], compared: Callable[[int], Candidates]) -> bool:
+        part = str(kind[0])
         if kind not in self._verdicts:
             is_timed = not self.found.is_asked_for
-            self._verdicts[kind] = prefers_kernel(compared, is_timed=is_timed)  # type: ignore[arg-type]
-        part = str(kind[0])
+            try:
+                self._verdicts[kind] = prefers_kernel(compared, is_timed=is_timed)
+            except Exception as error:  # noqa: BLE001 - of a plugin; the model runs without this kernel
+                logger.warning(
+                    "Step kernels %s: %s is left to torch, its trial failed: %s: %s",
+                    self.found.text,
+                    part,
+                    type(error).__name__,
+                    error,
+                )
+                self._verdicts[kind] = False
         counts = self.counts if self._verdicts[kind] else self.left
         counts[part] += 1
         return self._verdicts[kind]
+
+
+def _kind_of(parts: AttentionParts | DeltaRuleParts) -> tuple[object, ...]:
+    """What is equal for parts that are alike but for their weights."""
+    kind = []
+    for field in fields(parts):
+        value = getattr(parts, field.name)
+        kind.append(value.shape if isinstance(value, torch.Tensor) else value)
+    return tuple(kind)

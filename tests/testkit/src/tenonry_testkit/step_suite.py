@@ -1,0 +1,66 @@
+"""What suites of step kernels have in common: the implementation, random shapes, how near is near. Test process."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+import torch
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+
+from tenonry.plugin.manager import resolve_point
+from tenonry_torch_base.points import STEP_KERNELS
+from tenonry_torch_base.step_kernels import StepKernels
+
+EXAMPLES = settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.differing_executors],  # each class has kernels of its own
+)
+SEEDS = st.integers(0, 2**31)
+SIZES = st.integers(1, 40)
+COUNTS = st.integers(1, 9)
+TOLERANCE = 2e-4
+
+
+def assert_near(
+    got: torch.Tensor,
+    wanted: torch.Tensor,
+) -> None:
+    """But for rounding in float32."""
+    assert got.shape == wanted.shape
+    assert got.dtype == torch.float32
+    torch.testing.assert_close(
+        got.double(),
+        wanted,
+        rtol=TOLERANCE,
+        atol=TOLERANCE,
+    )
+
+
+class KernelSuite:
+    """Of one implementation: `kernels` names a class, or is an object that is made already."""
+
+    kernels: ClassVar[str | StepKernels]
+
+    def made(self) -> StepKernels:
+        if not isinstance(self.kernels, str):
+            return self.kernels
+        found, _ = resolve_point(STEP_KERNELS, self.kernels)
+        reason = found.refusal()
+        if reason is not None:
+            pytest.skip(reason)
+        made: StepKernels = found()
+        return made
+
+    def offered(
+        self,
+        method: str,
+        *arguments: Any,
+    ) -> Any:
+        """The kernel for these parts; the test ends here where there is none."""
+        found = getattr(self.made(), method)(*arguments)
+        if found is None:
+            pytest.skip(f"no kernel {method} for these parts")
+        return found
