@@ -13,12 +13,15 @@ import re
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 from server_process import ForkedServer, Server, eventually
+
+from tenonry_testkit.kernel import forked
 
 pytestmark = pytest.mark.timeout(120)  # as in test_openai_server
 SLOW = ("--worker-option", "step_ms=20")
@@ -299,6 +302,32 @@ def test_start_that_cannot_work_is_one_line_and_status_1(start, arguments, named
     (line,) = [line for line in server.lines if line.startswith("tenonry: error: ")]
     assert named in line
     assert "Traceback" not in server.output
+
+
+def test_forks_that_have_hardly_begun_end_with_their_server_and_say_nothing(start, monkeypatch):
+    """The first fails at once; the second is stopped before it forgot its parent's handlers, and was registered."""
+    begun = [0]
+    fork_child = forked.ForkedChild._execute_child
+    forget_handlers = forked.forget_handlers
+
+    def fork_slowly(*arguments: object) -> None:
+        begun[0] += 1
+        fork_child(*arguments)
+        time.sleep(1)
+
+    def forget_late() -> None:
+        if begun[0] == 2:
+            time.sleep(20)
+        forget_handlers()
+
+    monkeypatch.setattr(forked.ForkedChild, "_execute_child", fork_slowly)
+    monkeypatch.setattr(forked, "forget_handlers", forget_late)
+    server = start("--ssl-certfile", "/nowhere.pem")
+    assert server.end() == 1
+    assert "api-server 1" in server.output
+    assert "Traceback" not in server.output
+    with pytest.raises(ProcessLookupError):
+        os.killpg(server.process.pid, 0)
 
 
 def test_supervisor_killed_while_the_engines_load_leaves_nothing(start):

@@ -61,7 +61,7 @@ def serve_many(config: EngineConfig, settings: ServerConfig, sock: socket.socket
         try:
             logger.info("listening on %s; loading %s", settings.url, config.model)
             start.is_underway = True
-            top.start()
+            top.start(start)
             start.is_underway = False
             if top.is_stopping:
                 raise StopStart
@@ -112,8 +112,11 @@ class TopProcess:
         return self._hub
 
     # ------------------------------------------------------------------ start
-    def start(self) -> None:
-        """Start the servers, then the engines; returns when the engines are ready. Raises TenonryError or StopStart."""
+    def start(self, start: Start) -> None:
+        """Start the servers, then the engines; returns when the engines are ready. Raises TenonryError or StopStart.
+
+        A process that is being started is not interrupted: `close` stops those that are known.
+        """
         tempfile.tempdir = (
             self._folder.path
         )  # all our sockets: a server that finds itself alone removes them
@@ -124,7 +127,13 @@ class TopProcess:
             on_engine_died=self._engine_died,
         )
         for index in range(1, self._settings.api_server_count + 1):
+            start.is_underway = False
             self._start_server(index)
+            start.is_underway = True
+            if self.is_stopping:
+                raise StopStart
+            if self.failure is not None:
+                self.interrupt_start(start)
         self._hub.start()
 
     def _start_server(self, index: int) -> None:

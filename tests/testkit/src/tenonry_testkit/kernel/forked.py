@@ -83,15 +83,19 @@ class ForkedCommand(subprocess.Popen[Any]):
 
 def fork(run: Callable[[], int], kept: Iterable[int]) -> int:
     """The pid of a fork that holds the standard files and those in `kept`, and ends with the status `run()`."""
+    # Until the fork has forgotten its parent's handlers, which would act for the parent.
+    held = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # threads: none of ours holds a lock
         pid = os.fork()
     if pid:
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         return pid
     status = 1
     try:
         signal.set_wakeup_fd(-1)
         forget_handlers()
+        signal.pthread_sigmask(signal.SIG_SETMASK, held)
         gc.freeze()  # to look at what the test process holds would copy it
         close_all_but(kept)
         renew_thread_pool()
