@@ -129,6 +129,26 @@ class TestHelp:
         assert done.returncode == 0, done.stderr
 
 
+class TestGarbage:
+    """What the verb's imports made lives until the process ends."""
+
+    CODE = """
+import gc, sys
+from tenonry.cli import main
+sys.argv = ["tenonry", *sys.argv[1:]]
+main(%s)
+print(gc.isenabled(), gc.get_freeze_count() > 1000)
+"""
+
+    def test_a_process_of_ours_freezes_it(self, acts):
+        done = sh(sys.executable, "-c", self.CODE % "", "act", "ok", site=acts)
+        assert done.stdout.splitlines()[-1] == "True True", done.stderr
+
+    def test_the_process_of_another_program_does_not(self, acts):
+        done = sh(sys.executable, "-c", self.CODE % "['act', 'ok']", site=acts)
+        assert done.stdout.splitlines()[-1] == "True False", done.stderr
+
+
 class TestStatus:
     def test_is_the_verbs_own(self, acts):
         assert main(["act", "ok"]) == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -57,17 +58,17 @@ def main(argv: Sequence[str] | None = None) -> int:
 
         sys.stdout.write(f"tenonry {__version__}\n")
         return 0
-    return _guarded(words[0], words[1:])
+    return _guarded(words[0], words[1:], owns_process=argv is None)
 
 
-def _guarded(verb: str, words: list[str]) -> int:
+def _guarded(verb: str, words: list[str], *, owns_process: bool) -> int:
     """Run a verb; a TenonryError becomes one line; an interrupt or a closed pipe ends it without a traceback."""
     from tenonry.errors import TenonryError
     from tenonry.logs import configure_logging
 
     configure_logging("tenonry")
     try:
-        status = _run(verb, words)
+        status = _run(verb, words, owns_process=owns_process)
         sys.stdout.flush()
         return status
     except TenonryError as error:
@@ -80,15 +81,23 @@ def _guarded(verb: str, words: list[str]) -> int:
         return 1
 
 
-def _run(verb: str, words: list[str]) -> int:
+def _run(verb: str, words: list[str], *, owns_process: bool) -> int:
     from tenonry.errors import PluginNotFound
 
+    if owns_process:
+        gc.disable()
     try:
         parser, command = make_parser(verb)
     except PluginNotFound as error:
         sys.stderr.write(f"{USAGE}\ntenonry: error: {error}\n")
         return 2
-    return command.run(parser.parse_args(words))
+    arguments = parser.parse_args(words)
+    if owns_process:
+        # What was imported lives until the end, when Python would look for garbage among it once more. Workers freeze
+        # what they import where something is frozen already.
+        gc.freeze()
+        gc.enable()
+    return command.run(arguments)
 
 
 class VerbParser(argparse.ArgumentParser):
