@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from tenonry_grammars.bits import I32, NOTHING, allow, forbid, num_words
 # Items of the parser that one mask may make; the library's own bound is 50 000, which takes 30 ms.
 MAX_STEP_ITEMS = 20_000
 MAX_THREADS = 8
-ROWS_PER_THREAD = 8  # fewer are filled by the calling thread
+ROWS_FOR_THREADS = 16  # fewer are filled by the calling thread
 MAX_ERROR_CHARS = 500
 
 
@@ -80,7 +81,6 @@ class LLGuidance(GrammarBackend):
         # The tokenizer may have more ids than the model has logits, or fewer.
         self._num_words = num_words(self._tokenizer.vocab_size)
         self._ends: list[int] = self._tokenizer.eos_tokens
-        self._executor: Any = None
 
     def _load_tokenizer(self) -> Any:
         context = self.context
@@ -102,6 +102,15 @@ class LLGuidance(GrammarBackend):
         if prototype.is_error():
             raise GrammarError(_first_lines(prototype.get_error()))
         return LLGrammar(prototype, self.context)
+
+    def accept_each(self, matchers: Sequence[Matcher], token_ids: Sequence[int]) -> list[bool]:
+        if len(matchers) < ROWS_FOR_THREADS:
+            return super().accept_each(matchers, token_ids)
+        rows: list[Any] = list(matchers)
+        inner = [row.inner for row in rows]
+        pairs = list(zip(inner, token_ids, strict=True))
+        accepted: list[bool] = self._threads.consume_token_par(pairs)
+        return accepted
 
     def fill_masks(self, matchers: Sequence[Matcher], out: I32) -> None:
         rows: list[Any] = list(matchers)
@@ -125,15 +134,18 @@ class LLGuidance(GrammarBackend):
     def _fill(self, rows: list[Any], masks: I32) -> None:
         num_bytes = self._num_words * masks.itemsize
         first = masks.ctypes.data
-        if len(rows) < 2 * ROWS_PER_THREAD:
+        if len(rows) < ROWS_FOR_THREADS:
             for line, row in enumerate(rows):
                 row.inner.unsafe_compute_mask_ptr(first + line * num_bytes, num_bytes)
             return
-        if self._executor is None:
-            wanted = min(MAX_THREADS, os.cpu_count() or 1)
-            self._executor = self._library.LLExecutor(wanted)
         numbered = [(row.inner, line) for line, row in enumerate(rows)]
-        self._executor.unsafe_compute_mask_ptr(numbered, first, num_bytes, len(rows))
+        self._threads.unsafe_compute_mask_ptr(numbered, first, num_bytes, len(rows))
+
+    @cached_property
+    def _threads(self) -> Any:
+        """The library's own; the model needs the other processors."""
+        wanted = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
+        return self._library.LLExecutor(max(1, wanted))
 
 
 def _first_lines(text: str) -> str:

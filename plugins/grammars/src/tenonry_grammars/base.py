@@ -67,8 +67,9 @@ class Grammar(ABC):
 class GrammarBackend(ABC):
     """Compiles grammars, and fills masks for many rows at once.
 
-    `compile` is called in a thread beside the steps, and `fill_masks` in another while the model runs: both should let
-    other threads go on, and `fill_masks` must be quick. Bounds on time and memory are the backend's own.
+    `compile` is called in a thread beside the steps, `accept_each` and `fill_masks` in another while the model runs:
+    all should let other threads go on, and the latter two must be quick. Bounds on time and memory are the backend's
+    own.
     """
 
     interface_version: ClassVar[int] = 1
@@ -80,6 +81,14 @@ class GrammarBackend(ABC):
     @abstractmethod
     def compile(self, spec: StructuredOutput) -> Grammar:
         """Raises GrammarError for what it cannot enforce, all of it; `start_after` is the caller's business."""
+
+    def accept_each(self, matchers: Sequence[Matcher], token_ids: Sequence[int]) -> list[bool]:
+        """Advance each matcher by its one token; whether its grammar allows the token.
+
+        What `Matcher.accept` does one by one, which is done here; a matcher that refuses is not used again.
+        """
+        pairs = zip(matchers, token_ids, strict=True)
+        return [matcher.accept([token_id]) == 1 for matcher, token_id in pairs]
 
     @abstractmethod
     def fill_masks(self, matchers: Sequence[Matcher], out: I32) -> None:

@@ -16,7 +16,7 @@ from sampler_driver import SamplerDriver
 from tenonry.info import ModelInfo
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import RowFailure, SchedulerOutput
-from tenonry_grammar_llguidance.backend import LLGuidance
+from tenonry_grammar_llguidance.backend import LLGuidance, LLMatcher
 from tenonry_testkit.fakes.tokenizer import END, OTHER_END, PIECES, TOKENIZER_JSON
 from tenonry_torch_base.grammars import GrammarStore, open_grammars
 from tenonry_torch_base.sampler import grammar as grammar_module
@@ -99,7 +99,55 @@ def test_masks_are_made_ahead_and_once(driver, monkeypatch):
     driver.sampler.prepare(step)
     sampled = driver.sampler.sample(logits(2, X, B, A), step)
     assert sampled.token_ids.tolist() == [A, B]
-    assert calls == [2]
+    assert calls[:1] == [2]
+
+
+def test_masks_of_the_next_step_are_made_with_its_tokens(driver, monkeypatch):
+    """Where a thread makes them: nothing is left to do when that step starts, also for rows that join it."""
+    monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
+    taken = []
+    original = LLGuidance.accept_each
+    monkeypatch.setattr(
+        LLGuidance,
+        "accept_each",
+        lambda self, rows, tokens: taken.append(tokens) or original(self, rows, tokens),
+    )
+    driver.enter(0, params(regex="ab*x"), stop=(END,))
+    out, _ = run(driver, [0], logits(1, B, A, END), 2)
+    driver.enter(1, params(regex="x+"), stop=(END,))
+    more, failed = run(driver, [0, 1], logits(2, B, X), 2)
+    assert (out, more) == ({0: [A, B]}, {0: [B, B], 1: [X, X]})
+    assert taken[:3] == [[A], [B], [B, X]]
+    assert not failed
+
+
+def test_a_token_that_was_sampled_and_not_kept_is_taken_back(driver):
+    driver.enter(0, params(regex="ax|by"), stop=(END,))
+    assert driver.sample(logits(1, A), [0]).token_ids.tolist() == [A]
+    out, failed = run(driver, [0], logits(1, B, Y), 2)
+    assert out == {0: [B, Y]}
+    assert not failed
+
+
+def test_a_row_that_is_used_again_has_the_mask_of_its_request(driver):
+    driver.enter(0, params(regex="a+"), stop=(END,))
+    run(driver, [0], logits(1, A), 3)
+    driver.enter(0, params(regex="bbbbb"), stop=(END,))
+    out, failed = run(driver, [0], logits(1, A, B), 4)
+    assert out == {0: [B] * 4}
+    assert not failed
+
+
+def test_a_backend_that_takes_no_tokens_fails_the_rows(driver, monkeypatch, caplog):
+    def fail(self, *args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(LLGuidance, "accept_each", fail)
+    monkeypatch.setattr(LLMatcher, "accept", fail)
+    driver.enter(0, params(regex="a+"), stop=(END,))
+    _, failed = run(driver, [0], logits(1, A), 2)
+    assert failed == {0: RowFailure.GRAMMAR}
+    assert "broken" in caplog.text
 
 
 def test_without_a_grammar_nothing_is_prepared(driver):
@@ -257,18 +305,6 @@ def test_equal_specifications_are_compiled_once(model, monkeypatch):
     store.compiled(StructuredOutput(regex="b")).result()
     assert compiled == [other, StructuredOutput(regex="b")]
     store.shutdown()
-
-
-def test_masks_are_unpacked_alike_on_every_device(model):
-    """Device code, run on the CPU: shifts instead of numpy."""
-    driver = SamplerDriver(
-        VOCAB, extra=[partial(GrammarMasks, store=GrammarStore(LLGuidance, model, VOCAB))]
-    )
-    processor = driver.sampler.processors[-1]
-    masks = torch.from_numpy(
-        np.random.default_rng(0).integers(-(2**31), 2**31, (3, 10), np.int64).astype(np.int32)
-    )
-    assert torch.equal(processor._forbidden(masks), processor._shifted(masks))
 
 
 def test_the_choice_of_a_missing_backend_is_refused_at_the_start(model):

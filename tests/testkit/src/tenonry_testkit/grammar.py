@@ -351,6 +351,25 @@ class GrammarContract:
         alone = [self.masks(backend, matcher)[0] for matcher in matchers]
         assert together == alone
 
+    def test_one_token_for_each_of_many_is_that_token_alone(self):
+        backend = self.open()
+        grammar = backend.compile(StructuredOutput(choice=("ax", "by", "bz")))
+        matchers = [grammar.matcher(self.end_ids) for _ in range(48)]
+        a = PIECES[b"a"]
+        b = PIECES[b"b"]
+        z = PIECES[b"z"]
+        answers = backend.accept_each(matchers, [a, b, z] * 16)
+        assert list(answers) == [True, True, False] * 16
+        after_a = {PIECES[b"x"]}
+        after_b = {
+            PIECES[b"y"],
+            PIECES[b"z"],
+        }
+        masks_of_a = self.masks(backend, *matchers[0::3])
+        masks_of_b = self.masks(backend, *matchers[1::3])
+        assert masks_of_a == [after_a] * 16
+        assert masks_of_b == [after_b] * 16
+
     # ------------------------------------------------------------------ refusals
     @pytest.mark.parametrize("what", WRONG)
     def test_what_cannot_be_compiled_is_refused(self, what):

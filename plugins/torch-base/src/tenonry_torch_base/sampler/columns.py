@@ -21,8 +21,8 @@ class SamplingColumns:
     """By row: temperature, top_p, min_p f32; top_k i32 (0: all); seed u64; logprobs, prompt_logprobs i32 (−1: none).
 
     `has_grammar`: rows with structured output. `is_greedy` and `is_processed` say whether a row takes the maximum, and
-    whether any processor changes its logits;
-    `is_plain` rows need an argmax and nothing else.
+    whether any processor changes its logits; `is_plain` rows need an argmax and nothing else. `sole` i32: the place of
+    the processor of rows that need that one, an argmax after it and nothing else; −1 for other rows.
     """
 
     def __init__(
@@ -44,14 +44,15 @@ class SamplingColumns:
         self.is_greedy = np.ones(max_num_seqs, np.bool_)
         self.is_processed = np.zeros(max_num_seqs, np.bool_)
         self.is_plain = np.ones(max_num_seqs, np.bool_)
+        self.sole = np.full(max_num_seqs, NONE, np.int32)
 
     def enter(
         self,
         new: NewRow,
-        *,
-        is_processed: bool,
+        processors: list[int],
     ) -> None:
-        """Write the columns of a row that starts or comes back."""
+        """Write the columns of a row that starts or comes back; `processors`: the places of those that it needs."""
+        is_processed = bool(processors)
         row = new.row
         sampling = new.sampling
         self.temperature[row] = sampling.temperature
@@ -67,7 +68,9 @@ class SamplingColumns:
         has_logprobs = sampling.logprobs is not None
         self.is_greedy[row] = is_greedy
         self.is_processed[row] = is_processed
-        self.is_plain[row] = is_greedy and not is_processed and not has_logprobs
+        is_simple = is_greedy and not has_logprobs
+        self.is_plain[row] = is_simple and not is_processed
+        self.sole[row] = processors[0] if is_simple and len(processors) == 1 else NONE
 
     def _seed(self, new: NewRow) -> np.uint64:
         """The request's seed; without one, a seed made from the engine's and the request's handle."""

@@ -1,9 +1,9 @@
 """`structured_output`: rows whose next token a grammar bounds. Worker process, on the rank that samples.
 
-Grammars are compiled by a thread beside the steps, before their rows enter. When a step starts, the tokens that its
-rows got since go to their matchers and the masks are filled, by another thread while the model runs; the sampler waits
-for them. A row that comes back replays its output. Log-probabilities are taken before, from the logits as the model
-gave them.
+Grammars are compiled by a thread beside the steps, before their rows enter. Where the host knows the sampled tokens at
+once, another thread hands them to the matchers and fills the next masks, while the results go out and the model runs;
+what was not done then follows when the next step starts. The sampler waits for both. A row that comes back replays
+its output. Log-probabilities are taken before, from the logits as the model gave them.
 """
 
 from __future__ import annotations
@@ -15,16 +15,18 @@ from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
-import torch
 
 from tenonry_grammars.base import GrammarError
-from tenonry_grammars.bits import EVERYTHING, NOTHING, WORD_BITS, forbid, num_words, unpacked
+from tenonry_grammars.bits import EVERYTHING, NOTHING, WORD_BITS, forbid, num_words
+from tenonry_torch_base.sampler.grammar_row import GrammarRow
 from tenonry_torch_base.sampler.processors import LogitsProcessor, ProcessorContext, SampleStep
+from tenonry_torch_base.sampler.token_masks import best_on_host, forbid_on_device, forbid_on_host
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
+    import torch
     from numpy.typing import NDArray
 
     from tenonry.sampling_params import StructuredOutput
@@ -34,78 +36,16 @@ if TYPE_CHECKING:
     from tenonry_torch_base.grammars import GrammarStore
 
 logger = logging.getLogger("tenonry.worker")
-FORBIDDEN = float("-inf")
 ASKED_PER_ROW = (
     4  # grammars of requests that have not started are held, at most so many for each row
 )
 ROWS_FOR_A_THREAD = 16  # handing over to another thread takes longer than some masks
-
-
-class GrammarRow:
-    """One row's state. `first`: where its output begins in its tokens; `taken`: how far the matcher has read them."""
-
-    __slots__ = (
-        "compiled",
-        "end_ids",
-        "failure",
-        "first",
-        "handle",
-        "matcher",
-        "start_after",
-        "taken",
-    )
-
-    def __init__(
-        self,
-        new: NewRow,
-        start_after: tuple[int, ...],
-        compiled: Future[Grammar],
-        vocab_size: int,
-    ) -> None:
-        self.handle = new.handle
-        self.end_ids = [token_id for token_id in new.stop_token_ids if token_id < vocab_size]
-        self.start_after = start_after
-        self.compiled = compiled
-        self.first = len(new.token_ids) - new.num_output
-        self.taken = self.first
-        self.matcher: Matcher | None = None
-        self.failure = ""
-
-    def advance(self, tokens: NDArray[np.int32], length: int) -> None:
-        """Read the row's tokens up to `length`; they are on the host."""
-        if self.matcher is None:
-            self._find_start(tokens, length)
-        if self.matcher is None:
-            return
-        new = tokens[self.taken : length].tolist()
-        self.taken = length
-        if not new:
-            return
-        if min(new) < 0:
-            self.failure = "a step was scheduled before the last token of the row was known"
-            return
-        accepted = self.matcher.accept(new)
-        if accepted < len(new):
-            self.failure = f"token {new[accepted]} of its output does not fit the grammar"
-
-    def _find_start(self, tokens: NDArray[np.int32], length: int) -> None:
-        """Make the matcher once the output has the tokens after which the grammar holds."""
-        wanted = list(self.start_after)
-        count = len(wanted)
-        begin = max(self.first, self.taken - count)
-        for end in range(begin + count, length + 1):
-            if tokens[end - count : end].tolist() == wanted:
-                grammar = self.compiled.result()
-                self.matcher = grammar.matcher(self.end_ids)
-                self.taken = end
-                return
-        self.taken = length
+NOT_MADE = -1
 
 
 class GrammarMasks(LogitsProcessor):
-    """Masks of the rows of a step, made ahead: `_line` is the line of each row in `_masks`, −1 for none.
-
-    `_finish` waits until the masks of the step are filled; None once they are.
+    """Masks by row, made ahead. `_made`: the length of the row for which its mask is made, or will be when what is in
+    `_unfinished` has ended.
     """
 
     name: ClassVar[str] = "structured_output"
@@ -118,11 +58,12 @@ class GrammarMasks(LogitsProcessor):
             OrderedDict()
         )  # by handle, before the row enters
         self._words = num_words(context.vocab_size)
-        self._masks: I32 = np.zeros((0, self._words), np.int32)
-        self._line = np.full(context.max_num_seqs, -1, np.int64)
-        self._finish: Callable[[], None] | None = None
+        self._masks: I32 = np.zeros((context.max_num_seqs, self._words), np.int32)
+        self._made = np.full(context.max_num_seqs, NOT_MADE, np.int64)
+        self._unfinished: list[Callable[[], None]] = []
+        self._failed: list[GrammarRow] = []  # since the last step
         self._thread: ThreadPoolExecutor | None = None
-        self._shifts = torch.arange(WORD_BITS, dtype=torch.int32, device=context.device)
+        self._is_host = context.device.type == "cpu"
 
     def compile(
         self,
@@ -153,42 +94,126 @@ class GrammarMasks(LogitsProcessor):
             compiled,
             self.context.vocab_size,
         )
+        self._made[new.row] = NOT_MADE
         return True
 
     def leave(self, row: int) -> None:
         self._rows.pop(row, None)
-        self._line[row] = -1
+        self._made[row] = NOT_MADE
+
+    # ------------------------------------------------------------------ when masks are made
+
+    def accept(
+        self,
+        row: NDArray[np.int32],
+        token_ids: torch.Tensor,
+    ) -> None:
+        """Begin with the masks of the next step, if the tokens are known and there are many."""
+        if not self._is_host or len(row) < ROWS_FOR_A_THREAD:
+            return
+        rows = []
+        tokens = []
+        for index, token_id in zip(row.tolist(), token_ids.tolist(), strict=True):
+            each = self._rows[index]
+            if each.matcher is not None and not each.failure:
+                rows.append(each)
+                tokens.append(token_id)
+        places = [each.index for each in rows]
+        self._made[places] += 1
+        work = partial(self._follow, rows, tokens)
+        self._begin(work, len(rows))
 
     def prepare(self, step: SampleStep) -> None:
-        """Begin to fill the masks of these rows; few are filled by the caller of `apply`, which is quicker."""
-        count = len(step.row)
-        if len(self._masks) < count:
-            self._masks = np.zeros((count, self._words), np.int32)
-        self._line[step.row] = np.arange(count)
-        rows = [self._rows[row] for row in step.row.tolist()]
-        if count < ROWS_FOR_A_THREAD:
-            self._finish = partial(self._fill, rows, step)
+        """Begin with those masks of the step that are not made."""
+        is_missing = self._made[step.row] != step.length
+        if not is_missing.any():
+            return
+        rows = [self._rows[row] for row in step.row[is_missing].tolist()]
+        lengths = step.length[is_missing].tolist()
+        self._made[step.row] = step.length
+        work = partial(self._catch_up, rows, lengths)
+        self._begin(work, len(rows))
+
+    def _begin(
+        self,
+        work: Callable[[], None],
+        num_rows: int,
+    ) -> None:
+        """In the thread, one after another; but a few rows are quicker by whatever waits for them."""
+        if num_rows < ROWS_FOR_A_THREAD:
+            self._unfinished.append(work)
             return
         if self._thread is None:
-            self._thread = ThreadPoolExecutor(1, thread_name_prefix="grammar-masks")
-        self._finish = self._thread.submit(self._fill, rows, step).result
+            self._thread = ThreadPoolExecutor(
+                1,
+                thread_name_prefix="grammar-masks",
+            )
+        future = self._thread.submit(work)
+        self._unfinished.append(future.result)
 
-    def _fill(self, rows: list[GrammarRow], step: SampleStep) -> None:
-        """Bring the matchers up to date, and fill one mask per row."""
+    def _finish(self) -> None:
+        for finish in self._unfinished:
+            finish()
+        self._unfinished.clear()
+        for row in self._failed:
+            if self._rows.get(row.index) is row:
+                logger.warning("structured output of request %x: %s", row.handle, row.failure)
+        self._failed.clear()
+
+    # ------------------------------------------------------------------ making them
+
+    def _follow(self, rows: list[GrammarRow], token_ids: list[int]) -> None:
+        """The rows got these tokens."""
+        matchers = [row.matcher for row in rows if row.matcher is not None]
+        answers = self._accepted(matchers, token_ids)
+        for row, token_id, is_allowed in zip(rows, token_ids, answers, strict=True):
+            row.taken += 1
+            if not is_allowed:
+                row.refuse(token_id)
+                self._failed.append(row)
+        self._make(rows)
+
+    def _accepted(self, matchers: list[Matcher], token_ids: list[int]) -> list[bool]:
+        try:
+            return self._store.backend.accept_each(matchers, token_ids)
+        except Exception:
+            logger.exception("structured output: the grammar backend failed to take tokens")
+            return [False] * len(matchers)
+
+    def _catch_up(self, rows: list[GrammarRow], lengths: list[int]) -> None:
+        """Bring the matchers up to the tokens that the host has."""
+        for row, length in zip(rows, lengths, strict=True):
+            if not row.failure:
+                self._advance(row, length)
+        self._make(rows)
+
+    def _advance(self, row: GrammarRow, length: int) -> None:
+        try:
+            row.advance(self.context.host_tokens[row.index], length)
+        except GrammarError as error:
+            row.failure = str(error)
+        except Exception as error:
+            logger.exception("structured output: the grammar backend failed")
+            row.failure = f"{type(error).__name__}: {error}"
+        if row.failure:
+            self._failed.append(row)
+
+    def _make(self, rows: list[GrammarRow]) -> None:
+        """Fill one mask per row."""
         matchers = []
-        lines = []
-        for line, row in enumerate(rows):
-            self._advance(row, int(step.row[line]), int(step.length[line]))
+        places = []
+        for row in rows:
             if row.failure:
-                self._masks[line] = NOTHING
+                self._masks[row.index] = NOTHING
             elif row.matcher is None:
-                self._masks[line] = EVERYTHING
-                forbid(self._masks[line], row.end_ids)
+                mask = self._masks[row.index]
+                mask[:] = EVERYTHING
+                forbid(mask, row.end_ids)
             else:
                 matchers.append(row.matcher)
-                lines.append(line)
-        if lines:
-            self._masks[lines] = self._filled(matchers)
+                places.append(row.index)
+        if matchers:
+            self._masks[places] = self._filled(matchers)
 
     def _filled(self, matchers: list[Matcher]) -> I32:
         """One mask per matcher; without any token for all of them where the backend fails."""
@@ -200,43 +225,30 @@ class GrammarMasks(LogitsProcessor):
             masks[:] = NOTHING
         return masks
 
-    def _advance(self, row: GrammarRow, index: int, length: int) -> None:
-        if row.failure:
-            return
-        try:
-            row.advance(self.context.host_tokens[index], length)
-        except GrammarError as error:
-            row.failure = str(error)
-        except Exception as error:
-            logger.exception("structured output: the grammar backend failed")
-            row.failure = f"{type(error).__name__}: {error}"
-        if row.failure:
-            logger.warning("structured output of request %x: %s", row.handle, row.failure)
+    # ------------------------------------------------------------------ using them
 
     def apply(
         self,
         logits: torch.Tensor,
         step: SampleStep,
     ) -> None:
-        if self._finish is not None:
-            self._finish()
-            self._finish = None
-        lines = self._line[step.row]
-        masks = self.context.put(self._masks[lines])
-        forbidden = self._forbidden(masks)
-        width = logits.shape[1]
-        logits.masked_fill_(forbidden[:, :width], FORBIDDEN)
+        self._finish()
+        masks = self._masks[step.row]
+        if self._is_host:
+            forbid_on_host(logits, masks)
+        else:
+            forbid_on_device(logits, self.context.put(masks))
 
-    def _forbidden(self, masks: torch.Tensor) -> torch.Tensor:
-        """bool[N, words * 32]: tokens whose bit is not set."""
-        if masks.device.type == "cpu":
-            bytes_of_tokens = unpacked(masks.numpy())
-            return torch.from_numpy(bytes_of_tokens == 0)
-        return self._shifted(masks)
-
-    def _shifted(self, masks: torch.Tensor) -> torch.Tensor:
-        bits = (masks[:, :, None] >> self._shifts) & 1
-        return (bits == 0).flatten(1)
+    def best(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        fits = logits.is_contiguous() and logits.shape[1] == WORD_BITS * self._words
+        if not (self._is_host and fits):
+            return None
+        self._finish()
+        return best_on_host(logits, self._masks[step.row])
 
     def shutdown(self) -> None:
         if self._thread is not None:

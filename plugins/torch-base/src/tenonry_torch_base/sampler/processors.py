@@ -123,6 +123,17 @@ class LogitsProcessor(ABC):
     ) -> None:
         """Change `logits` f32[N, vocabulary] in place; every row of the step is active."""
 
+    def best(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+    ) -> tuple[torch.Tensor, torch.Tensor] | None:
+        """Where the largest logit of each row is after `apply`, i64[N], and that logit, f32[N], without changing any.
+
+        Asked for greedy rows that need no other processor; None where `apply` and a search are as quick.
+        """
+        return None
+
     def accept(  # noqa: B027 - few depend on it
         self,
         row: NDArray[np.int32],

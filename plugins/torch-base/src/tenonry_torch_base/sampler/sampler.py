@@ -84,12 +84,13 @@ class Sampler:
     def enter(self, new: NewRow) -> None:
         """A row starts or comes back; the state of the row's previous request is dropped."""
         self.leave(new.row)
-        is_processed = False
-        for processor in self.processors:
-            is_active = processor.enter(new)
+        needed = []
+        for place, processor in enumerate(self.processors):
+            is_active = bool(processor.enter(new))
             processor.active[new.row] = is_active
-            is_processed = is_processed or bool(is_active)
-        self.columns.enter(new, is_processed=is_processed)
+            if is_active:
+                needed.append(place)
+        self.columns.enter(new, needed)
 
     def compile(self, output: SchedulerOutput) -> list[int]:
         """Of the requests in the step's `prepare`, those that may start. A step without rows waits for a moment."""
@@ -144,7 +145,7 @@ class Sampler:
         self._is_prepared = False
         if not plain.any():
             every_line = np.arange(len(step.row))
-            sampled = self._in_tiles(logits, step, every_line)
+            sampled = self._not_plain(logits, step, every_line)
         else:
             sampled = self._apart(logits, step, plain)
         if self.columns.is_processed[step.row].any():
@@ -162,7 +163,7 @@ class Sampler:
         plain_lines = np.flatnonzero(plain)
         other_lines = np.flatnonzero(~plain)
         first = _greedy(logits[put(plain_lines)])
-        second = self._in_tiles(
+        second = self._not_plain(
             logits[put(other_lines)],
             step.select(~plain),
             other_lines,
@@ -177,14 +178,35 @@ class Sampler:
         sampled.logprob_lines = second.logprob_lines
         return sampled
 
+    def _not_plain(
+        self,
+        logits: torch.Tensor,
+        step: SampleStep,
+        lines: NDArray[np.int64],
+    ) -> Sampled:
+        """Rows that are not plain; `lines` are their places in the step."""
+        sole = self.columns.sole[step.row]
+        place = int(sole[0])
+        if place >= 0 and (sole == place).all():
+            found = self.processors[place].best(logits, step)
+            if found is not None:
+                ids, best = found
+                failure = self._failures(
+                    best,
+                    best.isnan(),
+                    step,
+                )
+                return Sampled(ids, failure)
+        return self._in_tiles(logits, step, lines)
+
     def _in_tiles(
         self,
         logits: torch.Tensor,
         step: SampleStep,
         lines: NDArray[np.int64],
     ) -> Sampled:
-        """Rows that are not plain; `lines` are their places in the step. On the CPU a few at a time: a tile of float32
-        logits stays in the cache, and all of them at once would not.
+        """With all of their parameters. On the CPU a few at a time: a tile of float32 logits stays in the cache, and
+        all of them at once would not.
         """
         rows, vocab_size = logits.shape
         tile = rows
@@ -257,7 +279,9 @@ class Sampler:
     ) -> None:
         for processor in self.processors:
             active = processor.active[step.row]
-            if active.any():
+            if active.all():
+                processor.accept(step.row, token_ids)
+            elif active.any():
                 places = self.context.put(np.flatnonzero(active))
                 processor.accept(step.row[active], token_ids[places])
 
@@ -269,16 +293,7 @@ class Sampler:
     ) -> Sampled:
         ids, _ = greedy(values)
         best = values.gather(1, ids[:, None])[:, 0]
-        failure = torch.where(
-            torch.isneginf(best),
-            self._no_token_left(step),
-            0,
-        )
-        failure = torch.where(
-            is_nan | torch.isposinf(best),
-            RowFailure.NUMERICAL,
-            failure,
-        ).to(torch.int32)
+        failure = self._failures(best, is_nan, step)
         random = ~self.columns.is_greedy[step.row]
         if random.any():
             places = self.context.put(np.flatnonzero(random))
@@ -288,6 +303,25 @@ class Sampler:
             drawn = torch.where(is_sound, drawn, ids[places])
             ids = ids.index_copy(0, places, drawn)
         return Sampled(ids, failure)
+
+    def _failures(
+        self,
+        best: torch.Tensor,
+        is_nan: torch.Tensor,
+        step: SampleStep,
+    ) -> torch.Tensor:
+        """The failure code of each row, i32[N], by its largest logit."""
+        failure = torch.where(
+            torch.isneginf(best),
+            self._no_token_left(step),
+            0,
+        )
+        failure = torch.where(
+            is_nan | torch.isposinf(best),
+            RowFailure.NUMERICAL,
+            failure,
+        )
+        return failure.to(torch.int32)
 
     def _no_token_left(self, step: SampleStep) -> torch.Tensor | int:
         """The failure code of rows in which every token is forbidden."""
