@@ -72,7 +72,16 @@ INTERNVL = {
     },
     "image_token_id": 40, "image_seq_length": 4,
 }  # fmt: skip
+IDEFICS3 = {
+    "text_config": TEXT | {"model_type": "llama"},
+    "vision_config": {
+        "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 1, "num_attention_heads": 2, "image_size": 16,
+        "patch_size": 4,
+    },
+    "image_token_id": 40, "scale_factor": 2,
+}  # fmt: skip
 FAMILIES = {
+    "idefics3": IDEFICS3,
     "qwen2_vl": QWEN2_VL,
     "qwen3_vl": QWEN3_VL,
     "llava": LLAVA,
@@ -107,7 +116,14 @@ NAMED_TOKENS = {  # as the tokenizers of InternVL name them
     "context_image_token": SPECIAL[0], "start_image_token": SPECIAL[1], "end_image_token": SPECIAL[2],
     "video_token": SPECIAL[3],
 }  # fmt: skip
+IDEFICS3_IMAGES = {
+    "image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 32},
+    "max_image_size": {"longest_edge": 16},
+}  # fmt: skip
+IDEFICS3_PROCESSOR = {"processor_class": "Idefics3Processor", "image_seq_len": 4}
+IDEFICS3_NAMES = ["<image>", "<fake_token_around_image>", "<end_of_utterance>", "<global-img>"]
 PROCESSORS = {
+    "idefics3": (IDEFICS3_IMAGES, IDEFICS3_PROCESSOR),
     "qwen2_vl": (QWEN_IMAGES, None),
     "qwen3_vl": (QWEN_IMAGES, None),
     "llava": (LLAVA_IMAGES, LLAVA_PROCESSOR),
@@ -134,7 +150,7 @@ def write(folder, family):
     """Everything that serving `family` from `folder` needs. Returns the model."""
     model = build(family)
     model.save_pretrained(folder)
-    tokenizer(folder)
+    tokenizer(folder, IDEFICS3_NAMES if family == "idefics3" else SPECIAL)
     images, whole = PROCESSORS[family]
     (folder / "preprocessor_config.json").write_text(json.dumps(images))
     if whole is not None:
@@ -142,7 +158,7 @@ def write(folder, family):
     return model
 
 
-def tokenizer(folder):
+def tokenizer(folder, special):
     """A word for a token, and the special tokens from id 40 on."""
     from tokenizers import Tokenizer, models, pre_tokenizers
     from transformers import PreTrainedTokenizerFast
@@ -153,9 +169,9 @@ def tokenizer(folder):
     found.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
     wrapped = PreTrainedTokenizerFast(
         tokenizer_object=found, unk_token="<unk>", bos_token="<s>", eos_token="</s>",
-        additional_special_tokens=SPECIAL, extra_special_tokens=NAMED_TOKENS,
+        additional_special_tokens=special, extra_special_tokens=dict(zip(NAMED_TOKENS, special, strict=True)),
     )  # fmt: skip
-    wrapped.chat_template = TEMPLATE
+    wrapped.chat_template = TEMPLATE.replace(SPECIAL[0], special[0])
     wrapped.save_pretrained(folder)
 
 

@@ -76,7 +76,7 @@ IDEFICS = {
 IDEFICS_PROCESSOR = {"processor_class": "Idefics3Processor", "image_seq_len": 4}
 
 
-def test_a_processor_that_writes_an_image_as_several_pieces_is_refused_at_the_start(tmp_path):
+def test_an_image_of_several_tiles_has_all_tokens_from_its_first_to_its_last(tmp_path):
     names = ["<image>", "<fake_token_around_image>", "<end_of_utterance>"]
     words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
     words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
@@ -86,7 +86,22 @@ def test_a_processor_that_writes_an_image_as_several_pieces_is_refused_at_the_st
     wrapped.save_pretrained(tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps(IDEFICS_PROCESSOR))
     path = folder_of(tmp_path, IDEFICS, model_type="idefics3", image_token_id=2)
-    with pytest.raises(CannotPrepare, match=r"Idefics3Processor .* as several pieces"):
+    made = Preparation(path).make(file_of(picture(), "PNG"), 10_000)
+    places = [place for place, token in enumerate(made.token_ids) if token == 2]
+    assert (made.first, made.first + made.count - 1) == (places[0], places[-1])
+    assert len(places) < made.count
+    assert len(places) == 4 * made.inputs["pixel_values"][1][1]
+
+
+def test_a_processor_that_writes_another_token_is_refused_at_the_start(tmp_path):
+    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1, "<image>": 2}, unk_token="<unk>"))
+    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    PreTrainedTokenizerFast(
+        tokenizer_object=words, unk_token="<unk>", additional_special_tokens=["<image>"]
+    ).save_pretrained(tmp_path)
+    (tmp_path / "processor_config.json").write_text(json.dumps(LLAVA))
+    path = folder_of(tmp_path, SIGLIP, model_type="llava", image_token_index=7)
+    with pytest.raises(CannotPrepare, match=r"LlavaProcessor in .* writes no token 7"):
         Preparation(path)
 
 

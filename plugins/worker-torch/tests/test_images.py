@@ -32,11 +32,14 @@ class Seen:
     """A family: its folder and model, two prompts with the same pictures in either order, and what `generate` makes."""
 
     def __init__(self, folder, family):
+        self.folder = folder
         self.check = worker_images.write_folder(folder, family)
         self.model = worker_images.build(family)
         self.model.config.save_pretrained(folder)
         self.module = worker_images.build(family)
         pictures = [worker_images.picture(1, 84, 70), worker_images.picture(2, 60, 33)]
+        if family == "mistral3":  # `generate` is given pictures of one size
+            pictures = [worker_images.picture(number, 56, 56) for number in (1, 2)]
         inputs = worker_images.processed(folder, pictures)
         self.prompts = [self._prompt(inputs), self._prompt(inputs[::-1])]
         self.wanted = [
@@ -96,6 +99,23 @@ def test_tokens_equal_generate(seen, loaded, family, way):
     plain = worker_tools.greedy(seen(family).model, TEXT)[:LENGTH]
     assert found == [seen(family).wanted[0], plain, seen(family).wanted[1]]
     assert found[0] != found[2]
+
+
+@pytest.mark.parametrize("family", ["llava", "mistral3"])
+def test_other_tokens_may_stand_between_those_of_an_image(seen, loaded, family):
+    """As between the rows of Mistral 3, and the tiles of Idefics 3; in one batch and in chunks that end anywhere."""
+    case = seen(family)
+    pictures = [worker_images.picture(number, 56, 56) for number in (1, 2)]
+    inputs = worker_images.processed(case.folder, pictures)
+    counts = worker_images.count_of(case.model, inputs)
+    assert min(counts) >= 4
+    ids, spans = worker_images.prompt_of([[5, 6, 7], None, [8], None, [9]], counts, between=13)
+    assert ids.count(13) >= 2
+    wanted = worker_images.generated(case.model, ids, spans, inputs, LENGTH)
+    for way in WAYS.values():
+        features = worker_images.features_of(spans, inputs)
+        request = Request(1, ids, max_tokens=LENGTH, features=features)
+        assert run(worker_tools.runner(loaded(family)), [request], **way) == [wanted]
 
 
 def test_a_picture_is_encoded_once_for_all_prompts(seen, loaded, monkeypatch):

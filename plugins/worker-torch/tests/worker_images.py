@@ -26,6 +26,9 @@ PROCESSORS = {
         "image_processor_type": "CLIPImageProcessor", "size": {"shortest_edge": 28},
         "crop_size": {"height": 28, "width": 28},
     },
+    "mistral3": {
+        "image_processor_type": "PixtralImageProcessor", "size": {"longest_edge": 56}, "patch_size": 28,
+    },
     "gemma3": {"image_processor_type": "Gemma3ImageProcessor", "size": {"height": 28, "width": 28}},
     "qwen3_vl": {
         "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 14, "merge_size": 2, "temporal_patch_size": 2,
@@ -64,14 +67,22 @@ def count_of(model, inputs):
         return [len(ImageEncoder(model).encode(each)) for each in inputs]
 
 
-def prompt_of(parts, counts):
-    """`parts`: lists of token ids, and None for the next image. Token ids, and i64[N, 2] where the images are."""
+def prompt_of(parts, counts, between=None):
+    """`parts`: lists of token ids, and None for the next image; with `between`, that token stands after each two of an
+    image.
+
+    Returns token ids, and i64[N, 2] where the images are.
+    """
     ids, spans = [], []
     left = list(counts)
     for part in parts:
         if part is None:
-            spans.append((len(ids), left[0]))
-            ids += [PLACE] * left.pop(0)
+            image = [PLACE] * left.pop(0)
+            if between is not None:
+                for place in range(len(image) - len(image) % 2 - 2, 0, -2):
+                    image.insert(place, between)
+            spans.append((len(ids), len(image)))
+            ids += image
         else:
             ids += part
     return ids, np.array(spans, np.int64)

@@ -1,6 +1,7 @@
 """Names in `features` of a request with images. Front end, engine and worker processes.
 
-`SPANS` i64[N, 2]: of each image, in order, the first prompt token that stands for it, and how many do. `DIGESTS`
+`SPANS` i64[N, 2]: of each image, in order, the first prompt token that stands for it, and how many there are up
+to the last one; others may be among them. `DIGESTS`
 u8[N, 32]: of its content, as the model reads it; block digests cover those of the images that have begun. What the
 model's towers are given of image i has the names `media_input(i, name)`.
 """

@@ -32,8 +32,9 @@ class ImageContext:
 class ProcessedImage(msgspec.Struct, frozen=True):
     """An image ready for the engine.
 
-    `token_ids` i32[n] stand for it in the prompt; from the place `first` on the model replaces `count` of them by the
-    image. `inputs` are what the model's `get_image_features` is given; `digest` (32 bytes) covers them.
+    `token_ids` i32[n] stand for it in the prompt; of the `count` tokens from the place `first` on, the model replaces
+    those that are its image token. `inputs` are what the model's `get_image_features` is given; `digest` (32 bytes)
+    covers them.
     """
 
     token_ids: np.ndarray

@@ -83,7 +83,7 @@ class Preparation:
             self._try(path)
 
     def _try(self, path: str) -> None:
-        """Raises CannotPrepare where an image is several pieces of a prompt, or none."""
+        """Raises CannotPrepare where the processor does not write an image into a prompt."""
         from PIL import Image
 
         name = type(self._whole).__name__
@@ -95,8 +95,8 @@ class Preparation:
             ) from error
         if _piece(token_ids, self.token_id) is None:
             raise CannotPrepare(
-                f"{name} in {path} writes an image of {TRIAL_SIZE[0]} × {TRIAL_SIZE[1]} pixels as several pieces "
-                "with other tokens between them, and one piece is what can be served"
+                f"{name} in {path} writes no token {self.token_id} for an image of {TRIAL_SIZE[0]} × "
+                f"{TRIAL_SIZE[1]} pixels, and config.json says that it stands for one"
             )
 
     @property
@@ -113,7 +113,7 @@ class Preparation:
             token_ids, inputs = self._of_whole(picture)
         piece = _piece(token_ids, self.token_id)
         if piece is None:
-            raise BadImage("the model does not show it as one piece")
+            raise BadImage("the model's processor writes no token for it")
         sent = {name: packed(array) for name, array in inputs.items()}
         return Made("", token_ids, *piece, sent)
 
@@ -140,11 +140,14 @@ class Preparation:
 
 
 def _piece(token_ids: list[int], token_id: int) -> tuple[int, int] | None:
-    """The first place of `token_id` and how many there are, if they stand side by side."""
+    """The first place of `token_id`, and how many tokens there are from it up to the last one; None without any.
+
+    There may be others between them: between the tiles of an image, or its rows.
+    """
     places = np.flatnonzero(np.array(token_ids) == token_id)
-    if not len(places) or places[-1] - places[0] + 1 != len(places):
+    if not len(places):
         return None
-    return int(places[0]), len(places)
+    return int(places[0]), int(places[-1] - places[0]) + 1
 
 
 def _whole_processor(path: str) -> Any:

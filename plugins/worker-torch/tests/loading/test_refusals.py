@@ -161,7 +161,6 @@ def test_config_json_is_what_names_the_architecture(tmp_path):
 
 
 BIDIRECTIONAL = "image tokens see one another"
-PIECES = "show an image as several pieces"
 SEES = {
     "gemma3": f"Gemma3ForConditionalGeneration.*Gemma3Model .*{BIDIRECTIONAL}",
     "paligemma": f"PaliGemmaForConditionalGeneration.*PaliGemmaModel .*{BIDIRECTIONAL}",
@@ -173,10 +172,10 @@ SEES = {
     "llava": None,
     "llava_next": None,
     "internvl": None,
-    "idefics3": f"Idefics3ForConditionalGeneration.*idefics3 {PIECES}",
-    "smolvlm": f"SmolVLMForConditionalGeneration.*smolvlm {PIECES}",
-    "mistral3": f"Mistral3ForConditionalGeneration.*mistral3 {PIECES}",
-    "llava with a tower of pixtral": f"LlavaForConditionalGeneration.*pixtral {PIECES}",
+    "idefics3": None,
+    "smolvlm": None,
+    "mistral3": None,
+    "llava with a tower of pixtral": None,
 }
 
 

@@ -15,6 +15,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_torch_base.text_part import set_attention
 from tenonry_worker_torch.attention.layer import INTERFACE_NAME
+from tenonry_worker_torch.images.encoder import image_token
 from tenonry_worker_torch.loading.prompts import numbered_tokens
 from tenonry_worker_torch.loading.self_check import TOLERANCE, relative_errors
 
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
 
 SIZES = ((40, 56), (56, 40))  # height and width of the images, in pixels
 TEXT_TOKENS = 5  # before, between and after them
-IMAGE_TOKEN_NAMES = ("image_token_id", "image_token_index")
 
 
 class ImageCheck:
@@ -81,8 +81,8 @@ class ImageCheck:
         ids, spans = _prompt(model, made)
         given = encoder.embed(ids).clone()
         encoder.begin_step()
-        for (begin, _), seen in zip(spans, made, strict=True):
-            encoder.place(given, begin, seen)
+        for span, seen in zip(spans, made, strict=True):
+            encoder.place(given, np.arange(*span), seen)
         self._given = given
         self._deepstack = encoder.deepstack
         if self._deepstack is not None:
@@ -189,14 +189,12 @@ def _prompt(
     made: list[torch.Tensor],
 ) -> tuple[torch.Tensor, list[Span]]:
     """Token ids i64[T] with places for the images, and where these are."""
-    config = model.config
-    names = [name for name in IMAGE_TOKEN_NAMES if isinstance(getattr(config, name, None), int)]
-    if not names:
+    place = image_token(model)
+    if place is None:
         raise ModelError(
             f"max_images: the config.json of {type(model).__name__} names no image_token_id; use max_images=0"
         )
-    place = int(getattr(config, names[0]))
-    vocab_size = int(config.get_text_config().vocab_size)
+    vocab_size = int(model.config.get_text_config().vocab_size)
     text = numbered_tokens(TEXT_TOKENS * (len(made) + 1), vocab_size, model.device)
     text = torch.where(text == place, (text + 1) % vocab_size, text)
     parts = []

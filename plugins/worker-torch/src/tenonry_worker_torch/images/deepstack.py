@@ -29,17 +29,17 @@ class Deepstack:
     def take(
         self,
         seen: torch.Tensor,
-        begin: int,
+        tokens: torch.Tensor,
         num_tokens: int,
     ) -> torch.Tensor:
-        """Note what is seen of an image, [n, 1 + layers, H], in the tokens from `begin` on of the step's `num_tokens`.
+        """Note what is seen of an image, [n, 1 + layers, H], in `tokens` i64[n] of the step's `num_tokens`.
 
         Returns the embeddings [n, H] that stand in place of those of the tokens.
         """
         if self.added is None:
             self.added = seen.new_zeros(self._num_layers, num_tokens, seen.shape[-1])
         deep = seen[:, 1 : 1 + self._num_layers]  # a text part of fewer layers takes what it can
-        self.added[:, begin : begin + len(seen)] = deep.transpose(0, 1)
+        self.added[:, tokens] = deep.transpose(0, 1)
         return seen[:, 0]
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.images.request import Span
 
 IMAGE = 1  # in `mm_token_type_ids`
+TOKEN_NAMES = ("image_token_id", "image_token_index")
 
 
 class ImageEncoder:
@@ -40,6 +41,7 @@ class ImageEncoder:
             )
         self._model = model
         self.family = family
+        self.token_id = image_token(model)
         self._takes = frozenset(inspect.signature(type(model).forward).parameters)
         self._rope_index: Any = getattr(model.base_model, "get_rope_index", None)
         layers = deep_layers(model)
@@ -99,15 +101,14 @@ class ImageEncoder:
     def place(
         self,
         embeddings: torch.Tensor,
-        begin: int,
+        tokens: NDArray[np.int64],
         seen: torch.Tensor,
     ) -> None:
-        """Write a part of what `encode` gave into a step's embeddings [T, H], in place of those of the tokens from
-        `begin` on.
-        """
+        """Write a part of what `encode` gave into a step's embeddings [T, H], in place of those of `tokens` i64[n]."""
+        where = torch.from_numpy(tokens).to(embeddings.device)
         if self.deepstack is not None:
-            seen = self.deepstack.take(seen, begin, len(embeddings))
-        embeddings[begin : begin + len(seen)] = seen
+            seen = self.deepstack.take(seen, where, len(embeddings))
+        embeddings[where] = seen
 
     def begin_step(self) -> None:
         """Nothing of an image is in the step yet."""
@@ -139,6 +140,7 @@ class Blind(ImageEncoder):
 
     def __init__(self) -> None:
         self.family = "a model that is shown none (max_images=0)"
+        self.token_id = None
         self.deepstack = None
 
     @property
@@ -148,6 +150,12 @@ class Blind(ImageEncoder):
     def positions(self, *_: Any, **__: Any) -> tuple[NDArray[np.int64], int]:
         """Raises ModelError."""
         raise ModelError("max_images=0: no images are read")
+
+
+def image_token(model: PreTrainedModel) -> int | None:
+    """The token that stands for an embedding of an image, as config.json names it."""
+    found = (getattr(model.config, name, None) for name in TOKEN_NAMES)
+    return next((value for value in found if isinstance(value, int)), None)
 
 
 def _joined(parts: Any) -> torch.Tensor:

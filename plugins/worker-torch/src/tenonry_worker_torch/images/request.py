@@ -18,10 +18,11 @@ Span = tuple[int, int]  # first token of an image in its prompt, and the one aft
 class RequestImages:
     """`spans`, `digests` and `inputs` of each image, in order; `embeddings` [n, H] of each, once it was encoded.
 
-    `positions` i64[3, P] of the prompt, where the model has positions of several dimensions.
+    `places` i64[n] of each, in order: the tokens of its span, counted from its first, that stand for an embedding; None
+    where all do. `positions` i64[3, P] of the prompt, where the model has positions of several dimensions.
     """
 
-    __slots__ = ("digests", "embeddings", "inputs", "positions", "spans")
+    __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans")
 
     def __init__(
         self,
@@ -36,7 +37,48 @@ class RequestImages:
         self.digests = [np.asarray(digest, np.uint8).tobytes() for digest in digests]
         self.inputs = [_inputs_of(features, number) for number in range(len(spans))]
         self.embeddings: list[torch.Tensor | None] = [None] * len(spans)
+        self.places: list[NDArray[np.int64] | None] = [None] * len(spans)
         self.positions: NDArray[np.int64] | None = None
+
+    def find_places(
+        self,
+        prompt: NDArray[np.int32],
+        token_id: int | None,
+    ) -> None:
+        """Look which tokens of the prompt i32[P] are `token_id`: others may stand between the tiles of an image."""
+        if token_id is None:
+            return
+        for number, (begin, stop) in enumerate(self.spans):
+            found = np.flatnonzero(prompt[begin:stop] == token_id)
+            if len(found) < stop - begin:
+                self.places[number] = found
+
+    def count(
+        self,
+        number: int,
+    ) -> int:
+        """How many embeddings an image has."""
+        begin, stop = self.spans[number]
+        places = self.places[number]
+        return stop - begin if places is None else len(places)
+
+    def shown(
+        self,
+        number: int,
+        begin: int,
+        end: int,
+    ) -> tuple[NDArray[np.int64], slice]:
+        """Of the tokens from `begin` on, before `end`: those that stand for the image, i64[n], and which of its
+        embeddings they stand for.
+        """
+        first, stop = self.spans[number]
+        low = max(first, begin)
+        high = min(stop, end)
+        places = self.places[number]
+        if places is None:
+            return np.arange(low, high), slice(low - first, high - first)
+        start, last = np.searchsorted(places, [low - first, high - first]).tolist()
+        return first + places[start:last], slice(start, last)
 
     def overlapping(
         self,

@@ -50,6 +50,7 @@ class ImageRows:
         prompt = new.token_ids[: len(new.token_ids) - new.num_output]
         try:
             images = RequestImages(new.features)
+            images.find_places(prompt, self.encoder.token_id)
             if self.encoder.has_rope_index:
                 found = self.encoder.positions(prompt, images.spans, images.inputs)
                 images.positions, self._shift[new.row] = found
@@ -113,17 +114,14 @@ class ImageRows:
     ) -> None:
         """Write what is seen of an image in a chunk of its row, whose first token is at `first` in the step's."""
         images = self._requests[row]
-        start, stop = images.spans[number]
         made = images.embeddings[number]
         if made is None:
             made = self._encoded(row, number)
         if made is None:
             return
         images.embeddings[number] = made
-        begin, end = chunk
-        low = max(start, begin)
-        high = min(stop, end)
-        self.encoder.place(embeddings, first + low - begin, made[low - start : high - start])
+        tokens, part = images.shown(number, *chunk)
+        self.encoder.place(embeddings, tokens + (first - chunk[0]), made[part])
 
     def _encoded(
         self,
@@ -131,15 +129,15 @@ class ImageRows:
         number: int,
     ) -> torch.Tensor | None:
         images = self._requests[row]
-        start, stop = images.spans[number]
+        count = images.count(number)
         digest = images.digests[number]
         made = self.encoded.get(digest)
-        if made is not None and len(made) == stop - start:
+        if made is not None and len(made) == count:
             return made
         try:
             made = self.encoder.encode(images.inputs[number])
-            if len(made) != stop - start:
-                raise ValueError(f"{stop - start} tokens stand for {len(made)} embeddings")
+            if len(made) != count:
+                raise ValueError(f"{count} tokens stand for {len(made)} embeddings")
         except torch.OutOfMemoryError:
             raise
         except Exception:  # noqa: BLE001 - as above

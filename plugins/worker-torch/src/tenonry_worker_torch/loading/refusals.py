@@ -28,8 +28,6 @@ MIXER_NAMES = re.compile(
     r"retention|xlstm",
     re.IGNORECASE,
 )
-# Their processors write other tokens between the tiles, or the rows, of one image.
-IN_PIECES = frozenset({"aya_vision", "idefics2", "idefics3", "mistral3", "pixtral", "smolvlm"})
 
 
 class CannotRun(ModelError):
@@ -64,9 +62,8 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
-    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, whose text part
-    does more with an image than read embeddings in the place of its tokens and add some after the first layers, or in
-    whose prompts these are several pieces.
+    """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text part
+    does more with an image than read embeddings in the place of its tokens and add some after the first layers.
 
     What transformers' code takes says so: kinds of tokens that no positions are made of are for a mask.
     """
@@ -80,10 +77,6 @@ def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
 def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
     if not callable(getattr(model, "get_image_features", None)):
         yield "it has no `get_image_features`"
-    tower = getattr(model.config, "vision_config", None)
-    for kind in (model.config.model_type, getattr(tower, "model_type", None)):
-        if kind in IN_PIECES:
-            yield f"prompts for {kind} show an image as several pieces with other tokens between them"
     if has_deepstack(model) and not deep_layers(model):
         yield "it feeds images to several of its layers, and not as Qwen3-VL does"
     accepted = inspect.signature(type(model).forward).parameters
