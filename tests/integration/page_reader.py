@@ -51,7 +51,7 @@ EFFORT = "0.1"  # of the suites that pages run: what they find is shown by the t
 # What begins with a new interpreter, as for the reader; on other pages it is a fork of this process.
 FRESH = {
     page for page in ALL_PAGES
-    if page.parent.name == "tutorial" or page.stem in {"README", "run-several-api-servers", "run-on-several-nodes"}
+    if page.stem in {"README", "run-several-api-servers", "run-on-several-nodes"}
 }  # fmt: skip
 # Pages about processes, not about what they compute: a worker that computes nothing starts in a tenth of the time.
 NO_MODEL = {

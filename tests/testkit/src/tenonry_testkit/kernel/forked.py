@@ -1,7 +1,7 @@
 """Children of a test process that are forks of it, for tests about what they do: nothing is imported again.
 
 How children start and end as fresh interpreters is shown where that is the subject: by the tests of `tenonry.launch`,
-of executors, of signals, and by the commands of the README and the tutorial. Test process and its children.
+of executors, of signals, and by the commands of the README. Test process and its children.
 """
 
 from __future__ import annotations
