@@ -115,15 +115,11 @@ def build(  # noqa: PLR0913 - by name, from one caller
     `window_groups`: layers that see a window only are in KV groups of their own. `adapters`: where there may be some.
     `image_check`: the model is to see, and this shows that it does so rightly. `kernels`: for parts of a step.
     """
-    phases = phases or Phases()
-    fix_frequencies(module, max_model_len)
     parallel = parallel or alone()
-    config = module.config.get_text_config()
-    parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
-    stage_of(module).cache = step_cache_for(module)
+    vocab_size = _prepare(module, parallel, max_model_len)
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
-        found = probe(module, int(config.vocab_size), parallel, max_model_len)
+        found = probe(module, vocab_size, parallel, max_model_len)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)
@@ -134,16 +130,14 @@ def build(  # noqa: PLR0913 - by name, from one caller
         calls.check(adapters.places, [len(found.given)])
         seats = _seats(model, adapters, kernels)
     if image_check is not None:
-        model.images = ImageEncoder(module)
-        fuse = fuse and not model.images.needs_own_layers
-        image_check.prepare(model.images, module, skip=skip_check)
+        images = _open_images(model, image_check, skip_check=skip_check)
+        fuse = fuse and not images.needs_own_layers
     with named_failure(module, parallel.tensor.size):
         if fuse or not skip_check:
             checks.prepare(may_be_lean=fuse)
         if fuse:
-            _make_fast(model, checks, max_model_len, phases, seats)
-            if kernels is not None:
-                _use_kernels(model, kernels, None if skip_check else checks)
+            _make_fast(model, checks, max_model_len, phases or Phases(), seats)
+            _use_kernels(model, kernels, None if skip_check else checks)
         if not skip_check:
             _check(model, checks, run, image_check)
     if seats is not None:
@@ -151,6 +145,22 @@ def build(  # noqa: PLR0913 - by name, from one caller
         seats.log()
     run.release()
     return model
+
+
+def _prepare(module: PreTrainedModel, parallel: Parallel, max_model_len: int) -> int:
+    """Make the module ready for steps and for the other stages; returns the vocabulary's size."""
+    fix_frequencies(module, max_model_len)
+    config = module.config.get_text_config()
+    parallel.link.carries(int(config.hidden_size), module.dtype, module.device)
+    stage_of(module).cache = step_cache_for(module)
+    return int(config.vocab_size)
+
+
+def _open_images(model: LoadedModel, image_check: ImageCheck, *, skip_check: bool) -> ImageEncoder:
+    """What shows images to the model, and what the check compares it with."""
+    model.images = ImageEncoder(model.module)
+    image_check.prepare(model.images, model.module, skip=skip_check)
+    return model.images
 
 
 def _seats(model: LoadedModel, adapters: Adapters, found: FoundKernels | None) -> Seats:
@@ -231,13 +241,15 @@ def _make_fast(
 
 def _use_kernels(
     model: LoadedModel,
-    found: FoundKernels,
+    found: FoundKernels | None,
     checks: ModelChecks | None,
 ) -> None:
     """For all parts of a step that are right and quicker with them; none if the whole model then differs.
 
     Not on several ranks, which would have to agree on what each timed, nor where adapters add to layers inside.
     """
+    if found is None:
+        return
     parallel = model.parallel
     if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
         return
