@@ -188,6 +188,10 @@ class TestShow:
         ("name", "text"),
         [
             ("unknown", "no plugin is called 'unknown'; `tenonry plugins list` shows all names"),
+            (
+                "batchin",
+                r"no plugin is called 'batchin'; did you mean 'batching'\? `tenonry plugins list`",
+            ),
             ("stat_logger/acmee", r"no stat logger is called 'acmee'; .*did you mean 'acme'\?"),
             (
                 "nonsense/acme",

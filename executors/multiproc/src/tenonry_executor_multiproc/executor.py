@@ -39,7 +39,7 @@ SPARE_SLOTS = 6
 
 
 class MultiprocExecutor(Executor):
-    """See `tenonry.interfaces.executor.Executor`. For one thread; only `on_failure` is called from another one."""
+    """The ranks of an engine as processes of this node. For one thread; `on_failure` alone is called from another."""
 
     runs_elsewhere = True
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import difflib
 import inspect
 import json
 import sys
@@ -176,8 +177,10 @@ def _show(name: str) -> int:
     if not found and kind:
         raise not_found(next(point for point in points() if point.kind == kind), short)
     if not found:
+        near = difflib.get_close_matches(short, [listed.record.name for listed in plugins()], n=1)
+        hint = f"did you mean '{near[0]}'? " if near else ""
         raise PluginNotFound(
-            f"no plugin is called '{short}'; `tenonry plugins list` shows all names"
+            f"no plugin is called '{short}'; {hint}`tenonry plugins list` shows all names"
         )
     for listed in found:
         sys.stdout.write(_describe(listed, set(sys.modules)) + "\n")

@@ -30,7 +30,7 @@ logger = logging.getLogger("tenonry.worker")
 
 
 class AutoWorker(Worker):
-    """See `tenonry.interfaces.worker.Worker`. All ranks try the same candidates in the same order.
+    """The first worker that takes the model. All ranks try the same candidates in the same order.
 
     `capabilities` and `rpc_methods` are what a candidate may have; the one that is chosen answers for itself.
     """

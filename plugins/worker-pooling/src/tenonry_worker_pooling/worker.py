@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class PoolingWorker(Worker):
-    """See `tenonry.interfaces.worker.Worker`. It stores no K/V: its one group is opaque, and takes no bytes."""
+    """Vectors and scores of whole prompts, by models of transformers. It stores no K/V: its one group is opaque."""
 
     Options = PoolingOptions
     capabilities: ClassVar[frozenset[str]] = frozenset({"pooling"})

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class TorchWorker(Worker):
-    """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
+    """Causal language models of transformers over K/V in blocks. One step is in flight on the CPU, two on CUDA."""
 
     Options = TorchOptions
     capabilities: ClassVar[frozenset[str]] = frozenset(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 class TransformersWorker(Worker):
-    """See `tenonry.interfaces.worker.Worker`. One step is in flight on the CPU, two on CUDA."""
+    """What `generate` of transformers runs, by the model's own code. One step is in flight on the CPU, two on CUDA."""
 
     Options = TransformersOptions
     capabilities: ClassVar[frozenset[str]] = frozenset({"grammar"})
