@@ -10,6 +10,7 @@ import anthropic
 import jsonschema
 import openai
 import pytest
+import shallow_demo
 from scripted import TEMPLATE
 from server_process import ForkedServer, Server
 
@@ -51,7 +52,7 @@ def server(tmp_path_factory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("demanded")
     (folder / "tools.jinja").write_text(TEMPLATE)
     server = ForkedServer(
-        Path(model_path()),
+        shallow_demo.save(folder / "model", num_layers=1),
         "--load-format",
         "auto",
         "--dtype",
@@ -160,7 +161,7 @@ def mistral(tmp_path_factory) -> Iterator[tuple[Server, int]]:
     folder = tmp_path_factory.mktemp("mistral")
     token_id = with_mark(folder)
     words = "--load-format auto --dtype float32 --device cpu"
-    server = Server(folder, *words.split())
+    server = ForkedServer(folder, *words.split())
     try:
         yield server.ready(), token_id
     finally:

@@ -17,9 +17,10 @@ from typing import Any
 import openai
 import pytest
 import torch
-from server_process import TORCH_CACHE, Server
+from server_process import TORCH_CACHE, ForkedServer, Server
 
 from tenonry.transport.keys import CurveKeys
+from tenonry_testkit.kernel.forked import ForkedCommand
 
 pytestmark = pytest.mark.timeout(180)
 LENGTHS = (5, 40, 3, 21, 12, 30)
@@ -78,11 +79,12 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         "--max-model-len", "1000", "--skip-tokenizer-init", "--max-num-batched-tokens", "16", "--max-num-seqs", "8",
         "--data-parallel-sync-steps", "4", "--step-timeout", "20",
     ]  # fmt: skip
-    server = Server(
+    server = ForkedServer(
         folder, *common, "--expert-rendezvous", f"tcp://127.0.0.1:{free_port()}", OMP_NUM_THREADS="1"
     )  # fmt: skip
-    node = subprocess.Popen(
-        [sys.executable, "-m", "tenonry", "serve", folder, "--headless", *common, "--data-parallel-start-rank", "1"],
+    words = ("serve", str(folder), "--headless", *common, "--data-parallel-start-rank", "1")
+    node = ForkedCommand(
+        [sys.executable, "-m", "tenonry", *words],
         env={**TORCH_CACHE, **os.environ, "OMP_NUM_THREADS": "1"}, start_new_session=True,
         stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
