@@ -17,6 +17,8 @@ import psutil
 import pytest
 from server_process import TORCH_CACHE
 
+from tenonry_testkit.kernel.forked import ForkedCommand
+
 pytestmark = pytest.mark.timeout(120)
 
 
@@ -44,8 +46,11 @@ def read(path: Path) -> dict[str, dict]:
     return found
 
 
-def start(*words: object) -> subprocess.Popen[str]:
-    return subprocess.Popen(
+def start(
+    *words: object, popen: type[subprocess.Popen[str]] = ForkedCommand
+) -> subprocess.Popen[str]:
+    """The command in a fork of this process, or as `popen` starts it."""
+    return popen(
         [sys.executable, "-m", "tenonry", "batch", *map(str, words)],
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         env={**TORCH_CACHE, **os.environ},
@@ -102,7 +107,7 @@ def test_a_killed_run_with_a_server_of_its_own_is_continued(text_model, tmp_path
     out = tmp_path / "out.jsonl"
     words = [source, out, "--concurrency", 4, "serve", text_model, "--served-model-name", "tiny"]
     words += ["--load-format", "dummy", "--worker", "null", "--worker-option", "step_ms=2"]
-    process = start(*words)
+    process = start(*words, popen=subprocess.Popen)
     try:
         eventually(lambda: out.exists() and out.read_bytes().count(b"\n") >= 20)
         below = psutil.Process(process.pid).children(recursive=True)

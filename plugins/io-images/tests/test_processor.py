@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -11,7 +13,9 @@ from PIL import Image
 
 from tenonry.errors import DrainingError, RequestError
 from tenonry_images.base import ImageContext, ImageLimits
+from tenonry_io_images import decode_process
 from tenonry_io_images.processor import TransformersImages
+from tenonry_testkit.kernel.forked import ForkedCommand
 
 QWEN = {
     "image_processor_type": "Qwen2VLImageProcessor", "patch_size": 4, "merge_size": 2, "temporal_patch_size": 2,
@@ -26,7 +30,15 @@ def file_of(height=24, width=40, seed=0):
     return buffer.getvalue()
 
 
-def test_a_process_answers_is_ended_and_comes_again(tmp_path):
+class ForkedProcess(ForkedCommand):
+    """The process as a fork of this one, which imports nothing again."""
+
+    beginning = (sys.executable, "-m", decode_process.__name__)
+    program = staticmethod(lambda words: decode_process.main())
+
+
+def test_a_process_answers_is_ended_and_comes_again(tmp_path, monkeypatch):
+    """The first process is a fresh interpreter, its successor a fork."""
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "qwen2_vl", "image_token_id": 7}))  # fmt: skip
     (tmp_path / "preprocessor_config.json").write_text(json.dumps(QWEN))
     images = TransformersImages(
@@ -44,6 +56,7 @@ def test_a_process_answers_is_ended_and_comes_again(tmp_path):
     Image.new("RGB", (7000, 7000)).save(flat, "PNG", compress_level=1)
     with pytest.raises(RequestError, match=r"not decoded within 0\.5 s of processor time"):
         images.process(flat.getvalue(), "here")
+    monkeypatch.setattr(subprocess, "Popen", ForkedProcess)
     assert images.process(file_of(seed=2), "here").count == 15
     images.shutdown()
     with pytest.raises(DrainingError):

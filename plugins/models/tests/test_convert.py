@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -14,7 +16,8 @@ from tenonry.cli import main
 from tenonry.errors import ConfigError, ModelError
 from tenonry_hf_hub import list_weights
 from tenonry_models import convert_child
-from tenonry_models.convert import Job, convert, pickle_files
+from tenonry_models.convert import CHILD, Job, convert, pickle_files
+from tenonry_testkit.kernel.forked import ForkedCommand
 
 SHARD_BYTES = 10**9
 
@@ -27,6 +30,19 @@ class Malicious:
 
     def __reduce__(self):
         return os.mkdir, (self.path,)
+
+
+class ForkedChild(ForkedCommand):
+    """The child in a fork of this process, which imports nothing again."""
+
+    beginning = (sys.executable, "-I", "-m", CHILD)
+    program = staticmethod(lambda words: convert_child.main())
+
+
+@pytest.fixture
+def forked(monkeypatch):
+    """Children are forks; what a fresh one may do is shown by the tests without this fixture."""
+    monkeypatch.setattr(subprocess, "Popen", ForkedChild)
 
 
 @pytest.fixture
@@ -89,7 +105,7 @@ def test_files_without_an_archive(folder, state, tmp_path):
     assert_equal(write(folder, tmp_path / "out"), state)
 
 
-def test_the_result_can_be_served(folder, state, tmp_path, capsys):
+def test_the_result_can_be_served(forked, folder, state, tmp_path, capsys):
     torch.save(state, folder / "pytorch_model.bin")
     out = str(tmp_path / "out")
     assert main(["models", "convert", str(folder), out]) == 0
@@ -100,7 +116,7 @@ def test_the_result_can_be_served(folder, state, tmp_path, capsys):
     )
 
 
-def test_several_files_with_an_index(folder, state, tmp_path):
+def test_several_files_with_an_index(forked, folder, state, tmp_path):
     names = sorted(state)
     parts = {"pytorch_model-1.bin": names[::2], "pytorch_model-2.bin": names[1::2]}
     for file, keys in parts.items():
@@ -116,7 +132,7 @@ def test_several_files_with_an_index(folder, state, tmp_path):
     assert_equal(stored(tmp_path / "out"), state)
 
 
-def test_tensors_that_share_memory(folder, state, tmp_path):
+def test_tensors_that_share_memory(forked, folder, state, tmp_path):
     """Each is written whole; the head only where config.json does not tie it."""
     state["lm_head.weight"] = state["model.embed_tokens.weight"]
     state["part"] = state["model.embed_tokens.weight"][3:5].t()
@@ -144,7 +160,7 @@ def test_a_malicious_pickle_does_nothing(folder, state, tmp_path):
     assert not victim.exists()
 
 
-def test_a_truncated_file_is_named(folder, state, tmp_path):
+def test_a_truncated_file_is_named(forked, folder, state, tmp_path):
     path = folder / "pytorch_model.bin"
     torch.save(state, path)
     whole = path.read_bytes()

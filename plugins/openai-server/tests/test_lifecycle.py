@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import re
+import runpy
 import signal
 import subprocess
 import sys
@@ -16,20 +17,33 @@ import httpx
 import pytest
 
 from tenonry_openai_server.serving.lifecycle import StopStart, signals
+from tenonry_testkit.kernel.forked import ForkedCommand
 from tenonry_testkit.roles import interrupted
 
 SCRIPT = Path(__file__).with_name("serve_fake.py")
 ENDLESS = {"prompt": "x", "max_tokens": 1000, "stream": True}
 
 
-class Process:
-    """The server process, and its output so far."""
+def run_script(words: list[str]) -> int:
+    """What a fresh interpreter would do with the script; it ends by SystemExit."""
+    runpy.run_path(str(SCRIPT), run_name="__main__")
+    return 0
 
-    def __init__(self, timeout_s: float = 10, *events: str) -> None:
+
+class ForkedScript(ForkedCommand):
+    """The script in a fork of this process, which imports nothing again."""
+
+    beginning = (sys.executable, str(SCRIPT))
+    program = staticmethod(run_script)
+
+
+class Process:
+    """The server process, and its output so far: a fresh interpreter where its start or its end is the subject."""
+
+    def __init__(self, timeout_s: float = 10, *events: str, fresh: bool = False) -> None:
         command = [sys.executable, str(SCRIPT), "0", str(timeout_s), *events]
-        self.process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-        )
+        popen = subprocess.Popen if fresh else ForkedScript
+        self.process = popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.lines: list[str] = []
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -81,8 +95,8 @@ class Process:
 def start():
     started = []
 
-    def run(*arguments) -> Process:
-        started.append(Process(*arguments))
+    def run(*arguments, **options) -> Process:
+        started.append(Process(*arguments, **options))
         return started[-1]
 
     yield run
@@ -135,7 +149,7 @@ def test_port_answers_while_the_model_loads(start):
 
 
 def test_start_that_fails_says_why_and_ends_with_1(start):
-    process = start(10, "bad-start")
+    process = start(10, "bad-start", fresh=True)
     assert process.end() == 1
     assert "1 GiB is needed" in process.output
     assert "Traceback" not in process.output
@@ -159,7 +173,7 @@ def test_banner_names_url_and_plugins(start):
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
 def test_idle_server_ends_with_0(number, start):
-    process = start().ready()
+    process = start(fresh=True).ready()
     process.signal(number)
     assert process.end() == 0
     assert "engine shut down" in process.output
@@ -167,7 +181,7 @@ def test_idle_server_ends_with_0(number, start):
 
 
 def test_signals_that_follow_change_nothing_about_the_end(start):
-    process = start().ready()
+    process = start(fresh=True).ready()
     while process.process.poll() is None:
         process.signal(signal.SIGTERM)
         process.signal(signal.SIGINT)
@@ -178,7 +192,7 @@ def test_signals_that_follow_change_nothing_about_the_end(start):
 
 
 def test_signals_that_follow_do_not_disturb_the_end_of_a_start(start):
-    process = start(10, "slow-start")
+    process = start(10, "slow-start", fresh=True)
     process.wait_for("starting")
     while process.process.poll() is None:
         process.signal(signal.SIGTERM)
@@ -193,7 +207,7 @@ def test_nohup_outlives_its_terminal(start):
         signal.SIGHUP, signal.SIG_IGN
     )  # as `nohup` does it; the server inherits that
     try:
-        process = start().ready()
+        process = start(fresh=True).ready()
     finally:
         signal.signal(signal.SIGHUP, before)
     process.signal(signal.SIGHUP)

@@ -47,8 +47,21 @@ class ForkedChild(subprocess.Popen[bytes]):
         os.close(p2cread)
 
 
+def tenonry(words: list[str]) -> int:
+    """What `python -m tenonry WORDS` runs."""
+    from tenonry.cli import main
+
+    return main(words)
+
+
 class ForkedCommand(subprocess.Popen[Any]):
-    """A Popen of `python -m tenonry WORDS` that is a fork, and so are the engines and servers that it starts."""
+    """A Popen of `python -m tenonry WORDS` that is a fork, and so are the engines and servers that it starts.
+
+    A subclass for another program gives what its commands begin with, and what a fork runs with the words behind that.
+    """
+
+    beginning = (sys.executable, "-m", "tenonry")
+    program = staticmethod(tenonry)
 
     def _execute_child(
         self,
@@ -70,13 +83,15 @@ class ForkedCommand(subprocess.Popen[Any]):
         errwrite: int,
         *others: Any,
     ) -> None:
-        assert args[:3] == [sys.executable, "-m", "tenonry"]
+        size = len(self.beginning)
+        assert tuple(args[:size]) == self.beginning
         files = [
             standard if given == -1 else given
             for standard, given in enumerate((p2cread, c2pwrite, errwrite))
         ]
         environment = dict(os.environ if env is None else env)
-        self.pid = fork(lambda: run_command(args[3:], files, cwd, environment), files)
+        program, words = self.program, list(args[size:])
+        self.pid = fork(lambda: run_command(program, words, files, cwd, environment), files)
         self._child_created = True
         self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)
 
@@ -145,11 +160,13 @@ def run_child(stdin: int, environment: Mapping[str, str]) -> int:
 
 
 def run_command(
-    words: list[str], files: list[int], folder: Any, environment: Mapping[str, str]
+    program: Callable[[list[str]], int],
+    words: list[str],
+    files: list[int],
+    folder: Any,
+    environment: Mapping[str, str],
 ) -> int:
-    """What `python -m tenonry WORDS` would do in `folder`, in a session of its own; `files` are the standard ones."""
-    from tenonry.cli import main
-
+    """What a fresh interpreter would do in `folder`, in a session of its own; `files` are the standard ones."""
     os.setsid()
     for standard, given in enumerate(files):
         os.dup2(given, standard)
@@ -164,7 +181,7 @@ def run_command(
     for category in (DeprecationWarning, PendingDeprecationWarning, ImportWarning, ResourceWarning):
         warnings.simplefilter("ignore", category)
     supervise.subprocess = replacement()  # type: ignore[assignment]
-    return main(words)
+    return program(words)
 
 
 def begin(environment: Mapping[str, str]) -> None:
