@@ -74,7 +74,8 @@ def requests() -> list[dict]:
                 fields = {"response_format": schema} if schema else {}
                 fields |= {"temperature": 0.9, "seed": place} if is_drawn else {"temperature": 0}
                 messages = [{"role": "user", "content": content}]
-                asked.append({"model": model, "messages": messages, "max_tokens": 48, **fields})
+                length = 48 if schema else 32
+                asked.append({"model": model, "messages": messages, "max_tokens": length, **fields})
     return asked
 
 
@@ -87,7 +88,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     ]
     arguments = f"""
         --load-format auto --dtype float32 --worker torch --tensor-parallel-size 2 --api-server-count 2 --max-loras 2
-        --block-size {BLOCK_SIZE} --num-gpu-blocks-override 150 --max-num-seqs 12 --max-num-batched-tokens 64
+        --block-size {BLOCK_SIZE} --num-gpu-blocks-override 100 --max-num-seqs 12 --max-num-batched-tokens 64
         --max-model-len 256
     """.split()
     arguments += ["--lora-modules", *modules]
