@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -23,23 +23,8 @@ from tenonry_testkit.kernel.engine import request
 from tenonry_testkit.kernel.peer import EPOCH, IDENTITY, Peer
 from tenonry_testkit.roles import eventually
 
-Start = Callable[..., Peer]
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 ADD, ABORT, UTILITY = RequestType.ADD.value, RequestType.ABORT.value, RequestType.UTILITY.value
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start an engine of this test's own."""
-    peers: list[Peer] = []
-
-    def started(**options: Any) -> Peer:
-        peers.append(Peer(**options))
-        return peers[-1].start()
-
-    yield started
-    for peer in peers:
-        peer.close()
 
 
 @pytest.fixture(scope="module")
@@ -284,10 +269,10 @@ class TestNumbers:
     def test_the_last_ones_come_when_work_is_over(self, start):
         peer = start()
         peer.add(request(1))
-        numbers = [*peer.until_finished(1).stats, *numbers_of(rest(peer))]
+        numbers = [*peer.until_finished(1).stats, *numbers_of(peer.rest())]
         assert numbers[0].num_running == 1
         assert numbers[-1].num_running == 0
-        assert rest(peer) == []
+        assert peer.rest() == []
 
     @pytest.mark.parametrize("times", [1, 2])
     def test_the_last_ones_come_before_an_orderly_end(self, start, times):
@@ -298,19 +283,11 @@ class TestNumbers:
             peer.child.process.send_signal(STOP_SIGNAL)
             heard.append(peer.receive())
         eventually(lambda: peer.child.exit_code == 0)
-        assert numbers_of([*heard, *rest(peer)])[-1].num_running == 0
+        assert numbers_of([*heard, *peer.rest()])[-1].num_running == 0
 
 
 def numbers_of(outputs: list[Any]) -> list[Any]:
     return [output.scheduler_stats for output in outputs if output.scheduler_stats is not None]
-
-
-def rest(peer: Peer) -> list[Any]:
-    """Outputs that are there already."""
-    found = []
-    while peer.outputs[0].poll(100):
-        found.append(peer.receive())
-    return found
 
 
 def test_the_identity_and_the_process_title(start):

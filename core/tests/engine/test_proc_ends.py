@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -13,27 +10,9 @@ from tenonry.launch.supervise import GROUP_SIGNALS, STOP_SIGNAL
 from tenonry.messages import RequestType
 from tenonry.outputs import FinishReason
 from tenonry_testkit.kernel.engine import request
-from tenonry_testkit.kernel.peer import Peer
 from tenonry_testkit.roles import eventually
 
-Start = Callable[..., Peer]
-
-
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
-
-
-@pytest.fixture
-def start() -> Iterator[Start]:
-    """Start an engine of this test's own."""
-    peers: list[Peer] = []
-
-    def started(**options: Any) -> Peer:
-        peers.append(Peer(**options))
-        return peers[-1].start()
-
-    yield started
-    for peer in peers:
-        peer.close()
 
 
 @pytest.mark.parametrize("token", [6, 7])
@@ -80,7 +59,7 @@ class TestSignals:
             late += 1
         eventually(lambda: peer.child.exit_code == 0)
         finished = {
-            f.handle: f for outputs in [*inbox_outputs, *rest(peer)] for f in outputs.finished
+            f.handle: f for outputs in [*inbox_outputs, *peer.rest()] for f in outputs.finished
         }
         assert finished[1].reason is FinishReason.LENGTH
 
@@ -216,11 +195,3 @@ class TestDeath:
         peer = start()
         peer.child.release()
         eventually(lambda: peer.child.exit_code is not None, seconds=5)
-
-
-def rest(peer: Peer) -> list[Any]:
-    """Outputs that are there already."""
-    found = []
-    while peer.outputs[0].poll(100):
-        found.append(peer.receive())
-    return found

@@ -122,6 +122,13 @@ class Peer:
         frame = handle or source.handle.to_bytes(8, "little")
         self.send(RequestType.ADD.value, frame, *self._encoder.encode(source), client=client)
 
+    def rest(self) -> list[Any]:
+        """Outputs that are there already."""
+        found = []
+        while self.outputs[0].poll(100):
+            found.append(self.receive())
+        return found
+
     def abort(self, *handles: int) -> None:
         self.send(RequestType.ABORT.value, msgspec.msgpack.encode(handles))
 
