@@ -246,12 +246,12 @@ def _use_kernels(
 ) -> None:
     """For all parts of a step that are right and quicker with them; none if the whole model then differs.
 
-    Not on several ranks, which would have to agree on what each timed, nor where adapters add to layers inside.
+    Not on several ranks, which would have to agree on what each timed.
     """
     if found is None:
         return
     parallel = model.parallel
-    if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1 or model.adapters is not None:
+    if parallel.layer_mates.size > 1 or parallel.link.num_stages > 1:
         return
     if model.dtype != torch.float32:
         logger.info(
@@ -261,7 +261,7 @@ def _use_kernels(
     from tenonry_worker_torch.fuse.kernels.use import UsedKernels
 
     used = UsedKernels(found)
-    used.give(model.forward, model.mixers)
+    used.give(model.forward, model.mixers, has_adapters=model.adapters is not None)
     if used.counts and checks is not None and not checks.agrees(model.forward):
         used.take_back()
         logger.warning("%s differs with step kernels %s", type(model.module).__name__, found.text)

@@ -17,12 +17,14 @@ from tenonry_torch_base.step_kernels import StepKernels
 from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.kernels import LowRankKernels
 from tenonry_worker_torch.adapters.linear import LowRank, Part
+from tenonry_worker_torch.fuse.kernels.attention import KernelAttention
 from tenonry_worker_torch.fuse.kernels.found import FoundKernels
 
 needs_library = pytest.mark.skipif(CpuKernels.refusal() is not None, reason="no library was built")
 RANKS = (1, 3, 4)
 ROWS = ("a1", None, "a3", "a4", "a3")
 LENGTHS = (5, 17, 9, 3, 12)
+NUM_BLOCKS = 512  # room for every row in a slab
 
 
 class Wrong(StepKernels):
@@ -92,6 +94,25 @@ def test_tokens_are_those_of_peft(module, peft, wanted, fuse, way):
     runner = lora_tools.runner(copy.deepcopy(module), max_loras=3, fuse=fuse, kernels=found())
     assert served(runner, peft, **way) == wanted
     assert all(layer.has_kernel for layer in runner.adapters.layers)
+
+
+@needs_library
+def test_attention_between_adapted_projections_has_its_kernel(module, peft, wanted, monkeypatch):
+    runner = lora_tools.runner(
+        copy.deepcopy(module), max_loras=3, kernels=found(), num_blocks=NUM_BLOCKS
+    )
+    layers = runner.model.forward.layers
+    assert all(isinstance(layer.attention, KernelAttention) for layer in layers)
+    calls = []
+    for layer in layers:
+        kernel = layer.attention.kernel
+        monkeypatch.setattr(
+            layer.attention,
+            "kernel",
+            lambda *given, kernel=kernel: calls.append(1) or kernel(*given),
+        )
+    assert served(runner, peft, num_blocks=NUM_BLOCKS) == wanted
+    assert len(calls) >= len(layers) * (lora_tools.NUM_TOKENS - 2)
 
 
 @needs_library

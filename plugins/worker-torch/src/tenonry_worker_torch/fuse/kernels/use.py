@@ -52,8 +52,14 @@ class UsedKernels:
         self._attentions: list[tuple[LeanLayer, FusedAttention]] = []
         self._norms: list[tuple[LeanLayer | LeanHead, str, RMSNorm]] = []
 
-    def give(self, forward: Forward, mixers: Sequence[PackedMixer]) -> None:
-        """Kernels to all parts of a model in float32 that have one and are quicker with it."""
+    def give(
+        self, forward: Forward, mixers: Sequence[PackedMixer], *, has_adapters: bool = False
+    ) -> None:
+        """Kernels to all parts of a model in float32 that have one and are quicker with it.
+
+        Where adapters add to linear layers, a kernel must call these: those of experts and of first
+        halves compute them themselves.
+        """
         for each in mixers:
             self._give_mixer(each)
         if isinstance(forward, LeanForward):
@@ -62,10 +68,12 @@ class UsedKernels:
                 if rope is not None and isinstance(layer.attention, FusedAttention):
                     self._give_attention(layer, layer.attention, rope)
             for layer in forward.layers:
-                self._give_experts(layer)
+                if not has_adapters:
+                    self._give_experts(layer)
                 for place in NORMS_OF_A_LAYER:
                     self._give_norm(layer, place)
-                self._give_half(layer, forward.ropes.get(layer.layer_type))
+                if not has_adapters:
+                    self._give_half(layer, forward.ropes.get(layer.layer_type))
             if isinstance(forward.end, LeanHead):
                 self._give_norm(forward.end, NORM)
 
