@@ -153,7 +153,7 @@ class EngineConfig(Settings):
     max_lora_rank: int = Field(16, ge=1, le=4096)
     """Largest rank of an adapter."""
     lora_modules: tuple[str, ...] = ()
-    """Adapters to load at the start, as name=path."""
+    """Adapters to load at the start, each as name=path or a JSON object with name and path."""
     enable_prefix_caching: bool = True
     """Reuse the KV blocks of equal prefixes."""
     enable_chunked_prefill: bool = True

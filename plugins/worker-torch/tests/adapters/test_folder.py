@@ -12,8 +12,8 @@ import torch
 import worker_families
 from safetensors.torch import load_file, save_file
 
-from tenonry.errors import ModelError
-from tenonry_worker_torch.adapters.folder import AdapterFolder, digest_of
+from tenonry.errors import ConfigError, ModelError
+from tenonry_worker_torch.adapters.folder import AdapterFolder, digest_of, name_and_path
 from tenonry_worker_torch.adapters.options import LoraOptions
 from tenonry_worker_torch.adapters.places import Places
 
@@ -188,3 +188,25 @@ def test_patterns_of_rank_and_scale():
     assert options.scale_of("model.layers.1.mlp.up_proj") == 0.5
     assert options.scale_of("model.layers.11.mlp.up_proj") == 2
     assert options.rank_of("xq_proj") == 8
+
+
+def test_modules_of_the_setting_are_pairs_or_objects():
+    assert name_and_path("sql=/a/b=c") == ("sql", "/a/b=c")
+    text = '{"name": "a=b", "path": "/x", "base_model_name": "m"}'
+    assert name_and_path(text) == ("a=b", "/x")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("sql", "must be NAME=PATH"),
+        ("sql=", "must be NAME=PATH"),
+        ('{"name": "a"}', r"missing required field `path`; give \{\"name\": \"NAME\""),
+        ('{"name": "a", "path": 3}', r"Expected `str`, got `int` - at `\$\.path`"),
+        ('{"name": "a", "path": "b", "rank": 3}', "unknown field `rank`"),
+        ('{"name": "a"', "must be|truncated"),
+    ],
+)
+def test_other_modules_of_the_setting_say_what_to_give(text, said):
+    with pytest.raises(ConfigError, match=f"lora_modules=.*({said})"):
+        name_and_path(text)

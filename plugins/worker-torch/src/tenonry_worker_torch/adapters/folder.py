@@ -10,7 +10,9 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tenonry.errors import ModelError
+import msgspec
+
+from tenonry.errors import ConfigError, ModelError
 from tenonry_hf_hub import read_headers, read_json
 from tenonry_hf_hub.weights import WeightFiles
 from tenonry_worker_torch.adapters.options import CONFIG_FILE, LoraOptions
@@ -41,6 +43,14 @@ class Pair(NamedTuple):
     up: str
     rank: int
     scale: float
+
+
+class LoraModule(msgspec.Struct, forbid_unknown_fields=True):
+    """An adapter of a setting. `base_model_name`: as vLLM has it; there is one model, so it is not looked at."""
+
+    name: str
+    path: str
+    base_model_name: str | None = None
 
 
 class AdapterFolder:
@@ -88,6 +98,22 @@ class AdapterFolder:
             scaled = (up.double() * pair.scale).float()
             found[pair.place.name] = pair.place.cut(down, scaled)
         return found
+
+
+def name_and_path(text: str) -> tuple[str, str]:
+    """Of one of `lora_modules`: NAME=PATH, or an object in JSON with name and path. Raises ConfigError."""
+    if not text.lstrip().startswith("{"):
+        name, _, path = text.partition("=")
+        if not path:
+            raise ConfigError(f"lora_modules={text!r:.256} must be NAME=PATH")
+        return name, path
+    try:
+        found = msgspec.json.decode(text, type=LoraModule)
+    except msgspec.DecodeError as error:
+        raise ConfigError(
+            f'lora_modules={text!r:.256}: {error}; give {{"name": "NAME", "path": "PATH"}}'
+        ) from None
+    return found.name, found.path
 
 
 def checked_folder(path: str) -> Path:

@@ -12,7 +12,7 @@ import torch
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry.step import RowFailure
 from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters, put_on_host
-from tenonry_worker_torch.adapters.folder import AdapterFolder
+from tenonry_worker_torch.adapters.folder import AdapterFolder, name_and_path
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -146,11 +146,9 @@ class Adapters:
         return next(held, None)
 
     def add_all(self, modules: Sequence[str]) -> None:
-        """Those of a setting, `name=path` each. Raises ConfigError for another form, ModelError with the name."""
+        """Those of a setting, see `name_and_path`. Raises ConfigError for another form, ModelError with the name."""
         for text in modules:
-            name, is_pair, path = text.partition("=")
-            if not is_pair or not path:
-                raise ConfigError(f"lora_modules={text!r:.256} must be NAME=PATH")
+            name, path = name_and_path(text)
             if name in self._by_name:
                 raise ConfigError(
                     f"lora_modules names {name!r} twice; give each adapter a name of its own"
