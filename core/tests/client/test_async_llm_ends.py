@@ -27,6 +27,7 @@ SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay
 LONG = params(max_tokens=480)
 
 
+@pytest.mark.usefixtures("forked_children")
 class TestShutdown:
     """AF-21."""
 
@@ -121,7 +122,7 @@ class TestShutdown:
 class TestCollection:
     """AF-4: the output handler does not keep a front end alive."""
 
-    def test_a_front_end_without_references_ends_its_engine(self, fake_model_site):
+    def test_a_front_end_without_references_ends_its_engine(self, forked_children, fake_model_site):
         async def main() -> int:
             engine = AsyncLLM(served_config())
             await collect(engine, [1], params(), "r")

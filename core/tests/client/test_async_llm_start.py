@@ -27,11 +27,14 @@ from tenonry_testkit.kernel.plugins import raising_hooks
 from tenonry_testkit.kernel.served import served_config
 from tenonry_testkit.served import collect, params, tokens
 
+forked = pytest.mark.usefixtures("forked_children")
+
 
 class TestStart:
     def start(self, **values: Any) -> AsyncLLM:
         return AsyncLLM(served_config(**values))
 
+    @forked
     def test_it_may_be_built_in_a_thread_while_a_loop_runs(self, fake_model_site):
         async def main() -> None:
             engine = await asyncio.to_thread(self.start)
@@ -41,6 +44,7 @@ class TestStart:
 
         asyncio.run(main())
 
+    @forked
     def test_from_config_is_the_constructor(self, fake_model_site):
         engine = AsyncLLM.from_config(served_config(), context="test")
         assert engine.info.usage is not None
@@ -64,7 +68,7 @@ class TestStart:
         ],
     )  # fmt: skip
     def test_a_start_that_fails_says_why_and_leaves_nothing(
-        self, fake_model_site, values, error, text
+        self, forked_children, fake_model_site, values, error, text
     ):
         with pytest.raises(error, match=text):
             self.start(**values)
@@ -96,7 +100,7 @@ class TestStart:
         ],
     )
     def test_only_a_failure_that_says_too_little_is_traced(
-        self, fake_model_site, capfd, values, is_plain
+        self, forked_children, fake_model_site, capfd, values, is_plain
     ):
         with pytest.raises(LaunchError):
             self.start(**values)
@@ -119,7 +123,9 @@ class TestStart:
             ({"data_parallel_size": 2, "data_parallel_size_local": 1}, "tenonry keys FILE"),
         ],
     )
-    def test_a_start_that_fails_ends_what_loggers_hold(self, fake_model_site, values, text):
+    def test_a_start_that_fails_ends_what_loggers_hold(
+        self, forked_children, fake_model_site, values, text
+    ):
         """A port, for instance: else no second start could have it."""
         logger = RecordingStatLogger(StatLoggerContext(served_config()))
         with pytest.raises(TenonryError, match=text):
@@ -134,6 +140,7 @@ class TestStart:
             self.start(start_timeout=0.05)
         assert psutil.Process().children() == []
 
+    @forked
     def test_an_engine_that_never_connects_is_stopped(self, fake_model_site, monkeypatch):
         """Q13: it is ready, and yet nothing can be sent to it."""
         monkeypatch.setattr(engines, "CONNECT_TIMEOUT_S", 0.05)
@@ -144,6 +151,7 @@ class TestStart:
             self.start()
         assert psutil.Process().children() == []
 
+    @forked
     def test_a_hook_that_refuses_the_running_engine_stops_it(self, tmp_path, fake_model_site):
         fake_model_site.distribution(
             "late", entry_points={"tenonry.plugins": {"late": "late_hooks"}},

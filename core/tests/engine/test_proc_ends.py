@@ -12,9 +12,11 @@ from tenonry.outputs import FinishReason
 from tenonry_testkit.kernel.engine import request
 from tenonry_testkit.roles import eventually
 
+forked = pytest.mark.usefixtures("forked_children")
 SLOW = {"name": "tenonry_testkit.kernel.faulty:FaultyWorker", "options": {"delay_s": 0.02}}
 
 
+@forked
 @pytest.mark.parametrize("token", [6, 7])
 def test_its_parts_are_released_however_it_ends(start, tmp_path, token):
     """IO-13: orderly, or by a fault."""
@@ -38,6 +40,7 @@ class TestSignals:
         peer.child.process.send_signal(STOP_SIGNAL)
         eventually(lambda: peer.child.exit_code == 0)
 
+    @forked
     def test_what_runs_is_finished_and_what_comes_is_refused(self, start):
         peer = start(worker=SLOW)
         source = request(1, max_tokens=30)
@@ -63,6 +66,7 @@ class TestSignals:
         }
         assert finished[1].reason is FinishReason.LENGTH
 
+    @forked
     def test_what_comes_during_the_last_step_is_answered_too(self, start):
         peer = start(
             worker={
@@ -79,6 +83,7 @@ class TestSignals:
         assert finished[2].error == "the engine is shutting down"
         eventually(lambda: peer.child.exit_code == 0)
 
+    @forked
     def test_the_second_one_aborts(self, start):
         peer = start(worker=SLOW)
         peer.add(request(1, max_tokens=60))
@@ -89,6 +94,7 @@ class TestSignals:
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)
 
+    @forked
     def test_after_the_timeout_the_rest_is_aborted(self, start):
         peer = start(worker=SLOW, shutdown_timeout=0.1)
         peer.add(request(1, max_tokens=60))
@@ -97,6 +103,7 @@ class TestSignals:
         assert peer.until_finished(1).finished[1].reason is FinishReason.ABORT
         eventually(lambda: peer.child.exit_code == 0)
 
+    @forked
     def test_every_client_hears_of_its_aborted_requests(self, start):
         peer = start(clients=2, worker=SLOW, shutdown_timeout=0)
         for client in (0, 1):
@@ -118,6 +125,7 @@ class TestSignals:
         assert peer.call("ping") is True
 
 
+@forked
 class TestDeath:
     """IO-11, IO-12: every client hears that the engine dies, and why."""
 

@@ -18,6 +18,7 @@ from tenonry.errors import ConfigError, EngineDeadError, LaunchError, ModelError
 from tenonry.step import SchedulerOutput
 from tenonry_executor_multiproc import executor as executor_module
 
+forked = pytest.mark.usefixtures("forked_children")
 HANG, FAIL = 9, 8
 
 
@@ -59,6 +60,7 @@ def test_a_start_that_fails_in_one_rank_says_what_it_said(build, fault, kind, te
     assert built.reasons == []  # `start` raised
 
 
+@forked
 def test_a_model_error_stays_one_and_is_not_traced(build, capfd):
     built = build({"fail_load": "layer 3 is missing"}, tensor_parallel_size=1)
     with pytest.raises(ModelError, match=r"worker 0\.0: layer 3 is missing"):
@@ -68,6 +70,7 @@ def test_a_model_error_stays_one_and_is_not_traced(build, capfd):
     assert "Traceback" not in log
 
 
+@forked
 def test_a_start_has_a_deadline_and_names_who_is_late(build):
     built = build({"fault": "sleep"}, start_timeout=4.0)
     with pytest.raises(
@@ -107,6 +110,7 @@ def test_no_shared_memory_is_said(build, monkeypatch):
 
 
 # ---------------------------------------------------------------------------------------------------------- death
+@forked
 def test_a_rank_that_is_killed_in_a_step_ends_all(build, first_step, errors_logged):
     """WK-7, WK-8: what waits fails with the name of the dead, the others are killed, the engine is told once."""
     built = build({"hang_token": HANG})
@@ -133,6 +137,7 @@ def test_a_rank_that_is_killed_in_a_step_ends_all(build, first_step, errors_logg
     assert sum("SIGKILL" in text for text in errors_logged()) == 1
 
 
+@forked
 def test_a_rank_that_ends_without_a_word_is_dead_too(build, first_step):
     """An exit code of 0 would be no excuse either."""
     built = build({"exit_token": 7})
@@ -141,6 +146,7 @@ def test_a_rank_that_ends_without_a_word_is_dead_too(build, first_step):
         executor.execute_model(first_step(7)).result(10)
 
 
+@forked
 def test_a_death_is_noticed_while_nobody_asks(build):
     built = build()
     built.start()
@@ -152,6 +158,7 @@ def test_a_death_is_noticed_while_nobody_asks(build):
     assert "signal SIGKILL" in built.reasons[0]
 
 
+@forked
 def test_a_rank_at_work_leaves_it_to_the_engine_when_to_end(build, first_step):
     """A signal to the whole group must not end the ranks while the engine finishes what runs."""
     built = build()
@@ -179,6 +186,7 @@ def test_no_rank_survives_the_engine(tmp_path):
 
 
 # ---------------------------------------------------------------------------------------------------------- hanging
+@forked
 def test_a_stopped_driver_is_named_and_killed(build, first_step):
     """The step deadline (--step-timeout)."""
     built = build(step_timeout=0.5)
@@ -196,6 +204,7 @@ def test_a_stopped_driver_is_named_and_killed(build, first_step):
     assert len(built.reasons) == 1
 
 
+@forked
 def test_a_stopped_rank_that_only_listens_is_found_when_it_is_too_far_behind(build):
     built = build(step_timeout=0.5)
     executor = built.start()
@@ -214,6 +223,7 @@ def test_a_call_that_takes_too_long_names_the_rank_and_hurts_nobody(healthy):
     assert healthy.call("echo", ["next"], 10) == [[0, "next"], [1, "next"]]
 
 
+@forked
 def test_the_health_check_has_a_deadline(build, monkeypatch):
     monkeypatch.setattr(executor_module, "HEALTH_TIMEOUT_S", 0.3)
     monkeypatch.setattr(executor_module, "RECENT_S", 0.0)
@@ -226,6 +236,7 @@ def test_the_health_check_has_a_deadline(build, monkeypatch):
     os.kill(built.pids[1], signal.SIGCONT)
 
 
+@forked
 def test_the_health_check_asks_no_rank_with_a_step_in_flight(build, first_step, monkeypatch):
     """It waits for nothing: a step that is young is no reason to worry, an old one names the late ranks."""
     executor = build({"hang_token": HANG}).start()
@@ -244,6 +255,7 @@ def test_the_health_check_asks_no_rank_with_a_step_in_flight(build, first_step, 
 
 
 # ---------------------------------------------------------------------------------------------------------- errors
+@forked
 def test_an_error_in_a_rank_that_sends_no_results_ends_the_step(build, first_step):
     built = build({"later_s": 0.01, "fault": "launch"})
     executor = built.start()
@@ -263,6 +275,7 @@ def test_what_cannot_be_sent_raises_at_once(healthy, first_step):
     assert healthy.execute_model(first_step()).result(10).row.tolist() == [0]
 
 
+@forked
 def test_an_error_of_one_rank_is_raised_though_others_wait(build):
     executor = build().start()
     with pytest.raises(Exception, match=r"worker 0\.1: KeyError: 'it'"):
@@ -277,6 +290,7 @@ def test_a_name_that_is_not_allowed_is_refused_by_every_rank(healthy):
 
 
 # ---------------------------------------------------------------------------------------------------------- the end
+@forked
 def test_nothing_can_be_asked_too_late(build, first_step):
     """Q8: a clear error, never a wait."""
     built = build({"hang_token": HANG})
