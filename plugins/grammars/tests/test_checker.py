@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 import threading
 import time
+from pathlib import Path
 
 import pytest
 
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 from tenonry.sampling_params import StructuredOutput
+from tenonry_grammars import check_start
 from tenonry_grammars import checker as checker_module
 from tenonry_grammars.base import GrammarContext
 from tenonry_grammars.checker import GrammarChecker
@@ -194,6 +197,21 @@ class TestBombs:
         process._process.kill()
         process._process.wait(20)
         checker.check(spec(regex="b"))
+        checker.shutdown()
+
+    @pytest.mark.skipif(
+        sys.platform != "linux", reason="elsewhere threads have no priority of their own"
+    )
+    def test_it_starts_with_a_low_priority_and_answers_with_the_usual_one(self):
+        checker = GrammarChecker(None, CONTEXT, 10.0)
+        checker.check(spec(regex="a"))
+        (process,) = checker._idle
+        pid = process._process.pid
+        threads = [int(path.name) for path in Path(f"/proc/{pid}/task").iterdir()]
+        others = [thread for thread in threads if thread != pid]
+        usual = os.getpriority(os.PRIO_PROCESS, 0)
+        assert os.getpriority(os.PRIO_PROCESS, pid) == max(usual, check_start.NICE)
+        assert usual in [os.getpriority(os.PRIO_PROCESS, thread) for thread in others]
         checker.shutdown()
 
     def test_a_limit_is_of_processor_time(self):

@@ -1,4 +1,4 @@
-"""What `python -m tenonry_grammars.check_process` runs: checks specifications for a front end, one after another.
+"""What a checking process does: it checks specifications for a front end, one after another.
 
 A process of its own, because a specification can be made to take all the time and memory there is: it is killed, by an
 alarm of its own, when one takes more processor time than its limit. It reads messages from standard input and ends
@@ -13,6 +13,7 @@ import resource
 import signal
 import struct
 import sys
+from collections.abc import Callable
 from functools import partial
 from typing import IO, TypeVar
 
@@ -69,15 +70,8 @@ def read_message(stream: IO[bytes], kind: type[T]) -> T | None:
     return msgspec.msgpack.decode(body, type=kind)
 
 
-def main() -> int:
-    """Answer until standard input ends, or what reads the answers has gone."""
-    try:
-        return _answer_all()
-    except BrokenPipeError:
-        return 0
-
-
-def _answer_all() -> int:
+def prepare() -> Callable[[], None] | None:
+    """Read the setup and build the backend; what answers from then on, None where that failed. In the main thread."""
     for number in (signal.SIGHUP, signal.SIGINT, signal.SIGTERM):
         signal.signal(number, signal.SIG_IGN)  # sent to the whole group: the front end decides
     # Without a buffer, which would be written once more when the process ends; an answer fits into a pipe at once.
@@ -87,22 +81,27 @@ def _answer_all() -> int:
     )  # a library that prints does not spoil an answer
     setup = read_message(sys.stdin.buffer, Setup)
     if setup is None:
-        return 0
+        return None
     with contextlib.suppress(ValueError, OSError):
         resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY, MAX_MEMORY))
-    try:
-        backend = _build(setup)
-    except (PluginError, GrammarError) as error:
-        write_message(answers, Verdict(str(error)))
-        return 1
-    write_message(answers, Verdict())
+    with contextlib.suppress(BrokenPipeError):
+        try:
+            backend = _build(setup)
+        except (PluginError, GrammarError) as error:
+            write_message(answers, Verdict(str(error)))
+            return None
+        write_message(answers, Verdict())
+    return partial(_answer_all, backend, setup.seconds, answers)
+
+
+def _answer_all(backend: GrammarBackend, seconds: float, answers: IO[bytes]) -> None:
     apart = Background("grammar-check", STACK_BYTES, NICE)
-    while (spec := read_message(sys.stdin.buffer, StructuredOutput)) is not None:
-        _limit(setup.seconds)
-        verdict = apart.run(partial(_check, backend, spec))
-        _limit(0)
-        write_message(answers, verdict)
-    return 0
+    with contextlib.suppress(BrokenPipeError):
+        while (spec := read_message(sys.stdin.buffer, StructuredOutput)) is not None:
+            _limit(seconds)
+            verdict = apart.run(partial(_check, backend, spec))
+            _limit(0)
+            write_message(answers, verdict)
 
 
 def _limit(seconds: float) -> None:
@@ -138,7 +137,3 @@ def _shortened(text: str) -> str:
         half = MAX_ERROR_CHARS // 2
         text = f"{text[:half]}…{text[-half:]}"
     return text.encode(errors="replace").decode()
-
-
-if __name__ == "__main__":
-    sys.exit(main())

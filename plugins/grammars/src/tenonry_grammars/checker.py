@@ -163,7 +163,7 @@ class _CheckProcess:
 
     def __init__(self, setup: Setup) -> None:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "tenonry_grammars.check_process"],
+            [sys.executable, "-m", "tenonry_grammars.check_start"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )
