@@ -14,7 +14,7 @@ from tenonry_executor_multiproc import broadcast, machine
 from tenonry_executor_multiproc.executor import MultiprocExecutor
 
 
-def test_several_steps_are_in_flight_and_answered_in_order(build, first_step):
+def test_several_steps_are_in_flight_and_answered_in_order(forked_children, build, first_step):
     """EC-10: a worker that answers later has all of them at once."""
     executor = build({"steps_in_flight": 3, "later_s": 0.02}).start()
     assert executor.max_concurrent_batches == 3
@@ -25,7 +25,7 @@ def test_several_steps_are_in_flight_and_answered_in_order(build, first_step):
     assert [future.result().step_id for future in futures] == list(range(12))
 
 
-def test_one_step_at_a_time_without_async_scheduling(build):
+def test_one_step_at_a_time_without_async_scheduling(forked_children, build):
     executor = build({"steps_in_flight": 3}, async_scheduling=False).start()
     assert executor.max_concurrent_batches == 1
 
@@ -39,7 +39,9 @@ def test_the_last_stage_answers(build):
 
 
 @pytest.mark.parametrize("shared_memory", [True, False])
-def test_messages_of_any_size_arrive(build, first_step, monkeypatch, shared_memory):
+def test_messages_of_any_size_arrive(
+    forked_children, build, first_step, monkeypatch, shared_memory
+):
     """A prompt of 100 000 tokens in a step, a call of some megabytes and its answers; small ones before and after."""
     if not shared_memory:
         monkeypatch.setattr(broadcast, "has_shared_memory", lambda: False)
