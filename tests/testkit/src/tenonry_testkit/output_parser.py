@@ -75,11 +75,20 @@ class OutputParserContract:
     max_held: ClassVar[int] = 1 << 17
     effort: ClassVar[float] = 1.0
     phases: ClassVar[Sequence[Phase]] = PHASES
+    _checked: ClassVar[tuple[Any, type[OutputParser]]]
 
     # ------------------------------------------------------------------ tools, for tests of your own
-    def parser_class(self) -> type[OutputParser]:
-        """The class, checked as a server checks it."""
-        target = self.output_parser
+    @classmethod
+    def parser_class(cls) -> type[OutputParser]:
+        """The class, found and checked once per suite, as a server does."""
+        known = cls.__dict__.get("_checked")
+        if known is None or known[0] is not cls.output_parser:
+            cls._checked = (cls.output_parser, cls._check())
+        return cls._checked[1]
+
+    @classmethod
+    def _check(cls) -> type[OutputParser]:
+        target = cls.output_parser
         if target is None:
             raise TypeError(
                 'this suite does not say what it tests; add the line:  output_parser = "my_package:MyParser"'
