@@ -23,7 +23,15 @@ def call_rotary(
     positions: torch.Tensor,
     layer_type: str,
 ) -> tuple[Any, Any]:
-    """The model's module for `positions` [1, T], whether or not it takes a layer type."""
+    """The model's module for `positions` [1, T], whether or not it takes a layer type.
+
+    One with sections for time, height and width is given a position for each of them; those of text are alike.
+    """
+    sections = getattr(rotary, "mrope_section", None)
+    if isinstance(sections, dict):
+        sections = sections.get(layer_type)
+    if sections:  # the modules of transformers 5.17 do not repeat positions themselves
+        positions = positions.expand(len(sections), *positions.shape)
     if "layer_type" in inspect.signature(rotary.forward).parameters:
         return rotary(x, positions, layer_type)
     return rotary(x, positions)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 STATE_CALLS = frozenset({"update_conv_state", "update_recurrent_state"})
 CACHE_ARGUMENTS = ("past_key_values", "cache_params")
+CACHELESS_TYPES = ("moe", "mlp")  # words in `layer_types` for layers that keep nothing
 
 
 def mixers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -79,13 +80,18 @@ def cache_layers(config: PretrainedConfig) -> list[Any]:
 
 
 def state_layers(config: PretrainedConfig) -> set[int]:
-    """The numbers of the layers that have state in the cache that transformers would make."""
+    """The numbers of the layers that have state in the cache that transformers would make.
+
+    Some versions put a layer for state, which stays empty, where a model only has experts.
+    """
     from transformers.cache_utils import LinearAttentionCacheLayerMixin
 
+    layer_types = getattr(config, "layer_types", None) or ()
+    empty = {number for number, kind in enumerate(layer_types) if kind in CACHELESS_TYPES}
     return {
         number
         for number, layer in enumerate(cache_layers(config))
-        if isinstance(layer, LinearAttentionCacheLayerMixin)
+        if isinstance(layer, LinearAttentionCacheLayerMixin) and number not in empty
     }
 
 
@@ -101,7 +107,7 @@ def state_layer_types() -> Iterator[str]:
     """The words in `layer_types` for layers that have state, alone or beside K/V, and for those without a cache."""
     from transformers.cache_utils import DYNAMIC_LAYER_TYPE_MAPPING, LinearAttentionCacheLayerMixin
 
-    yield from ("moe", "mlp")
+    yield from CACHELESS_TYPES
     for name, kind in DYNAMIC_LAYER_TYPE_MAPPING.items():
         if inspect.isclass(kind) and issubclass(kind, LinearAttentionCacheLayerMixin):
             yield name

@@ -121,8 +121,8 @@ class DeltaRule:
         steps = functional.softplus(decay.float() + self.decay_bias)
         steps.mul_(self.decay_rate)
         made, matrix = self.chunk_rule(
-            query.unflatten(2, (-1, self.key_size)),
-            key.unflatten(2, (-1, self.key_size)),
+            self._per_value_head(query.unflatten(2, (-1, self.key_size))),
+            self._per_value_head(key.unflatten(2, (-1, self.key_size))),
             value.unflatten(2, (-1, self.value_size)),
             g=steps.view(count, length, -1),
             beta=rate.float().sigmoid().view(count, length, -1),
@@ -134,6 +134,11 @@ class DeltaRule:
         made = made.reshape(-1, self.num_heads, 1, self.value_size)
         out = self._output(made, gate).to(x.dtype)
         return out.view(x.shape), {WINDOW: window, MATRIX: matrix}
+
+    def _per_value_head(self, heads: torch.Tensor) -> torch.Tensor:
+        """[B, L, key heads, key] → [B, L, heads, key]: not every version of the chunk rule repeats the heads itself."""
+        repeats = self.num_heads // self.num_key_heads
+        return heads if repeats == 1 else heads.repeat_interleave(repeats, 2)
 
     def _projected(self, x: torch.Tensor) -> tuple[torch.Tensor, ...]:
         """`x` [N, hidden] → what goes into the convolution, gate, rate and decay."""

@@ -34,17 +34,14 @@ MATRIX = StateKey(RECURRENT, 0)
 class GatedNorm:
     """`x` [R, size] → normalised in groups, and gated before or after that. Without a weight it only gates."""
 
-    def __init__(
-        self,
-        module: Any,
-        num_groups: int,
-    ) -> None:
-        self.num_groups = num_groups
+    def __init__(self, module: Any) -> None:
+        self.num_groups = 1
         self.weight = None
         self.eps = 0.0
         self.gates_last = True
         if not isinstance(module, nn.Identity):
             self.weight = plain(module.weight)
+            self.num_groups = _groups_of(module)
             self.eps = module.variance_epsilon
             self.gates_last = getattr(module, "norm_before_gate", False)
 
@@ -150,6 +147,13 @@ class SelectiveScan:
         return grouped @ outward.reshape(groups, self.state_size, 1)
 
 
+def _groups_of(norm: Any) -> int:
+    """How many groups a gated norm says that it normalises apart; one where it says nothing."""
+    if hasattr(norm, "group_size"):
+        return len(norm.weight) // int(norm.group_size)
+    return int(getattr(norm, "n_groups", 1))
+
+
 def _scale_of(module: Any) -> torch.Tensor | None:
     """Multipliers of Falcon-H1: one of the input, and one per column."""
     if not hasattr(module, "mup_vector"):
@@ -165,7 +169,7 @@ def selective_scan(module: Any) -> SelectiveScan | None:
     out = output_projection(module.out_proj)
     if window is None or projection is None or out is None:
         return None
-    norm = GatedNorm(module.norm, module.n_groups)
+    norm = GatedNorm(module.norm)
     return SelectiveScan(
         module,
         projection,
