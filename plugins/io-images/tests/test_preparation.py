@@ -49,7 +49,7 @@ def test_patches_are_counted_where_the_processor_does(tmp_path):
     assert grid.tolist() == [[1, 6, 10]]
     assert made.token_ids == [7] * 15
     assert (made.first, made.count) == (0, 15)
-    from transformers import AutoImageProcessor
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     wanted = AutoImageProcessor.from_pretrained(path)(images=[picture()], return_tensors="np")
     assert np.array_equal(unpacked(made.inputs["pixel_values"]), wanted["pixel_values"])

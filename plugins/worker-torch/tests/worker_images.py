@@ -50,7 +50,7 @@ def picture(seed, height=40, width=60):
 
 
 def processed(folder, pictures):
-    from transformers import AutoImageProcessor
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     processor = AutoImageProcessor.from_pretrained(folder)
     return [

@@ -61,7 +61,8 @@ class Preparation:
     """The processors of the model in a folder. Raises CannotPrepare."""
 
     def __init__(self, path: str) -> None:
-        from transformers import AutoImageProcessor
+        # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
+        from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
         self._config = json.loads((Path(path) / "config.json").read_text("utf-8"))
         named = [

@@ -165,7 +165,8 @@ def processed_images(
     path: str,
 ) -> list[dict[str, np.ndarray]]:
     """What the model's image processor makes of two pictures. Raises ModelError without Pillow."""
-    from transformers import AutoImageProcessor
+    # from where it is: at the top of transformers 5.17 it wants torchvision, which it does not need
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     try:
         from PIL import Image
