@@ -12,7 +12,8 @@ from importlib.util import find_spec
 import numpy as np
 import pytest
 import vision_models
-from transformers import AutoImageProcessor, AutoProcessor, AutoTokenizer, InternVLProcessor
+from transformers import AutoProcessor, AutoTokenizer, InternVLProcessor
+from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from tenonry import LLM, SamplingParams
 from tenonry.messages import EngineCoreRequest

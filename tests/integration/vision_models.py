@@ -210,7 +210,8 @@ def text_of(tokens, parts):
 
 def expected(folder, model, parts, count):
     """Token ids of the prompt, and of `count` tokens that `generate` of transformers makes after it, greedily."""
-    from transformers import AutoImageProcessor, AutoTokenizer
+    from transformers import AutoTokenizer
+    from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
     tokens = AutoTokenizer.from_pretrained(folder)
     text = text_of(tokens, parts)

@@ -9,9 +9,11 @@ import zlib
 
 import numpy as np
 import pytest
+import transformers
 from PIL import Image
 from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
+from transformers.utils import is_torchvision_available
 
 from tenonry_io_images.messages import unpacked
 from tenonry_io_images.preparation import BadImage, CannotPrepare, Preparation, decode
@@ -69,6 +71,21 @@ def test_elsewhere_the_models_processor_writes_the_tokens(tmp_path):
     assert made.inputs["pixel_values"][1] == [1, 3, 16, 16]
 
 
+def wants_torchvision(name):
+    """Whether the installed transformers asks for torchvision, which is not installed, for the class."""
+    return (
+        getattr(getattr(transformers, name), "is_dummy", False) and not is_torchvision_available()
+    )
+
+
+@pytest.mark.skipif(is_torchvision_available(), reason="torchvision is installed")
+def test_a_processor_that_needs_torchvision_is_refused_with_the_remedy(tmp_path):
+    images = {"image_processor_type": "Sam2ImageProcessor"}
+    path = folder_of(tmp_path, images, model_type="sam2", image_token_id=7)
+    with pytest.raises(CannotPrepare, match=r"cannot be built: .*; pip install torchvision$"):
+        Preparation(path)
+
+
 IDEFICS = {
     "image_processor_type": "Idefics3ImageProcessor", "size": {"longest_edge": 64},
     "max_image_size": {"longest_edge": 32},
@@ -86,6 +103,10 @@ def test_an_image_of_several_tiles_has_all_tokens_from_its_first_to_its_last(tmp
     wrapped.save_pretrained(tmp_path)
     (tmp_path / "processor_config.json").write_text(json.dumps(IDEFICS_PROCESSOR))
     path = folder_of(tmp_path, IDEFICS, model_type="idefics3", image_token_id=2)
+    if wants_torchvision("Idefics3ImageProcessorPil"):
+        with pytest.raises(CannotPrepare, match="pip install torchvision"):
+            Preparation(path)
+        return
     made = Preparation(path).make(file_of(picture(), "PNG"), 10_000)
     places = [place for place, token in enumerate(made.token_ids) if token == 2]
     assert (made.first, made.first + made.count - 1) == (places[0], places[-1])

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import contextlib
 import io
+import json
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -33,6 +35,17 @@ def output(name: str, folder: Path) -> str:
     return "\n".join(lines) + "\n"
 
 
+def expected(name: str) -> str:
+    """What is expected with the installed transformers, which may lack the family's tensor parallel plan."""
+    from transformers import CONFIG_MAPPING
+
+    text = golden(name).read_text("utf-8")
+    model_type = json.loads((HERE / "configs" / f"{name}.json").read_text("utf-8"))["model_type"]
+    if getattr(CONFIG_MAPPING[model_type]().get_text_config(), "base_model_tp_plan", None):
+        return text
+    return re.sub(r"tensor parallel [\d, ]+;", "tensor parallel 1;", text)
+
+
 def golden(name: str) -> Path:
     """The file with what is expected."""
     return HERE / "golden" / f"{name}.txt"
@@ -44,7 +57,7 @@ def test_there_are_ten():
 
 @pytest.mark.parametrize("name", MODELS)
 def test_facts_of_a_well_known_model(name, tmp_path):
-    assert output(name, tmp_path) == golden(name).read_text("utf-8")
+    assert output(name, tmp_path) == expected(name)
 
 
 def write() -> None:

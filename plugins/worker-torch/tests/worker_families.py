@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 
 SMALL = {
@@ -167,12 +168,22 @@ def build(family: str, *, seed: int | None = None, dtype: torch.dtype = torch.fl
     from transformers import CONFIG_MAPPING, AutoModelForCausalLM
 
     name, values = (FAMILIES | OTHERS)[family]
+    if name not in CONFIG_MAPPING:
+        pytest.skip(f"the installed transformers has no type {name}")
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(SEEDS[family] if seed is None else seed)
         model = AutoModelForCausalLM.from_config(CONFIG_MAPPING[name](**values), dtype=dtype)
         for key, weight in model.named_parameters():
             fill(key, weight.data)
     return model.eval()
+
+
+def has_tensor_plan(family: str) -> bool:
+    """Whether the installed transformers says how the family's layers are cut."""
+    from transformers import CONFIG_MAPPING
+
+    name, _ = (FAMILIES | OTHERS)[family]
+    return name not in CONFIG_MAPPING or bool(CONFIG_MAPPING[name].base_model_tp_plan)
 
 
 def fill(key: str, weight: torch.Tensor) -> None:

@@ -19,6 +19,7 @@ TRIAL_SIZE = (
     1280,
     640,
 )  # width and height of a picture that processors cut into tiles, if they ever do
+WITH_TORCHVISION = "; pip install torchvision"
 TEXT_NAMES = frozenset({"input_ids", "attention_mask", "token_type_ids", "mm_token_type_ids"})
 
 
@@ -164,4 +165,6 @@ def _whole_processor(path: str) -> Any:
 
 
 def _short(error: Exception) -> str:
-    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
+    text = " ".join(str(error).split())
+    remedy = WITH_TORCHVISION if "torchvision" in text.lower() else ""
+    return f"{type(error).__name__}: {text[:300]}{remedy}"

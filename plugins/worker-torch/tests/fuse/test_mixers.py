@@ -17,7 +17,7 @@ from tenonry_worker_torch.fuse.mixers import drop_paths, use_paths
 from tenonry_worker_torch.fuse.mixers.build import path_of
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
-from tenonry_worker_torch.fuse.mixers.selective_scan import SelectiveScan
+from tenonry_worker_torch.fuse.mixers.selective_scan import GatedNorm, SelectiveScan
 from tenonry_worker_torch.fuse.mixers.short_convolution import ShortConvolution
 from tenonry_worker_torch.fuse.verify import layers_agree
 from tenonry_worker_torch.kv_groups import GroupLayout
@@ -100,6 +100,45 @@ def test_prompts_of_a_delta_rule_are_the_modules(family, dtype):
                     assert relative(states[key], state) < tolerance(dtype)
 
 
+def test_the_chunk_rule_is_given_a_key_for_each_value_head(monkeypatch):
+    """That of transformers 5.17 does not repeat the heads itself."""
+    path = loaded("qwen3_next").states.mixers[0].path
+    assert path.num_key_heads < path.num_heads
+    rule = path.chunk_rule
+    seen = []
+
+    def counted(query, key, value, **named):
+        seen.append({query.shape[2], key.shape[2], value.shape[2]})
+        return rule(query, key, value, **named)
+
+    monkeypatch.setattr(path, "chunk_rule", counted)
+    with torch.no_grad():
+        path.over_prompts(torch.randn(2, 5, 64), None)
+    assert seen == [{path.num_heads}]
+
+
+class WholeNorm(torch.nn.Module):
+    """A gated norm over all of its input, as that of Mamba 2 in transformers 5.17."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(size))
+        self.variance_epsilon = 1e-6
+
+    def forward(self, x, gate):
+        x = x * torch.nn.functional.silu(gate)
+        return self.weight * torch.rms_norm(x, x.shape[-1:], None, self.variance_epsilon)
+
+
+def test_a_gated_norm_that_names_no_groups_has_one():
+    norm = WholeNorm(12)
+    x = torch.randn(3, 12) * torch.linspace(0.1, 2.0, 12)
+    gate = torch.randn(3, 12)
+    torch.testing.assert_close(GatedNorm(norm)(x, gate), norm(x, gate))
+    norm.group_size = 4
+    assert not torch.allclose(GatedNorm(norm)(x, gate), norm(x, gate))
+
+
 def test_prompts_take_the_path_where_there_is_one():
     assert all(mixer.prompt_path is not None for mixer in loaded("qwen3_next").states.mixers)
     assert all(mixer.prompt_path is None for mixer in loaded("mamba2").states.mixers)
@@ -120,6 +159,17 @@ def test_a_wrong_prompt_path_drops_the_path(monkeypatch, caplog):
         mixers = loaded("qwen3_next").states.mixers
     assert all(mixer.path is mixer.prompt_path is None for mixer in mixers)
     assert "looks like a known mixer but computes otherwise" in caplog.text
+
+
+def test_a_path_that_fails_leaves_the_layer_its_own_code(monkeypatch, caplog):
+    def fails(*_):
+        raise RuntimeError("sizes do not match")
+
+    monkeypatch.setattr(DeltaRule, "over_prompts", fails)
+    with caplog.at_level(logging.WARNING, "tenonry.worker"):
+        mixers = loaded("qwen3_next").states.mixers
+    assert all(mixer.path is mixer.prompt_path is None for mixer in mixers)
+    assert "a path for it fails; it runs its own code: RuntimeError('sizes do not" in caplog.text
 
 
 @pytest.mark.parametrize("family", ONE_OF_EACH)

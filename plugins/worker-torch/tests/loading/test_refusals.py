@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ import worker_tools
 from tenonry.config import EngineConfig
 from tenonry.errors import ConfigError, ModelError
 from tenonry_worker_torch.loading.load import load_model, look
-from tenonry_worker_torch.loading.refusals import refuse_unsupported
+from tenonry_worker_torch.loading.refusals import _layer_type_reasons, refuse_unsupported
 from tenonry_worker_torch.worker import TorchWorker
 
 SMALL = worker_families.SMALL
@@ -65,6 +66,16 @@ def test_a_model_that_mixes_tokens_without_attention_is_refused_before_loading(n
         load_model(
             str(tmp_path), load_format="auto", dtype="auto", device=torch.device("cpu"), seed=0
         )
+
+
+@pytest.mark.parametrize("kind", ["indexed_attention", "deepseek_sparse_attention"])
+def test_layers_with_an_indexer_are_known_by_both_names(kind):
+    """The second is what transformers 5.17 calls them."""
+    config = SimpleNamespace(layer_types=[kind])
+    assert not list(_layer_type_reasons(config, ()))
+    config.layer_types.append("heavily_compressed_attention")
+    (reason,) = _layer_type_reasons(config, ())
+    assert reason.startswith("layers of type heavily_compressed_attention have no KV group")
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import worker_families
 import worker_tools
 from worker_driver import Driver, Request
 
-from tenonry_worker_torch.loading.rotary import fix_frequencies
+from tenonry_worker_torch.loading.rotary import call_rotary, fix_frequencies
 
 DYNAMIC = {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}
 LONG = {
@@ -69,3 +69,30 @@ def test_fixed_frequencies_are_those_of_the_longest_sequence(monkeypatch):
     assert not torch.equal(rotary(x, torch.tensor([[3]]))[0], short)
     assert fix_frequencies(model, 60) == 0
     assert fix_frequencies(worker_families.build("gemma3"), 60) == 0
+
+
+class Rotary(torch.nn.Module):
+    """Gives back the positions that it is given."""
+
+    def __init__(self, sections):
+        super().__init__()
+        self.mrope_section = sections
+
+    def forward(self, x, position_ids):
+        return x, position_ids
+
+
+@pytest.mark.parametrize(
+    ("sections", "shape"),
+    [
+        (None, (1, 5)),
+        ([2, 1, 1], (3, 1, 5)),
+        ([1, 1, 1, 1], (4, 1, 5)),
+        ({"full": [2, 2]}, (2, 1, 5)),
+    ],
+)
+def test_a_module_with_sections_gets_a_position_for_each(sections, shape):
+    """Not every version of transformers repeats them in the module."""
+    positions = torch.arange(5)[None]
+    _, given = call_rotary(Rotary(sections), torch.zeros(1), positions, "full")
+    assert torch.equal(given, positions.expand(shape))

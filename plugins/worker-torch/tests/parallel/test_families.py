@@ -101,6 +101,8 @@ def test_tokens_equal_generate(folders, family):
 
 @pytest.mark.parametrize("family", sorted(NO_STAGES))
 def test_tokens_equal_generate_where_only_layers_are_cut(folders, family):
+    if not worker_families.has_tensor_plan(family):
+        pytest.skip(f"the installed transformers has no tensor parallel plan of {family}")
     ranks = Ranks(folders(family), 2)
     assert serve(ranks, greedy(), budget=17) == worker_tools.generated(family)
     ranks.close()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import torch
@@ -11,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from tenonry_worker_torch.attention.base import AttentionBatch
+from tenonry_worker_torch.state import mixers
 from tenonry_worker_torch.state.plan import plan_of
 
 SPARE = 99
@@ -37,6 +40,21 @@ def numbers(places):
     if isinstance(places, slice):
         return list(range(places.start, places.stop))
     return places.tolist()
+
+
+def test_a_layer_that_only_has_experts_is_none_with_state(monkeypatch):
+    """transformers 5.17 gives it a layer of state in the cache, which stays empty."""
+    from transformers.cache_utils import DynamicLayer, LinearAttentionLayer
+
+    config = SimpleNamespace(layer_types=["linear_attention", "moe", "full_attention", "mlp"])
+    layers = [
+        LinearAttentionLayer(),
+        LinearAttentionLayer(),
+        DynamicLayer(),
+        LinearAttentionLayer(),
+    ]
+    monkeypatch.setattr(mixers, "cache_layers", lambda _: layers)
+    assert mixers.state_layers(config) == {0}
 
 
 @given(

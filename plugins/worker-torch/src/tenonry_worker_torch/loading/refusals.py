@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LAYER_TYPES = frozenset(
     {"full_attention", "sliding_attention", "chunked_attention", "indexed_attention"}
 )
+# What transformers 5.17 calls them.
+OLDER_NAMES = {"deepseek_sparse_attention": "indexed_attention"}
 MIXER_NAMES = re.compile(
     r"mamba|(?-i:SSM|Ssm)|state_?space|rwkv|rglru|recurrent|gated_?delta|linear_?attention|lightning_?attention|short_?conv|hyena|"
     r"retention|xlstm",
@@ -88,7 +90,8 @@ def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
 
 def _layer_type_reasons(config: Any, mixers: tuple[str, ...]) -> Iterator[str]:
     known = LAYER_TYPES.union(state_layer_types()) if mixers else LAYER_TYPES
-    unknown = sorted({str(kind) for kind in getattr(config, "layer_types", None) or ()} - known)
+    named = {str(kind) for kind in getattr(config, "layer_types", None) or ()}
+    unknown = sorted(kind for kind in named if OLDER_NAMES.get(kind, kind) not in known)
     if unknown:
         yield f"layers of type {', '.join(unknown)} have no KV group (it can do {', '.join(sorted(known))})"
 

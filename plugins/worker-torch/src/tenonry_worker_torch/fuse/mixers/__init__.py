@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
+import torch
+
 from tenonry_worker_torch.fuse.mixers.build import set_path
 from tenonry_worker_torch.fuse.mixers.verify import path_agrees
 
@@ -56,7 +58,17 @@ def renew_paths(mixers: Iterable[PackedMixer]) -> None:
 
 
 def _has_right_path(mixer: PackedMixer) -> bool:
-    found = path_agrees(mixer)
+    try:
+        found = path_agrees(mixer)
+    except torch.OutOfMemoryError:
+        raise
+    except (RuntimeError, TypeError, ValueError, IndexError) as error:
+        logger.warning(
+            "%s looks like a known mixer but a path for it fails; it runs its own code: %r",
+            mixer.kind,
+            error,
+        )
+        return False
     if found is False:
         logger.info(
             "%s looks like a known mixer but computes otherwise; it runs its own code", mixer.kind
