@@ -243,7 +243,8 @@ def expected_of_processor(folder, model, parts, count):
     processor = AutoProcessor.from_pretrained(folder)
     text = text_of(processor.tokenizer, parts)
     pictures = [part for part in parts if not isinstance(part, str)]
-    made = processor(text=[text], images=pictures, add_special_tokens=False, return_tensors="pt")
+    arrays = processor(text=[text], images=pictures, add_special_tokens=False, return_tensors="np")
+    made = {name: torch.as_tensor(np.asarray(array)) for name, array in arrays.items()}
     made.pop("token_type_ids", None)
     output = model.generate(
         **made, max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0
