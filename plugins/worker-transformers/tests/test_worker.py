@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import functools
 import gc
 import json
 import subprocess
@@ -278,3 +279,32 @@ def test_what_short_prompts_cannot_show_is_computed_row_by_row(tmp_path, name):
     loaded.load()
     checked = loaded.model.checked
     assert (checked.chunks, checked.batching.name) == (False, "NONE")
+
+
+@pytest.mark.parametrize(
+    ("is_wrong", "chunks"),
+    [
+        pytest.param(lambda sizes: len(sizes) > 1 and 1 < sizes[-1] < 8, False, id="short chunk"),
+        # Of the 17 tokens of the check's long prompt.
+        pytest.param(lambda sizes: sizes[-1] == 1 and sum(sizes) == 17, False, id="last token"),
+        pytest.param(lambda sizes: False, True, id="none"),
+    ],
+)
+def test_chunks_that_a_models_code_computes_otherwise_are_not_used(monkeypatch, is_wrong, chunks):
+    from transformers import Gemma3ForCausalLM
+
+    forward = Gemma3ForCausalLM.forward
+
+    @functools.wraps(forward)
+    def forgetful(self, input_ids=None, *arguments, past_key_values=None, **options):
+        sizes = past_key_values.__dict__.setdefault("sizes_of_calls", [])
+        sizes.append(input_ids.shape[1])
+        made = forward(self, input_ids, *arguments, past_key_values=past_key_values, **options)
+        if is_wrong(sizes):
+            made.logits = -made.logits
+        return made
+
+    monkeypatch.setattr(Gemma3ForCausalLM, "forward", forgetful)
+    loaded = worker(families.folder("gemma3"))
+    loaded.load()
+    assert loaded.model.checked.chunks == chunks

@@ -243,16 +243,26 @@ def _check_side_by_side(runs: list[_Run]) -> None:
 
 
 def _chunked(run: _Run) -> bool:
-    """A prompt in two chunks, or the decoder of an encoder-decoder model fed two tokens at once."""
+    """A prompt in chunks, or the decoder of an encoder-decoder model fed two tokens at once.
+
+    Two ways, as families fail in one and not in the other: short chunks alike, and a last one of one token.
+    """
     if run.calls.is_encoder_decoder:
         piece, _ = run.start(0)
         both = torch.cat([run.token(0), run.token(1)], 1)
         return agree([run.calls.feed(piece, both)[0, -1]], run.logits[2:3])
-    cut = run.prompt.shape[1] // 2
-    if not cut:
+    length = run.prompt.shape[1]
+    third = length // 3
+    if not third:
         return False
-    piece, _ = run.start(0, cut)
-    logits = run.calls.feed(piece, run.prompt[:, -cut:])[0, -1]
+    return _in_chunks(run, [third, third]) and _in_chunks(run, [length // 2, 1])
+
+
+def _in_chunks(run: _Run, later: list[int]) -> bool:
+    """The prompt in chunks, the `later` ones of these lengths, and a token after it."""
+    piece, _ = run.start(0, sum(later))
+    for chunk in run.prompt[:, -sum(later) :].split(later, 1):
+        logits = run.calls.feed(piece, chunk)[0, -1]
     after = run.calls.feed(piece, run.token(0))[0, -1]
     return agree([logits, after], run.logits[:2])
 
