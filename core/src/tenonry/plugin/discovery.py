@@ -31,7 +31,7 @@ class _Extensions(NamedExtensionManager):  # type: ignore[type-arg]  # not gener
     that has just been installed.
     """
 
-    def list_entry_points(self) -> list[importlib.metadata.EntryPoint]:
+    def list_entry_points(self) -> list[Any]:
         return list(_entry_points(_path_state()).select(group=self.namespace))
 
 
@@ -57,9 +57,11 @@ def _entry_points(state: object) -> Any:  # noqa: ARG001 - what the answer depen
 
 @functools.lru_cache(maxsize=64)
 def _installed(point: Point, state: object) -> list[PluginRecord]:  # noqa: ARG001
-    points: Any = _Extensions(point.group, names=[]).list_entry_points()
+    points = _Extensions(point.group, names=[]).list_entry_points()
     found = {
-        (one.name, one.value, one.dist.name, one.dist.version) for one in points if one.dist.name
+        (one.name, one.value, one.dist.name, one.dist.version)
+        for one in points
+        if "Name" in one.dist.metadata  # else it is being removed
     }
     return [PluginRecord(point.kind, *one) for one in sorted(found)]
 
