@@ -46,11 +46,16 @@ class StepBuffers(ABC):
         """`array` as a tensor on the device, valid until its step has run. `label` is unique within a step."""
 
 
+def put_on_host(_label: str, array: NDArray[np.generic]) -> torch.Tensor:
+    """The array itself as a tensor, valid longer than what buffers put: as long as one of the two."""
+    return torch.from_numpy(array)
+
+
 class HostBuffers(StepBuffers):
     """No copy on the CPU, a plain copy elsewhere."""
 
     name: ClassVar[str] = "host"
 
     def put(self, label: str, array: NDArray[np.generic]) -> torch.Tensor:
-        tensor = torch.from_numpy(array)
+        tensor = put_on_host(label, array)
         return tensor if self.device.type == "cpu" else tensor.to(self.device)

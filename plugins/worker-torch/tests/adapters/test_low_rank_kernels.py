@@ -132,6 +132,25 @@ def test_layers_of_both_types_are_tried(dtype, kernels):
     assert (layer.make_kernel is not None) == (kernels is CpuKernels)
 
 
+def test_one_that_raises_is_left_out_with_a_warning(module, peft, wanted, caplog):
+    class Raising(StepKernels):
+        name = "raising"
+
+        @classmethod
+        def refusal(cls):
+            return None
+
+        def low_rank(self, parts):
+            raise RuntimeError("no such tile")
+
+    runner = lora_tools.runner(copy.deepcopy(module), max_loras=3, kernels=found(Raising))
+    warnings = {each.getMessage() for each in caplog.records if each.levelname == "WARNING"}
+    assert warnings == {
+        "Step kernels 'raising': what adapters add is left to torch, its trial failed: RuntimeError: no such tile"
+    }
+    assert served(runner, peft) == wanted
+
+
 @needs_library
 def test_what_is_slower_is_not_used():
     class Slow(CpuKernels):

@@ -95,11 +95,6 @@ class AdapterBatch:
         self._back[order] = places
 
 
-def put_on_host(_label: str, array: NDArray[np.generic]) -> torch.Tensor:
-    """A tensor that may be kept longer than buffers keep theirs."""
-    return torch.from_numpy(array)
-
-
 class StepAdapters:
     """What the layers of the running step read: the batch of all tokens, and of those that go on in a pruned layer."""
 

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import logging
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
 
-from tenonry_worker_torch.adapters.batch import AdapterBatch, put_on_host
+from tenonry_torch_base.buffers import put_on_host
+from tenonry_worker_torch.adapters.batch import AdapterBatch
 from tenonry_worker_torch.adapters.linear import LowRank
-from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel
+from tenonry_worker_torch.fuse.kernels.trial import Candidates, prefers_kernel, tried
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.kernels.found import FoundKernels
-
-logger = logging.getLogger("tenonry.worker")
 
 MOST_SLOTS = 8  # of a trial
 MOST_RANK = 16
@@ -39,7 +38,8 @@ class LowRankKernels:
         sizes = [part.size for part in layer.parts]
         kind = (layer.dtype, in_features, *sizes)
         if kind not in self._verdicts:
-            self._verdicts[kind] = self._prefers(layer, in_features)
+            trial = partial(self._prefers, layer, in_features)
+            self._verdicts[kind] = tried(self._found.text, "what adapters add", trial)
         if self._verdicts[kind]:
             layer.make_kernel = self._found.kernels.low_rank
             self._num_used += 1

@@ -11,7 +11,8 @@ import torch
 
 from tenonry.errors import ConfigError, ModelError, RequestError
 from tenonry.step import RowFailure
-from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters, put_on_host
+from tenonry_torch_base.buffers import put_on_host
+from tenonry_worker_torch.adapters.batch import AdapterBatch, StepAdapters
 from tenonry_worker_torch.adapters.folder import AdapterFolder, name_and_path
 
 if TYPE_CHECKING:

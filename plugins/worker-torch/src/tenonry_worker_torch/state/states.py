@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from tenonry.errors import ModelError
+from tenonry_torch_base.buffers import put_on_host
 from tenonry_worker_torch.parallel.stage import stage_of
 from tenonry_worker_torch.state.mixer import PackedMixer
 from tenonry_worker_torch.state.mixers import (
@@ -21,7 +22,6 @@ from tenonry_worker_torch.state.plan import StateStep, continues, plan_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
     from transformers import PreTrainedModel
 
     from tenonry.step import SchedulerOutput
@@ -147,7 +147,7 @@ class States:
             batch = replace(
                 batch,
                 row=batch.row.copy(),
-                put=_kept,
+                put=put_on_host,
             )
             self._last = batch
         self.step.plan = plan_of(
@@ -155,13 +155,6 @@ class States:
             self.num_rows,
             fills_up=all(mixer.fills_up for mixer in self.mixers),
         )
-
-
-def _kept(
-    _label: str,
-    array: NDArray[Any],
-) -> torch.Tensor:
-    return torch.from_numpy(array)
 
 
 def bind_states(model: PreTrainedModel) -> States | None:

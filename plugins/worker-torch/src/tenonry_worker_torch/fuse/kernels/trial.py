@@ -6,6 +6,7 @@ timings the shortest counts, since other processes only ever add to it.
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
     Run = Callable[[], Sequence[torch.Tensor]]
 
+logger = logging.getLogger("tenonry.worker")
 ROWS = (3, 64)
 REPEATS = 5
 LIMIT_S = 0.02  # for one candidate; at least one run is timed
@@ -33,6 +35,21 @@ class Candidates(NamedTuple):
     own: Run
     kernel: Run
     tolerance: float = TOLERANCE
+
+
+def tried(kernels: str, part: str, trial: Callable[[], bool]) -> bool:
+    """What the trial of a part finds; False, with a warning, where a kernel of the plugin raises."""
+    try:
+        return trial()
+    except Exception as error:  # noqa: BLE001 - of a plugin; the model runs without this kernel
+        logger.warning(
+            "Step kernels %s: %s is left to torch, its trial failed: %s: %s",
+            kernels,
+            part,
+            type(error).__name__,
+            error,
+        )
+        return False
 
 
 def prefers_kernel(

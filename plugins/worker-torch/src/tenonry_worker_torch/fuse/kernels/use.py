@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from dataclasses import fields
 from functools import partial
@@ -13,7 +12,7 @@ import torch
 from tenonry_worker_torch.fuse.block import FusedAttention
 from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.kernels import attention, experts, half, mixer, norm
-from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel
+from tenonry_worker_torch.fuse.kernels.trial import prefers_kernel, tried
 from tenonry_worker_torch.fuse.mixers.delta_rule import DeltaRule
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.fuse.rope import RopeTable
     from tenonry_worker_torch.state.mixer import PackedMixer
 
-logger = logging.getLogger("tenonry.worker")
 
 DELTA_RULE = "delta rule"
 ATTENTION = "attention"
@@ -210,17 +208,8 @@ class UsedKernels:
         part = str(kind[0])
         if kind not in self._verdicts:
             is_timed = not self.found.is_asked_for
-            try:
-                self._verdicts[kind] = prefers_kernel(compared, is_timed=is_timed)
-            except Exception as error:  # noqa: BLE001 - of a plugin; the model runs without this kernel
-                logger.warning(
-                    "Step kernels %s: %s is left to torch, its trial failed: %s: %s",
-                    self.found.text,
-                    part,
-                    type(error).__name__,
-                    error,
-                )
-                self._verdicts[kind] = False
+            trial = partial(prefers_kernel, compared, is_timed=is_timed)
+            self._verdicts[kind] = tried(self.found.text, part, trial)
         counts = self.counts if self._verdicts[kind] else self.left
         counts[part] += 1
         return self._verdicts[kind]
