@@ -294,7 +294,7 @@ def test_only_texts_are_long(prompt, is_long):
 
 
 @pytest.mark.parametrize(
-    ("bad_words", "is_long"), [(["x" * 1024] * 8, False), (["x" * 1024] * 9, True)]
+    ("bad_words", "is_long"), [(["x" * 1024] * 2, False), (["x" * 1024] * 3, True)]
 )
 def test_bad_words_are_tokenised_too(bad_words, is_long):
     assert is_long_text([1], SamplingParams(bad_words=bad_words)) is is_long

@@ -15,7 +15,7 @@ from tenonry.config import EngineConfig
 from tenonry.errors import DrainingError, QueueFullError, RequestError
 
 DRAINING_RETRY_S = 5.0
-MAX_REQUESTS_PER_TURN = 8  # of at most `input_processor.LONG_TEXT_CHARS` characters each
+MAX_REQUESTS_PER_TURN = 32  # of at most `input_processor.LONG_TEXT_CHARS` characters each
 
 
 class Admission:

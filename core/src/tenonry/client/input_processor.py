@@ -25,7 +25,7 @@ from tenonry.messages import EngineCoreRequest
 from tenonry.sampling_params import SamplingParams, check_type
 from tenonry.step import NO_ROWS
 
-LONG_TEXT_CHARS = 8192  # texts above this are tokenised off the event loop
+LONG_TEXT_CHARS = 2048  # texts above this are tokenised off the event loop
 OWN_FIELDS = {
     "handle",
     "request_id",
