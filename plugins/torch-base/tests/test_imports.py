@@ -7,6 +7,7 @@ import importlib
 import sys
 import threading
 from importlib.util import module_from_spec
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -72,7 +73,9 @@ class TestCollector:
         finally:
             gc.enable()
 
-    def test_in_a_frozen_process_new_objects_are_frozen_and_in_others_not(self):
+    def test_in_a_frozen_process_objects_of_new_modules_are_frozen_and_in_others_not(
+        self, monkeypatch
+    ):
         before = gc.get_freeze_count()
         gc.unfreeze()
         try:
@@ -83,11 +86,20 @@ class TestCollector:
             count = gc.get_freeze_count()
             with importing():
                 new = [[] for _ in range(1000)]
+                monkeypatch.setitem(sys.modules, "new_to_this_process", ModuleType("new"))
             assert gc.get_freeze_count() >= count + len(new)
         finally:
             gc.unfreeze()
             if before:
                 gc.freeze()
+
+    def test_frozen_objects_are_not_counted_where_nothing_was_imported(self, monkeypatch):
+        """There are a million of them, and workers are built again and again."""
+        counts = []
+        monkeypatch.setattr(gc, "get_freeze_count", lambda: counts.append(1) or 0)
+        with importing():
+            pass
+        assert not counts
 
 
 class TestTransformers:

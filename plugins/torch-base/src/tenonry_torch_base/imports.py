@@ -34,12 +34,14 @@ ON_CALL = "scipy.optimize"
 def importing() -> Iterator[None]:
     """Around first imports of torch and transformers, and what builds a model without storage.
 
-    May be entered within itself and by several threads. In a process whose objects are frozen the new ones are, too.
+    May be entered within itself and by several threads. In a process whose objects are frozen, those of new modules
+    are, too.
     """
     with _LOCK:
         _STATE.entered += 1
         if _STATE.entered == 1:
             _STATE.collects = gc.isenabled()
+            _STATE.known = len(sys.modules)
             gc.disable()
             sys.meta_path.insert(0, _FINDER)
     try:
@@ -49,7 +51,8 @@ def importing() -> Iterator[None]:
             _STATE.entered -= 1
             if not _STATE.entered:
                 sys.meta_path.remove(_FINDER)
-                if gc.get_freeze_count():
+                # Asked only where something was imported: the frozen objects are counted one by one.
+                if len(sys.modules) > _STATE.known and gc.get_freeze_count():
                     gc.freeze()
                 if _STATE.collects:
                     gc.enable()
@@ -112,5 +115,5 @@ def _on_call(function: str) -> Callable[..., Any]:
 
 
 _LOCK = threading.Lock()
-_STATE = SimpleNamespace(entered=0, collects=True)
+_STATE = SimpleNamespace(entered=0, collects=True, known=0)
 _FINDER = _Finder()
