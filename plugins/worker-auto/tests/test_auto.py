@@ -274,6 +274,7 @@ def _paths(folders):
 class TestContract(WorkerContract):
     worker = AutoWorker
     config = {"device": "cpu"}  # noqa: RUF012 - as the suite has it
+    loads_once = True
     spec = HarnessSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
     path = ""
 

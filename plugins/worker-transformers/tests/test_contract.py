@@ -16,6 +16,7 @@ from tenonry_testkit.worker import WorkerContract
 class TestFalcon(WorkerContract):
     worker = "tenonry_worker_transformers.worker:TransformersWorker"
     config: ClassVar[dict[str, object]] = {"device": "cpu"}
+    loads_once = True
     spec = HarnessSpec(
         num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=families.VOCAB
     )

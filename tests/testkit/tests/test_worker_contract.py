@@ -30,6 +30,21 @@ class TestFakeWorkerWithStates(WorkerContract):
     options: ClassVar = {"windows": (0, RECURRENT)}
 
 
+class Counted(FakeWorker):
+    """Counts what is asked of all of them together."""
+
+    loads: ClassVar[list[object]] = []
+    caches: ClassVar[list[object]] = []
+
+    def load(self):
+        super().load()
+        self.loads.append(self)
+
+    def initialize_cache(self, kv_cache):
+        super().initialize_cache(kv_cache)
+        self.caches.append(self)
+
+
 class Unchecked(FakeWorker):
     """As a real worker: wrong numbers are not noticed, they are computed with."""
 
@@ -209,10 +224,15 @@ def test_a_worker_that_takes_its_time_for_grammars_is_right():
     assert failing_tests(suite, [NeverSaysThatAGrammarIsThere.caught_by]) == {}
 
 
+@pytest.mark.parametrize("loads_once", [False, True])
 @pytest.mark.parametrize("broken", BROKEN, ids=lambda broken: broken.__name__)
-def test_defect_is_found_by_the_test_that_names_it(broken):
+def test_defect_is_found_by_the_test_that_names_it(broken, loads_once):
     options = getattr(broken, "suite_options", {})
-    suite = type("Suite", (WorkerContract,), {"worker": broken, "options": options})
+    suite = type(
+        "Suite",
+        (WorkerContract,),
+        {"worker": broken, "options": options, "loads_once": loads_once},
+    )
     failure = failing_tests(suite, [broken.caught_by]).get(broken.caught_by)
     assert isinstance(failure, AssertionError | PluginError | pytest.fail.Exception), repr(failure)
 
@@ -221,3 +241,13 @@ def test_unchecked_worker_is_right():
     """What the defects are made of passes all the tests that find them."""
     suite = type("Suite", (WorkerContract,), {"worker": Unchecked})
     assert failing_tests(suite, [broken.caught_by for broken in BROKEN]) == {}
+
+
+def test_tests_that_serve_share_a_worker_where_it_loads_once():
+    """Another one answers for requests alone, and each test has a cache of its own."""
+    suite = type("Suite", (WorkerContract,), {"worker": Counted, "loads_once": True})
+    names = ["test_a_batch_gives_what_each_request_gets_alone", "test_blocks_may_stand_anywhere"]
+    assert failing_tests(suite, names) == {}
+    suite.teardown_class()
+    serving, alone = Counted.loads
+    assert Counted.caches == [serving, alone, serving]

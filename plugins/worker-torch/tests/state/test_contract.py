@@ -24,6 +24,7 @@ def folder(tmp_path_factory):
 class TestBesideAttention(WorkerContract):
     worker = "tenonry_worker_torch.worker:TorchWorker"
     config: ClassVar[dict[str, object]] = {"device": "cpu"}
+    loads_once = True
     spec = HarnessSpec(num_blocks=40, max_num_batched_tokens=64, max_model_len=48, vocab_size=96)
     family = "lfm2"
     path = ""

@@ -68,7 +68,8 @@ def _without_windows(spec: HarnessSpec, groups: Sequence[KVCacheGroup]) -> Harne
 class WorkerContract:
     """Subclass in a test module and name the `worker`; `options` are its own, `config` fields of EngineConfig.
 
-    `spec` is the engine around it: pool, block size, limits. Override `model` for a worker that needs a real one.
+    `spec` is the engine around it: pool, block size, limits. Override `model` for a worker that needs a real one; set
+    `loads_once` where loading takes long: the tests that serve then share one worker, which gets a new cache for each.
     """
 
     worker: ClassVar[str | type[Worker] | None] = None
@@ -80,6 +81,8 @@ class WorkerContract:
         max_model_len=48,
     )
     prompt_ids: ClassVar[tuple[int, ...]] = tuple(range(3, 60, 7))
+    loads_once: ClassVar[bool] = False
+    _shared: ClassVar[Worker]
     _ready: ClassVar[tuple[Worker, SoloOracle]]
 
     # ------------------------------------------------------------------ what an author may override
@@ -110,23 +113,35 @@ class WorkerContract:
         """Start a list of what is to be shut down."""
         self._started: list[Worker] = []
 
-    def started(self) -> Worker:
-        """A worker that is loaded, with its cache allocated."""
-        worker = self.built()
-        worker.load()
+    def started(self, loaded: Worker | None = None) -> Worker:
+        """A worker that is loaded, with its cache allocated anew."""
+        worker = loaded or self.built()
+        if loaded is None:
+            worker.load()
         groups = list(worker.kv_cache_groups())
         choose_block_size(groups, self.spec.block_size)
         worker.initialize_cache(_without_windows(self.spec, groups).kv_cache(groups))
         worker.warm_up()
         return worker
 
+    def _served(self) -> Worker:
+        cls = type(self)
+        loaded = cls.__dict__.get("_shared")
+        worker = self.started(loaded)
+        if self.loads_once and loaded is None:
+            cls._shared = worker
+            self._started.remove(worker)
+        return worker
+
     def run(
         self,
         spec: HarnessSpec | None = None,
         scheduler: type[Scheduler] = ReferenceScheduler,
+        *,
+        is_fresh: bool = False,
     ) -> SchedulerHarness:
-        """An engine around a fresh worker; a second one, which runs each request alone, gives the expected tokens."""
-        worker = self.started()
+        """An engine around a worker; a second one, which runs each request alone, gives the expected tokens."""
+        worker = self.started() if is_fresh else self._served()
         oracle = self._oracle()
         groups = tuple(worker.kv_cache_groups())
         spec = _fitted(spec or self.spec, groups)
@@ -148,10 +163,13 @@ class WorkerContract:
 
     @classmethod
     def teardown_class(cls) -> None:
-        """Shut down the worker that runs requests alone."""
+        """Shut down the workers of all tests."""
         if "_ready" in cls.__dict__:
             cls._ready[0].shutdown()
             del cls._ready
+        if "_shared" in cls.__dict__:
+            cls._shared.shutdown()
+            del cls._shared
 
     def _mixed(
         self,
@@ -293,7 +311,7 @@ class WorkerContract:
             {"num_delivered": 2},
         ]
         for order in (parameters, parameters[::-1]):
-            harness = self.run(dataclasses.replace(self.spec, max_num_seqs=1))
+            harness = self.run(dataclasses.replace(self.spec, max_num_seqs=1), is_fresh=True)
             for fields in order:
                 harness.add(prompt, 6, **fields)
             harness.drain()
