@@ -48,7 +48,8 @@ SETTINGS = {
     "worker": "torch", "executor": "uni", "scheduler": "batching", "dtype": "float32", "device": "cpu",
     "max_num_seqs": 6, "max_model_len": 64, "block_size": 4, "skip_tokenizer_init": True, "log_stats": False,
 }  # fmt: skip
-CHUNKS = {"max_num_batched_tokens": 8}
+# More requests than rows, and prompts longer than a step.
+CHUNKS = {"max_num_batched_tokens": 8, "max_num_seqs": 4}
 # Layers with state keep a copy of it every so many tokens.
 SNAPSHOTS = {"name": "batching", "options": {"state_snapshot_interval": SHARED}}
 FEW_BLOCKS = {"num_gpu_blocks_override": 22, "max_num_batched_tokens": 11}
@@ -76,7 +77,7 @@ rank_pool = load(HERE, "rank_pool")
 
 
 class Family:
-    """One small model: its folder, and what `generate` makes of prompts."""
+    """One small model: its folder, what `generate` makes of prompts, and the engines that several tests share."""
 
     def __init__(self, name: str, root: Path) -> None:
         self.name = name
@@ -87,6 +88,7 @@ class Family:
         self.deep = root / "deep.py"
         self.deep.write_text(DEEP)
         self.in_chunks = self.engine(**CHUNKS)
+        self.in_flight = self.two_steps(**CHUNKS)
 
     @functools.cached_property
     def answers(self) -> list[list[int]]:
@@ -137,7 +139,7 @@ ALIKE = [tokens(SHARED, 50) + tokens(count, 60 + count) for count in (5, 1, 9, 2
 @pytest.fixture(scope="module", params=FAMILIES)
 def family(request, tmp_path_factory):
     made = Family(request.param, tmp_path_factory.mktemp("models"))
-    with made.in_chunks:
+    with made.in_chunks, made.in_flight:
         yield made
 
 
@@ -149,6 +151,12 @@ def pool():
     made = rank_pool.PooledExecutor.pool = rank_pool.Pool(2)
     yield made
     assert made.close() == 0
+
+
+def cleared(llm):
+    """An engine that others have used, as it was at first."""
+    assert llm.reset_prefix_cache()
+    return llm
 
 
 def serve(llm, prompts, *, n=1):
@@ -167,7 +175,7 @@ def ids_of(outputs):
 
 
 def test_prompts_in_chunks(family):
-    assert ids_of(serve(family.in_chunks, PROMPTS)) == family.answers
+    assert ids_of(serve(cleared(family.in_chunks), PROMPTS)) == family.answers
 
 
 def test_a_shared_beginning_is_computed_once(family):
@@ -191,33 +199,31 @@ def test_preempted_requests_come_back(family):
 @pytest.mark.parametrize("two_steps", [False, True], ids=["one step", "two steps in flight"])
 def test_aborted_requests_leave_nothing_behind(family, two_steps):
     """One that decodes, one amid its prompt and one that waits; others take their rows, and the same come again."""
-    with (family.two_steps if two_steps else family.engine)(**CHUNKS, max_num_seqs=4) as llm:
-        core = llm.engine_core
-        inbox = Inbox()
-        for number, prompt in enumerate(PROMPTS):
-            core.add_request(request(number + 1, prompt, max_tokens=OUTPUT_LENGTH, ignore_eos=True))
-        while len(inbox.tokens.get(1, [])) < 2:
-            inbox.take(core.step()[0])
-        core.abort_requests([1, 4, 6])
-        inbox.run(core)
-        assert sorted(inbox.finished) == [2, 3, 5]
-        for handle in (2, 3, 5):
-            assert inbox.tokens[handle] == family.answers[handle - 1]
-        assert core.request_counts() == (0, 0)
-        assert ids_of(serve(llm, PROMPTS)) == family.answers
+    llm = cleared(family.in_flight if two_steps else family.in_chunks)
+    core = llm.engine_core
+    inbox = Inbox()
+    for number, prompt in enumerate(PROMPTS):
+        core.add_request(request(number + 1, prompt, max_tokens=OUTPUT_LENGTH, ignore_eos=True))
+    while len(inbox.tokens.get(1, [])) < 2:
+        inbox.take(core.step()[0])
+    core.abort_requests([1, 4, 6])
+    inbox.run(core)
+    assert sorted(inbox.finished) == [2, 3, 5]
+    for handle in (2, 3, 5):
+        assert inbox.tokens[handle] == family.answers[handle - 1]
+    assert core.request_counts() == (0, 0)
+    assert ids_of(serve(llm, PROMPTS)) == family.answers
 
 
 def test_two_completions_of_a_prompt(family):
-    with family.engine(max_num_batched_tokens=20) as llm:
-        outputs = serve(llm, PROMPTS, n=2)
+    outputs = serve(cleared(family.in_chunks), PROMPTS, n=2)
     found = [[list(each.token_ids) for each in output.outputs] for output in outputs]
     assert found == [[answer, answer] for answer in family.answers]
 
 
 def test_two_steps_in_flight(family):
-    with family.two_steps(max_num_batched_tokens=16) as llm:
-        assert llm.engine_core.depth == 2
-        assert ids_of(serve(llm, PROMPTS)) == family.answers
+    assert family.in_flight.engine_core.depth == 2
+    assert ids_of(serve(cleared(family.in_flight), PROMPTS)) == family.answers
 
 
 def test_preempted_with_two_steps_in_flight(family):
