@@ -11,6 +11,7 @@ import pytest
 from tenonry.client.admission import Admission
 from tenonry.errors import (
     DrainingError,
+    EngineGenerateError,
     QueueFullError,
     RequestError,
 )
@@ -19,6 +20,18 @@ from tenonry_testkit.served import collect, params, tokens
 
 class TestPause:
     """AF-12, AF-13."""
+
+    def test_a_hold_that_is_refused_pauses_nothing(self, served, monkeypatch):
+        async def refused() -> None:
+            raise EngineGenerateError("not here")
+
+        async def main() -> None:
+            with pytest.raises(EngineGenerateError, match="not here"):
+                await served.engine.pause_generation(keep=True)
+            assert not served.engine.is_paused
+
+        monkeypatch.setattr(served.engine.operations, "hold", refused)
+        served.run(main())
 
     def test_what_runs_is_aborted_and_what_comes_waits(self, served):
         async def main() -> None:

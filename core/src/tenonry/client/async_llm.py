@@ -195,9 +195,10 @@ class AsyncLLM(OffersOperations, OffersAdapters, OffersPooling):
         """Hold new requests back. Running ones are aborted, waited for, or, with `keep`, held where they are; then the
         caches are cleared, unless they are kept. Idempotent.
         """
-        self._admission.pause()
         if keep:
             await self.operations.hold()
+        self._admission.pause()
+        if keep:
             return
         if not wait_for_inflight_requests:
             await self.abort_all()

@@ -113,7 +113,7 @@ class CoreClient:
             self.engines[engine.index] = EngineLink(engine)
         if len(self.engines) > 1:
             self._chooser.prepare()
-        if coordinator is not None:
+        if coordinator:
             self._coordinator.connect(coordinator)
 
     def unconnected(self) -> set[int]:
@@ -134,7 +134,7 @@ class CoreClient:
     def engine_died(self, index: int, reason: str) -> None:
         """From any thread: send nothing there from now on. `remove_engine` follows."""
         link = self.engines.get(index)
-        if link is not None:
+        if link:
             link.dead = reason
             if all(other.dead for other in list(self.engines.values())):
                 self.dead = reason
@@ -259,7 +259,7 @@ class CoreClient:
         _, source = self._sockets()
         while (frames := receive_frames(source)) is not None:
             outputs = self._decode(frames)
-            if outputs is not None:
+            if outputs:
                 return outputs
         return None
 
@@ -282,7 +282,7 @@ class CoreClient:
                 self._add(link, request)
         if outputs.utility is not None:
             self._answer(link.index, outputs.utility)
-        if outputs.dead is not None:
+        if outputs.dead:
             self._on_death(link.index, f"engine {link.index} stopped: {outputs.dead}")
         return outputs
 
