@@ -6,65 +6,31 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import openai
 import pytest
-import torch
+from expert_model import complete, free_port, generated, prompts, save_model
 from server_process import TORCH_CACHE, ForkedServer, Server
 
 from tenonry.transport.keys import CurveKeys
 from tenonry_testkit.kernel.forked import ForkedCommand
 
 pytestmark = pytest.mark.timeout(180)
-LENGTHS = (5, 40, 3, 21, 12, 30)
-OUTPUT = 10
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from transformers import Qwen3MoeConfig, Qwen3MoeForCausalLM
-
-    config = Qwen3MoeConfig(
-        vocab_size=96, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
-        num_key_value_heads=2, head_dim=8, num_experts=4, num_experts_per_tok=2, moe_intermediate_size=24,
-        max_position_embeddings=1024, initializer_range=0.4,
-    )  # fmt: skip
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(1)
-        model = Qwen3MoeForCausalLM(config).float().eval()
-    path = tmp_path_factory.mktemp("experts") / "model"
-    model.save_pretrained(path)
-    return path
+    return save_model(tmp_path_factory.mktemp("experts") / "model")
 
 
 @pytest.fixture(scope="module")
 def wanted(folder: Path) -> list[list[int]]:
-    from transformers import AutoModelForCausalLM
-
-    model = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32)
-    return [
-        model.generate(
-            torch.tensor([prompt]), max_new_tokens=OUTPUT, do_sample=False, eos_token_id=None, pad_token_id=0
-        )[0, len(prompt):].tolist()
-        for prompt in prompts()
-    ]  # fmt: skip
-
-
-def prompts() -> list[list[int]]:
-    generator = torch.Generator().manual_seed(3)
-    return [torch.randint(3, 96, (length,), generator=generator).tolist() for length in LENGTHS]
-
-
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+    return generated(folder)
 
 
 @pytest.fixture(scope="module")
@@ -98,27 +64,8 @@ def served(folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S
         node.wait()
 
 
-def complete(
-    client: openai.OpenAI,
-    prompt: list[int],
-    engine: int,
-    length: int = OUTPUT,
-    *,
-    stream: bool = False,
-) -> Any:
-    return client.completions.create(
-        model="tiny",
-        prompt=prompt,
-        max_tokens=length,
-        temperature=0,
-        stream=stream,
-        extra_body={"ignore_eos": True, "return_token_ids": True},
-        extra_headers={"X-Data-Parallel-Rank": str(engine)},
-    )
-
-
 def tokens(client: openai.OpenAI, prompt: list[int], engine: int) -> list[int]:
-    found: list[int] = complete(client, prompt, engine).choices[0].token_ids
+    found: list[int] = complete(client, prompt, engine=engine).choices[0].token_ids
     return found
 
 
@@ -150,7 +97,7 @@ def test_a_dead_engine_ends_the_others_steps_and_every_request_is_answered(serve
     def ask(number: int) -> None:
         with served.client() as client:
             try:
-                for _ in complete(client, [5, 6, 7], number % 2, 900, stream=True):
+                for _ in complete(client, [5, 6, 7], 900, engine=number % 2, stream=True):
                     begun[number].set()
             except openai.APIError as error:
                 errors[number] = str(error)

@@ -20,6 +20,7 @@ import torch
 import torch.distributed as dist
 
 from tenonry.errors import ConfigError
+from tenonry_worker_torch.parallel.alike import check_alike, served
 
 if TYPE_CHECKING:
     from tenonry.config import EngineConfig
@@ -316,6 +317,14 @@ class Rendezvous:
         interface = interface_towards(urlsplit(self._url).hostname or LOOPBACK)
         if interface is not None:
             os.environ.setdefault(INTERFACE_VARIABLE, interface)
+        if self.num_engines > 1 and context.rank == 0:
+            check_alike(
+                self.store,
+                context.engine_index,
+                self.num_engines,
+                served(context),
+                self._timeout_s,
+            )
         self.wait_for_all("here")
         is_cuda = device.type == "cuda"
         hook = sys.excepthook
