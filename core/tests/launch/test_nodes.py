@@ -64,3 +64,21 @@ def test_garbage_is_dropped(body, context, caplog):
     assert NodeWatch(lambda *_: None).receive(door, [NODE_IDENTITY + b"x", body]) is None
     assert "dropped a report of a node" in caplog.text
     door.close()
+
+
+def test_a_node_hears_when_all_engines_are_ready(context):
+    """Until then, that the front end lives."""
+    watch = NodeWatch(lambda *_: None)
+    door = context.socket(zmq.ROUTER)
+    door.bind(ADDRESS)
+    node = context.socket(zmq.DEALER)
+    node.connect(ADDRESS)
+    report = msgspec.msgpack.encode(NodeReport("n", []))
+    node.send(report)
+    watch.receive(door, door.recv_multipart())
+    assert node.recv() == b"ok"
+    watch.start(door)
+    node.send(report)
+    assert node.recv() == nodes.READY
+    watch.close()
+    node.close()

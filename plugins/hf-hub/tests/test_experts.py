@@ -39,7 +39,7 @@ def test_engines_step_together_where_they_share_experts(model_folder, settings, 
         ),
         (SPREAD | {"data_parallel_size_local": 1}, "add --expert-rendezvous tcp://HOST:PORT"),
         (SPREAD | {"launcher": "ray"}, "add --expert-rendezvous tcp://HOST:PORT"),
-        (SPREAD | {"data_parallel_rank": 1}, "data_parallel_rank=1 starts one of them alone"),
+        (SPREAD | {"data_parallel_rank": 1}, "data_parallel_rank=1 is one of them; only"),
         *(
             (SPREAD | {"expert_rendezvous": text}, "it must be tcp://HOST:PORT, with the address")
             for text in (

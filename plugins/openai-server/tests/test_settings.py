@@ -17,7 +17,7 @@ from tenonry.info import PluginRecord
 from tenonry.settings.sources import Sources
 from tenonry.transport.keys import read_keys
 from tenonry_openai_server.command import ServeCommand
-from tenonry_openai_server.serving.front_end import shared_keys
+from tenonry_openai_server.serving.front_end import make_front_end, shared_keys
 from tenonry_openai_server.serving.listener import listen, owner_of
 from tenonry_openai_server.settings import ServerConfig, configs_from_arguments
 
@@ -65,6 +65,44 @@ def test_headless_serves_nothing(monkeypatch):
     command.add_arguments(parser)
     assert command.run(parser.parse_args(["demo", "--headless", "--port", "0"])) == 7
     assert seen == ["demo"]
+
+
+class TestServersOfOneGroup:
+    """Engines that step together, each with a server of its own."""
+
+    WORDS = (
+        "demo",
+        "--enable-expert-parallel",
+        "--data-parallel-size",
+        "2",
+        "--data-parallel-rank",
+    )
+
+    @pytest.mark.parametrize(
+        ("words", "text"),
+        [
+            (("--api-server-count", "3"), "api_server_count=3 with data_parallel_rank=1"),
+            (("--prefill-engines", "1"), "prefill_engines=1 with data_parallel_rank=1"),
+        ],
+    )
+    def test_what_needs_all_engines_is_refused(self, words, text):
+        with pytest.raises(ConfigError, match=text):
+            parse(*self.WORDS, "1", *words)
+
+    def test_the_front_end_has_the_engines_of_the_group(self, monkeypatch):
+        made = []
+        monkeypatch.setattr(
+            "tenonry_front_ends.group.engines_of_group",
+            lambda *given: made.append(given) or "engines",
+        )
+        monkeypatch.setattr(
+            "tenonry.client.async_llm.AsyncLLM", lambda config, context, **options: options
+        )
+        config, server = parse(*self.WORDS, "1")
+        assert make_front_end(config, server) == {"engines": "engines"}
+        assert made == [(config, "server")]
+        alone, server = parse("demo", "--data-parallel-size", "2", "--data-parallel-rank", "1")
+        assert make_front_end(alone, server) == {}
 
 
 def names(config) -> list[str]:

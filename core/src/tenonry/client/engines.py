@@ -224,7 +224,7 @@ class OwnedEngines(Engines):
         facts = [
             facts
             for index, facts in list(self.fleet.engines.items())
-            if index in self.client.engines
+            if index in self.client.engines.keys() - self.client.leaving
         ]
         if not facts:
             raise LaunchError("no engine is left: " + "; ".join(self.fleet.dead.values()))

@@ -148,7 +148,7 @@ class EngineFleet:
     def _run_handshake(
         self, socket: Socket, engines: list[CoreEngine], addresses: EngineZmqAddresses
     ) -> list[EngineFacts]:
-        if self.coordinator is not None and self.COORDINATOR not in self.dead:
+        if self.coordinator and self.COORDINATOR not in self.dead:
             addresses = msgspec.structs.replace(
                 self.coordinator, inputs=addresses.inputs, outputs=addresses.outputs
             )

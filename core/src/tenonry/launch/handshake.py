@@ -111,7 +111,7 @@ class Handshake:
         identity = frames[0]
         if identity.startswith(NODE_IDENTITY):
             report = self._nodes.receive(self._socket, frames)
-            if report is not None and report.ended:
+            if report and report.ended:
                 raise LaunchError(
                     f"{'; '.join(report.ended.values())} on node {report.node}, before it was ready"
                 )
@@ -154,7 +154,7 @@ class Handshake:
         else:
             kind = type(message).__name__.removesuffix("Message").upper()
             raise LaunchError(
-                f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}"
+                f"{side} engine {engine.index} sent {kind} while it was {engine.state.value}; is it started twice?"
             )
 
     def _check_hello(self, engine: CoreEngine, hello: HelloMessage) -> None:

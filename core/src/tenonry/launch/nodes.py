@@ -21,6 +21,7 @@ NODE_IDENTITY = b"node "
 REPORT_EVERY_S = 1.0
 SILENCE_S = 5.0
 POLL_MS = 200
+READY = b"ready"
 
 
 class NodeReport(msgspec.Struct, array_like=True):
@@ -50,7 +51,7 @@ class NodeWatch:
         self._thread.start()
 
     def receive(self, socket: Socket, frames: list[bytes]) -> NodeReport | None:
-        """One report, or None if it is none; acknowledged, so that the node knows that the front end lives."""
+        """One report, or None if it is none. The answer says that the front end lives; READY, that all engines do."""
         try:
             report = self._decoder.decode(frames[-1])
         except (ValueError, RecursionError) as error:  # invalid UTF-8 is no msgspec.DecodeError
@@ -58,7 +59,7 @@ class NodeWatch:
             return None
         self._last[frames[0]] = (time.monotonic(), report)
         with contextlib.suppress(zmq.ZMQError):  # it was the node's last report
-            socket.send_multipart([frames[0], b"ok"])
+            socket.send_multipart([frames[0], READY if self._thread else b"ok"])
         for index, reason in report.ended.items():
             self._on_death(index, f"{reason} on node {report.node}")
         return report
@@ -84,5 +85,5 @@ class NodeWatch:
 
     def close(self) -> None:
         self._stop.set()
-        if self._thread is not None:
+        if self._thread:
             self._thread.join()

@@ -10,6 +10,7 @@ import signal
 import socket as sockets
 import threading
 import time
+from collections.abc import Sequence
 
 import msgspec
 import zmq
@@ -23,7 +24,7 @@ from tenonry.launch.supervise import STOP_SIGNAL, STOP_TIMEOUT_S, describe_exit
 from tenonry.logs import configure_logging
 from tenonry.plugin.manager import PluginManager, build_plugin
 from tenonry.plugin.plan import PluginPlan
-from tenonry.transport.keys import read_keys
+from tenonry.transport.keys import CurveKeys, read_keys
 from tenonry.transport.sockets import make_socket, tcp_address
 
 logger = logging.getLogger("tenonry.node")
@@ -48,6 +49,30 @@ def run_headless(config: EngineConfig) -> int:
     return node.run()
 
 
+def engine_specs(
+    config: EngineConfig,
+    plan: PluginPlan,
+    model: ModelInfo,
+    engines: Sequence[int],
+    address: str,
+    keys: CurveKeys,
+) -> list[EngineSpec]:
+    """What a launcher starts on this node: engines that belong to the first node, whose handshake is at `address`."""
+    return [
+        EngineSpec(
+            engine_index=index,
+            local_rank=rank,
+            handshake_address=address,
+            config_text=config.model_dump_json(),
+            plan_text=plan.encode(),
+            model_text=msgspec.json.encode(model).decode(),
+            local=False,
+            curve_keys=keys.encode(),
+        )
+        for rank, index in enumerate(engines)
+    ]
+
+
 class HeadlessNode:
     """Engines `data_parallel_start_rank` and following, as many as `data_parallel_size_local` says."""
 
@@ -67,19 +92,7 @@ class HeadlessNode:
         self._curve = read_keys(config.auth_key_file)
         self._address = tcp_address(config.data_parallel_address, config.data_parallel_rpc_port)
         self._engines = list(range(first, first + count))
-        self._specs = [
-            EngineSpec(
-                engine_index=index,
-                local_rank=rank,
-                handshake_address=self._address,
-                config_text=config.model_dump_json(),
-                plan_text=plan.encode(),
-                model_text=msgspec.json.encode(model).decode(),
-                local=False,
-                curve_keys=self._curve.encode(),
-            )
-            for rank, index in enumerate(self._engines)
-        ]
+        self._specs = engine_specs(config, plan, model, self._engines, self._address, self._curve)
         self._launcher: Launcher = build_plugin(plan.get("launcher"), LauncherContext(config))
         self._start_timeout = config.start_timeout
         self._stop_timeout = config.shutdown_timeout + STOP_TIMEOUT_S

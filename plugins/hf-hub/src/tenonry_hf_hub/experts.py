@@ -23,7 +23,7 @@ def check_rendezvous(config: EngineConfig) -> None:
     if is_spread(config) and config.data_parallel_rank is not None:
         raise ConfigError(
             f"enable_expert_parallel: the engines step together, and data_parallel_rank={config.data_parallel_rank} "
-            "starts one of them alone; leave it out, and start the engines of other nodes with --headless"
+            "is one of them; only `tenonry serve`, without --headless, joins such engines. Leave it out elsewhere"
         )
     if given and not is_spread(config):
         raise ConfigError(

@@ -23,6 +23,7 @@ from tenonry.settings.reading import ENV_PREFIX
 from tenonry_commands import arguments
 from tenonry_commands.arguments import sources_from_arguments, with_options
 from tenonry_commands.familiar_flags import add_familiar_flags
+from tenonry_openai_server.grouped import check_grouped
 from tenonry_openai_server.points import ROUTES
 from tenonry_openai_server.prefill import paired
 
@@ -285,6 +286,7 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
     if "route" not in sources.values(ServerConfig):
         server = server.model_validate({**dict(server), "route": _default_routes()})
     config = with_options(config, args)
+    check_grouped(config, server.api_server_count, server.prefill_engines)
     if server.prefill_engines:
         config = paired(config, server.prefill_engines)
     if server.otlp_traces_endpoint is not None:

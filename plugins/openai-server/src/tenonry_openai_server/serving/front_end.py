@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from tenonry.config import EngineConfig
 from tenonry.transport.folder import RunDirectory
 from tenonry.transport.keys import CurveKeys
+from tenonry_openai_server.grouped import is_grouped
 from tenonry_openai_server.settings import ServerConfig
 
 if TYPE_CHECKING:
@@ -54,4 +55,8 @@ def _made(config: EngineConfig, settings: ServerConfig, options: dict[str, Any])
         return PairedLLM(config, policy, context="server", **options)
     from tenonry.client.async_llm import AsyncLLM
 
+    if is_grouped(config):
+        from tenonry_front_ends.group import engines_of_group
+
+        options["engines"] = engines_of_group(config, "server")
     return AsyncLLM(config, context="server", **options)

@@ -1,0 +1,109 @@
+"""The handshake between an engine of this node and the first node, with this node's front end in between.
+
+The front end learns from it what only the first node knows, and becomes the engine's client 0. Front end, at start.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import zmq
+
+from tenonry.errors import LaunchError
+from tenonry.messages import (
+    EngineFacts,
+    EngineHandshakeMessage,
+    EngineZmqAddresses,
+    FailedMessage,
+    HandshakeMetadata,
+    ReadyMessage,
+)
+from tenonry.transport.keys import CurveKeys
+from tenonry.transport.sockets import Context, Socket, engine_identity, make_socket
+
+LINGER_MS = 1000
+# What the leader of a group adds to the URL where the ranks meet: each engine belongs to a server of its own.
+BY_RANK = "?servers=by-rank"
+
+
+class HandshakeRelay:
+    """Passes the messages of one engine, which connects to `here`, on to `address`, and the answer back with `own`, the
+    sockets of this front end, in front of those of the first node's.
+
+    `coordinator` is there once the first node has answered, `facts` once the engine is ready.
+    """
+
+    def __init__(
+        self,
+        here: str,
+        address: str,
+        engine: int,
+        keys: CurveKeys,
+        own: EngineZmqAddresses,
+    ) -> None:
+        self._engine = engine
+        self._address = address
+        self._keys = keys
+        self._own = own
+        self.coordinator: EngineZmqAddresses | None = None
+        self.facts: EngineFacts | None = None
+        self._messages = msgspec.msgpack.Decoder(EngineHandshakeMessage)
+        self._context: Context = zmq.Context()
+        self._here = make_socket(self._context, zmq.ROUTER, here, bind=True)
+        self._connected: Socket | None = None
+        self._poller = zmq.Poller()
+        self._poller.register(self._here, zmq.POLLIN)
+
+    def turn(self, timeout_ms: int) -> None:
+        """Pass on what comes within that time. Raises LaunchError when the engine, or the group, cannot start."""
+        for socket, _ in self._poller.poll(timeout_ms):
+            if socket is self._here:
+                self._from_engine(self._here.recv_multipart()[-1])
+            else:
+                self._from_first(self._there.recv())
+
+    @property
+    def _there(self) -> Socket:
+        """Connected with the first message: a connection takes the place of an earlier one with its identity."""
+        if self._connected is None:
+            self._connected = make_socket(
+                self._context,
+                zmq.DEALER,
+                self._address,
+                identity=engine_identity(self._engine),
+                curve=self._keys,
+            )
+            self._poller.register(self._connected, zmq.POLLIN)
+        return self._connected
+
+    def _from_engine(self, frame: bytes) -> None:
+        message = self._messages.decode(frame)
+        self._there.send(frame)
+        if isinstance(message, ReadyMessage):
+            self.facts = message.facts
+        elif isinstance(message, FailedMessage):
+            raise LaunchError(f"engine {self._engine} could not start: {message.error}")
+
+    def _from_first(self, frame: bytes) -> None:
+        metadata = msgspec.msgpack.decode(frame, type=HandshakeMetadata)
+        if not metadata.rendezvous.endswith(BY_RANK):
+            self._refuse(
+                f"the server at {self._address} leads no group of servers; start it with --data-parallel-rank 0, or "
+                "this one with --headless"
+            )
+        self.coordinator = metadata.addresses
+        metadata.addresses = msgspec.structs.replace(
+            metadata.addresses,
+            inputs=[*self._own.inputs, *metadata.addresses.inputs],
+            outputs=[*self._own.outputs, *metadata.addresses.outputs],
+        )
+        answer = msgspec.msgpack.encode(metadata)
+        self._here.send_multipart([engine_identity(self._engine), answer])
+
+    def _refuse(self, reason: str) -> None:
+        """End the start on both sides."""
+        self._there.send(msgspec.msgpack.encode(FailedMessage(error=reason)))
+        raise LaunchError(reason)
+
+    def close(self) -> None:
+        """Once what was passed on has been sent."""
+        self._context.destroy(linger=LINGER_MS)
