@@ -31,6 +31,7 @@ def images(*spans, **changes):
         images((2, 3), spans=np.array([[2, 3]], np.uint64)),
         images((2, 3)) | {"sound": np.zeros(3), "mediation": np.zeros(1)},
         images((2, 3)) | {"media.0.a.b": np.zeros(2)},
+        images((2, 3)) | {"media.whole": np.array([[2, 3]])},
     ],
 )
 def test_images_within_their_prompt_pass(good):

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from tenonry.errors import RequestError
-from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
 from tenonry_images.base import ImageContext, ImageLimits, ImageProcessor, ProcessedImage
-from tenonry_images.prompt import with_images
+from tenonry_images.prompt import with_images, with_surroundings
 
 
 class Fixed(ImageProcessor):
@@ -48,3 +48,24 @@ def test_each_image_stands_where_its_placeholder_was():
 def test_as_many_placeholders_as_images(prompt):
     with pytest.raises(RequestError, match=rf"{prompt.count(9)} places for images.* 1 images"):
         with_images(np.array(prompt, np.int32), [image(9, count=1)], PROCESSOR)
+
+
+def test_pieces_that_see_themselves_are_named_where_they_are():
+    whole = ProcessedImage(
+        np.array([7, 9, 9, 8, 9], np.int32), 1, 4, {}, bytes(32), whole=((1, 2), (4, 1))
+    )
+    ids, features = with_images(
+        np.array([1, 9, 2, 9], np.int32), [whole, image(9, count=1)], PROCESSOR
+    )
+    assert ids.tolist() == [1, 7, 9, 9, 8, 9, 2, 9]
+    assert features[WHOLE].tolist() == [[2, 2], [5, 1]]
+    assert features[SPANS].tolist() == [[2, 4], [7, 1]]
+    _, features = with_images(np.array([9], np.int32), [image(9, count=1)], PROCESSOR)
+    assert WHOLE not in features
+
+
+def test_texts_around_images_go_around_their_placeholders_in_order():
+    first = ProcessedImage(np.array([9]), 0, 1, {}, b"", "<", ">")
+    second = ProcessedImage(np.array([9]), 0, 1, {}, b"", "", "\n")
+    assert with_surroundings("a [i] b [i]", [first, second], "[i]") == "a <[i]> b [i]\n"
+    assert with_surroundings("a [i] b", [first, second], "[i]") == "a [i] b"

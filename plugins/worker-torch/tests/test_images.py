@@ -9,16 +9,17 @@ import torch
 import worker_images
 import worker_tools
 from worker_driver import Driver, Request
+from worker_images import PLACE
 
-from tenonry.errors import ModelError
-from tenonry.media import SPANS, media_input
+from tenonry.errors import ConfigError, ModelError
+from tenonry.media import SPANS, WHOLE, media_input
 from tenonry.step import RowFailure
 from tenonry_torch_base.buffers import HostBuffers
 from tenonry_worker_torch.images.cache import EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 from tenonry_worker_torch.loaded_model import build
 
-SERVED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava"]
+SERVED = ["qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "llava", "gemma3"]
 WAYS = {
     "one big batch": {},
     "images cut into chunks": {"budget": 5},
@@ -33,6 +34,7 @@ class Seen:
 
     def __init__(self, folder, family):
         self.folder = folder
+        self.family = family
         self.check = worker_images.write_folder(folder, family)
         self.model = worker_images.build(family)
         self.model.config.save_pretrained(folder)
@@ -50,13 +52,17 @@ class Seen:
         counts = worker_images.count_of(self.model, inputs)
         return (*worker_images.prompt_of([[5, 6, 7], None, [8, 9], None, [12]], counts), inputs)
 
+    def whole(self, pieces):
+        """Where no step may end, for a family whose image tokens see one another."""
+        return pieces if self.family == "gemma3" else None
+
     def requests(self):
         return [
             Request(
                 number,
                 ids,
                 max_tokens=LENGTH,
-                features=worker_images.features_of(spans, inputs),
+                features=worker_images.features_of(spans, inputs, self.whole(spans)),
             )
             for number, (ids, spans, inputs) in enumerate(self.prompts, 1)
         ]
@@ -101,7 +107,7 @@ def test_tokens_equal_generate(seen, loaded, family, way):
     assert found[0] != found[2]
 
 
-@pytest.mark.parametrize("family", ["llava", "mistral3"])
+@pytest.mark.parametrize("family", ["llava", "mistral3", "gemma3"])
 def test_other_tokens_may_stand_between_those_of_an_image(seen, loaded, family):
     """As between the rows of Mistral 3, and the tiles of Idefics 3; in one batch and in chunks that end anywhere."""
     case = seen(family)
@@ -112,8 +118,9 @@ def test_other_tokens_may_stand_between_those_of_an_image(seen, loaded, family):
     ids, spans = worker_images.prompt_of([[5, 6, 7], None, [8], None, [9]], counts, between=13)
     assert ids.count(13) >= 2
     wanted = worker_images.generated(case.model, ids, spans, inputs, LENGTH)
+    runs = [(place, 2) for place in range(len(ids)) if ids[place : place + 2] == [PLACE, PLACE]]
     for way in WAYS.values():
-        features = worker_images.features_of(spans, inputs)
+        features = worker_images.features_of(spans, inputs, case.whole(runs))
         request = Request(1, ids, max_tokens=LENGTH, features=features)
         assert run(worker_tools.runner(loaded(family)), [request], **way) == [wanted]
 
@@ -148,9 +155,51 @@ def test_features_that_do_not_fit_fail_their_request_alone(seen, loaded, spoilt)
     assert bad.failure == RowFailure.FEATURES
 
 
-def test_a_family_whose_image_tokens_see_one_another_fails_the_self_check(loaded):
+def test_a_family_that_does_more_with_images_than_is_known_fails_the_self_check(seen, monkeypatch):
+    monkeypatch.setattr("tenonry_worker_torch.images.encoder.sees_spans", lambda _: False)
     with pytest.raises(ModelError, match=r"Gemma3.* self check .* with images.*max_images=0"):
-        loaded("gemma3")
+        build(
+            worker_images.build("gemma3"),
+            worker_tools.BACKENDS["cpu"],
+            HostBuffers(torch.device("cpu"), 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=False,
+            image_check=seen("gemma3").check,
+        )
+
+
+def test_steps_never_end_among_tokens_that_see_one_another(seen, loaded):
+    """Features that allow it fail their request; a step that does it although they forbid it ends the engine."""
+    good, bad = seen("gemma3").requests()
+    del bad.features[WHOLE]
+    bad.whole = []
+    run(worker_tools.runner(loaded("gemma3")), [good, bad])
+    assert good.output == seen("gemma3").wanted[0]
+    assert bad.failure == RowFailure.FEATURES
+    cut, _ = seen("gemma3").requests()
+    cut.whole = []
+    with pytest.raises(
+        RuntimeError, match=r"3 to 7 are of one image, which the scheduler must not"
+    ):
+        run(worker_tools.runner(loaded("gemma3")), [cut], budget=5)
+
+
+def test_a_backend_that_shows_no_later_keys_is_refused(seen):
+    class Older(worker_tools.BACKENDS["cpu"]):
+        name = "older"
+        features = frozenset({"chunk", "sinks", "indexed", "groups"})
+
+    with pytest.raises(ConfigError, match=r"older.*Gemma3.*queries that see later keys"):
+        build(
+            worker_images.build("gemma3"),
+            Older,
+            HostBuffers(torch.device("cpu"), 1),
+            max_model_len=64,
+            fuse=True,
+            skip_check=True,
+            image_check=seen("gemma3").check,
+        )
 
 
 def test_a_family_that_adds_images_to_layers_in_an_unknown_way_is_refused_by_name(tmp_path):

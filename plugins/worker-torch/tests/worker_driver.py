@@ -8,6 +8,7 @@ import random
 
 import numpy as np
 
+from tenonry.media import WHOLE
 from tenonry.sampling_params import SamplingParams
 from tenonry.step import NewRow, SchedulerOutput
 
@@ -30,6 +31,7 @@ class Request:
         )
         self.max_tokens = max_tokens
         self.features = features
+        self.whole = (features or {}).get(WHOLE, np.zeros((0, 2))).tolist()
         self.stop_token_ids, self.bad_words = stop_token_ids, bad_words
         self.output, self.logprobs, self.prompt_logprobs, self.failure = [], [], [], None
         self.row = None
@@ -143,6 +145,10 @@ class Driver:
     def _take(self, request, left, rows, grown, served):
         count = min(left, request.length - request.computed)
         end = request.computed + count
+        for begin, size in request.whole:  # as many tokens as it needs, if it begins there
+            if begin < end < begin + size:
+                end = begin if begin > request.computed else begin + size
+        count = end - request.computed
         while len(request.blocks) * self.block_size < end:
             request.blocks.append(self.free_blocks.pop())
             grown.append((request.row, request.blocks[-1]))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 import worker_wrappers
 from PIL import Image
 
-from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
 from tenonry_worker_torch.images.check import ImageCheck
 
 PLACE = 90  # the token that stands for a part of an image
@@ -88,11 +89,13 @@ def prompt_of(parts, counts, between=None):
     return ids, np.array(spans, np.int64)
 
 
-def features_of(spans, inputs):
+def features_of(spans, inputs, whole=None):
     import hashlib
 
     digests = [hashlib.sha256(each["pixel_values"].tobytes()).digest() for each in inputs]
     found = {SPANS: spans, DIGESTS: np.frombuffer(b"".join(digests), np.uint8).reshape(-1, 32)}
+    if whole is not None:
+        found[WHOLE] = np.asarray(whole, np.int64)
     for number, each in enumerate(inputs):
         found |= {media_input(number, name): array for name, array in each.items()}
     return found
@@ -110,6 +113,8 @@ def generated(model, ids, spans, inputs, count):
         kinds[0, begin : begin + length] = 1
     if hasattr(model.base_model, "get_rope_index"):
         given["mm_token_type_ids"] = kinds
+    if "token_type_ids" in inspect.signature(type(model).forward).parameters:
+        given["token_type_ids"] = torch.tensor([[int(token == PLACE) for token in ids]])
     made = model.generate(
         input_ids=torch.tensor([ids]), attention_mask=torch.ones(1, len(ids), dtype=torch.long),
         max_new_tokens=count, do_sample=False, eos_token_id=None, pad_token_id=0, **given,
@@ -118,4 +123,5 @@ def generated(model, ids, spans, inputs, count):
 
 
 def build(family):
-    return worker_wrappers.build(family)
+    """Gemma 3 scales what it embeds: tied, a small one says the last token again and again."""
+    return worker_wrappers.build(family, is_tied=False if family == "gemma3" else None)

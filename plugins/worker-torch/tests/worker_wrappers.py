@@ -153,11 +153,15 @@ def config_of(wrapper: str):
     return CONFIG_MAPPING[name](**values)
 
 
-def build(wrapper: str, *, seed: int = 0, dtype: torch.dtype = torch.float32):
+def build(
+    wrapper: str, *, seed: int = 0, dtype: torch.dtype = torch.float32, is_tied: bool | None = None
+):
     """The whole wrapper, towers included; every weight is random."""
     from tenonry_torch_base.weights import auto_class
 
     config = config_of(wrapper)
+    if is_tied is not None:
+        config.tie_word_embeddings = config.get_text_config().tie_word_embeddings = is_tied
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         model = auto_class(config).from_config(config, dtype=dtype)

@@ -7,6 +7,7 @@ from hashlib import sha256
 import numpy as np
 import pytest
 
+from tenonry.media import DIGESTS, SPANS, WHOLE
 from tenonry.messages import EngineCoreRequest
 from tenonry.request import Request
 from tenonry.sampling_params import SamplingParams
@@ -109,3 +110,17 @@ def test_chains_do_not_depend_on_the_steps_in_which_they_are_made():
     assert digests == [chain[-1] for chain in others]
     assert parts == whole[:6]
     assert others[0] == chain_of(hasher, request, tokens(0, 1, 2, 3, 90, 91))
+
+
+def test_images_that_were_computed_in_pieces_are_not_those_that_were_computed_whole():
+    """Of prompts with an image at the third token, only what comes before it is shared."""
+    features = {SPANS: np.array([[2, 3]]), DIGESTS: np.zeros((1, 32), np.uint8)}
+    hasher = BlockHasher(2)
+    chains = []
+    for more in ({}, {}, {WHOLE: np.array([[2, 3]])}):
+        chain = hasher.chain(make_request(features=features | more))
+        hasher.extend(chain, tokens(1, 2, 3, 4, 5, 6), 0, 3)
+        chains.append(list(chain))
+    assert chains[0] == chains[1]
+    assert chains[2][:2] == chains[0][:2]
+    assert not set(chains[2][2:]) & set(chains[0][2:])

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.media import DIGESTS, SPANS, is_media
+from tenonry.media import DIGESTS, SPANS, WHOLE, is_media
 
 MAX_FEATURE_BYTES = 1 << 28  # all features of one request
 MAX_FEATURES = 4096
@@ -32,19 +32,19 @@ def check_features(features: dict[str, Any], num_prompt_tokens: int) -> None:
         raise _refusal(
             f"the features have {num_bytes} bytes; at most {MAX_FEATURE_BYTES} are allowed"
         )
-    names = [name for name in features if is_media(name)]
+    names = {name for name in features if is_media(name)}
     if names:
         _check_images(features, names, num_prompt_tokens)
 
 
 def _check_images(
     features: dict[str, np.ndarray],
-    names: list[str],
+    names: set[str],
     num_prompt_tokens: int,
 ) -> None:
     for name in (SPANS, DIGESTS):
         if name not in features:
-            raise _refusal(f"feature '{names[0]}' is of an image, but '{name}' is missing")
+            raise _refusal(f"feature '{min(names)}' is of an image, but '{name}' is missing")
     spans = features[SPANS]
     if spans.dtype.kind not in "iu" or spans.ndim != 2 or spans.shape[1] != 2 or not len(spans):
         raise _refusal(
@@ -59,9 +59,8 @@ def _check_images(
         )
     _check_spans(spans.tolist(), num_prompt_tokens)
     numbers = {str(number) for number in range(len(spans))}
-    for name in names:
-        if name not in {SPANS, DIGESTS}:
-            _check_name(name, numbers)
+    for name in names - {SPANS, DIGESTS, WHOLE}:
+        _check_name(name, numbers)
 
 
 def _check_spans(spans: list[list[int]], num_prompt_tokens: int) -> None:

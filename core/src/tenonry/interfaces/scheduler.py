@@ -59,6 +59,7 @@ class Scheduler(Plugin[SchedulerContext], ABC):
     - If `config.max_images` is not 0, a step encodes at most `config.max_encoder_tokens` tokens of images (0: as
       many as it has tokens), or one image that is larger: those that begin in what it computes, and one in whose
       middle a row enters. Without chunked prefill one prompt may have more.
+    - If a request has the feature `WHOLE` of `tenonry.media`, no step ends in one of the pieces that it names.
     - A row whose request has `structured_output` is not scheduled while the last token that it sampled is not known.
     - It is right at one, two and three steps in flight: `schedule()` may be called again before the previous step's
       result came back; results come in step order; results for rows that were finished, aborted, preempted or reset

@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tenonry.media.names import DIGESTS, SPANS, is_media, media_input
+from tenonry.media.names import DIGESTS, SPANS, WHOLE, is_media, media_input
 
-__all__ = ["DIGESTS", "SPANS", "is_media", "media_input"]
+__all__ = ["DIGESTS", "SPANS", "WHOLE", "is_media", "media_input"]

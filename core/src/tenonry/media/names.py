@@ -4,12 +4,16 @@
 to the last one; others may be among them. `DIGESTS`
 u8[N, 32]: of its content, as the model reads it; block digests cover those of the images that have begun. What the
 model's towers are given of image i has the names `media_input(i, name)`.
+
+`WHOLE` i64[M, 2], where tokens of an image see one another, also the later ones: in order, the first prompt token of
+each such piece, and how many there are. No step ends in one.
 """
 
 from __future__ import annotations
 
 SPANS = "media.spans"
 DIGESTS = "media.digests"
+WHOLE = "media.whole"
 
 
 def media_input(index: int, name: str) -> str:

@@ -35,6 +35,10 @@ class ProcessedImage(msgspec.Struct, frozen=True):
     `token_ids` i32[n] stand for it in the prompt; of the `count` tokens from the place `first` on, the model replaces
     those that are its image token. `inputs` are what the model's `get_image_features` is given; `digest` (32 bytes)
     covers them.
+
+    `before` and `after`: texts that stand around `token_ids`, and that are tokenised with what the prompt has there: a
+    tokenizer may have one token for both. `whole`: pieces of `token_ids` that see one another, each as its first token
+    and how many there are.
     """
 
     token_ids: np.ndarray
@@ -42,6 +46,9 @@ class ProcessedImage(msgspec.Struct, frozen=True):
     count: int
     inputs: dict[str, np.ndarray]
     digest: bytes
+    before: str = ""
+    after: str = ""
+    whole: tuple[tuple[int, int], ...] = ()
 
     @property
     def num_bytes(self) -> int:

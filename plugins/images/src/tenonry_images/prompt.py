@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tenonry.errors import RequestError
-from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,16 +34,32 @@ def with_images(
         )
     parts: list[I32] = []
     spans = []
+    whole = []
     length = 0
     start = 0
     for place, image in zip(places.tolist(), images, strict=True):
         parts += [token_ids[start:place], image.token_ids]
         length += place - start
         spans.append((length + image.first, image.count))
+        whole += [(length + begin, count) for begin, count in image.whole]
         length += len(image.token_ids)
         start = place + 1
     parts.append(token_ids[start:])
-    return np.concatenate(parts).astype(np.int32), _features(spans, images)
+    features = _features(spans, images)
+    if whole:
+        features[WHOLE] = np.array(whole, np.int64)
+    return np.concatenate(parts).astype(np.int32), features
+
+
+def with_surroundings(text: str, images: Sequence[ProcessedImage], placeholder: str) -> str:
+    """A prompt's text with what stands around each image around its placeholder; as it is if their numbers differ."""
+    parts = text.split(placeholder)
+    if len(parts) != len(images) + 1:
+        return text
+    spliced = parts[0]
+    for image, part in zip(images, parts[1:], strict=True):
+        spliced += image.before + placeholder + image.after + part
+    return spliced
 
 
 def _features(

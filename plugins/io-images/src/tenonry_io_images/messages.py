@@ -44,6 +44,9 @@ class Made(msgspec.Struct, array_like=True):
     first: int = 0
     count: int = 0
     inputs: dict[str, tuple[str, list[int], bytes]] = {}
+    before: str = ""
+    after: str = ""
+    whole: list[tuple[int, int]] = []
 
 
 def packed(array: np.ndarray) -> tuple[str, list[int], bytes]:

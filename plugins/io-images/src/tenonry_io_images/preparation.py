@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +60,19 @@ def decode(data: bytes, max_pixels: int) -> Any:
             raise BadImage(f"its {picture.format} data are damaged") from None
 
 
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What is made of a picture: the tokens that stand for it, and what the model reads of it. `sees_itself`: the model
+    is told which tokens are of images, so that these see one another. The other fields are those of `ProcessedImage`.
+    """
+
+    token_ids: list[int]
+    inputs: dict[str, np.ndarray]
+    before: str = ""
+    after: str = ""
+    sees_itself: bool = False
+
+
 class Preparation:
     """The processors of the model in a folder. Raises CannotPrepare."""
 
@@ -71,7 +86,7 @@ class Preparation:
         ]
         if not named:
             raise CannotPrepare(f"the config.json in {path} names no image_token_id")
-        self.token_id: int = named[0]
+        self._image_token: int = named[0]
         try:
             self._images: Any = AutoImageProcessor.from_pretrained(
                 path, local_files_only=True, trust_remote_code=False
@@ -80,8 +95,11 @@ class Preparation:
             raise CannotPrepare(
                 f"the image processor in {path} cannot be built: {_short(error)}"
             ) from error
+        self.token_id = self._image_token  # what a chat template writes for an image
         self._whole = None if self._counts_patches else _whole_processor(path)
         if self._whole is not None:
+            self.token_id = _placeholder(self._whole, path)
+            self._fixed = {self._image_token} | _special_tokens(self._whole.tokenizer)
             self._try(path)
 
     def _try(self, path: str) -> None:
@@ -90,14 +108,14 @@ class Preparation:
 
         name = type(self._whole).__name__
         try:
-            token_ids, _ = self._of_whole(Image.new("RGB", TRIAL_SIZE, (255, 128, 0)))
+            written = self._of_whole(Image.new("RGB", TRIAL_SIZE, (255, 128, 0)))
         except Exception as error:
             raise CannotPrepare(
                 f"{name} in {path} does not take a picture: {_short(error)}"
             ) from error
-        if _piece(token_ids, self.token_id) is None:
+        if _piece(written.token_ids, self._image_token) is None:
             raise CannotPrepare(
-                f"{name} in {path} writes no token {self.token_id} for an image of {TRIAL_SIZE[0]} × "
+                f"{name} in {path} writes no token {self._image_token} for an image of {TRIAL_SIZE[0]} × "
                 f"{TRIAL_SIZE[1]} pixels, and config.json says that it stands for one"
             )
 
@@ -109,25 +127,28 @@ class Preparation:
     def make(self, data: bytes, max_pixels: int) -> Made:
         """An image file made ready. Raises BadImage."""
         picture = decode(data, max_pixels)
-        if self._whole is None:
-            token_ids, inputs = self._of_patches(picture)
-        else:
-            token_ids, inputs = self._of_whole(picture)
-        piece = _piece(token_ids, self.token_id)
+        written = self._of_patches(picture) if self._whole is None else self._of_whole(picture)
+        piece = _piece(written.token_ids, self._image_token)
         if piece is None:
             raise BadImage("the model's processor writes no token for it")
-        sent = {name: packed(array) for name, array in inputs.items()}
-        return Made("", token_ids, *piece, sent)
+        return Made(
+            "",
+            written.token_ids,
+            *piece,
+            {name: packed(array) for name, array in written.inputs.items()},
+            written.before,
+            written.after,
+            _runs(written.token_ids, self._image_token) if written.sees_itself else [],
+        )
 
-    def _of_patches(self, picture: Any) -> tuple[list[int], dict[str, np.ndarray]]:
-        """The tokens that stand for a picture, and what the model reads of it."""
+    def _of_patches(self, picture: Any) -> Written:
         made = self._images(images=[picture], return_tensors="np")
         inputs = {str(name): np.asarray(value) for name, value in made.items()}
         count = int(inputs["image_grid_thw"].prod()) // self._images.merge_size**2
-        return [self.token_id] * count, inputs
+        return Written([self._image_token] * count, inputs)
 
-    def _of_whole(self, picture: Any) -> tuple[list[int], dict[str, np.ndarray]]:
-        """As `_of_patches`. One call makes both: a processor has settings of its own for the images of a prompt."""
+    def _of_whole(self, picture: Any) -> Written:
+        """One call makes tokens and inputs: a processor has settings of its own for the images of a prompt."""
         processor: Any = self._whole
         made = processor(
             text=[processor.image_token],
@@ -138,7 +159,45 @@ class Preparation:
         inputs = {
             str(name): np.asarray(value) for name, value in made.items() if name not in TEXT_NAMES
         }
-        return np.asarray(made["input_ids"]).reshape(-1).tolist(), inputs
+        token_ids = np.asarray(made["input_ids"]).reshape(-1)
+        kinds = np.asarray(made.get("token_type_ids", 0))
+        is_image = token_ids == self._image_token
+        sees_itself = bool(kinds.any() and kinds.reshape(-1)[is_image].all())
+        return self._apart(Written(token_ids.tolist(), inputs, sees_itself=sees_itself))
+
+    def _apart(self, written: Written) -> Written:
+        """The same without texts at its ends, whose tokens may be others where they stand beside other text: those of
+        Gemma 3 begin and end with line breaks, and it has a token for each number of these.
+        """
+        tokenizer: Any = self._whole.tokenizer
+        ids = written.token_ids
+        fixed = [place for place, token in enumerate(ids) if token in self._fixed]
+        if not fixed:
+            return written
+        begin = fixed[0]
+        end = fixed[-1] + 1
+        before = tokenizer.decode(ids[:begin])
+        after = tokenizer.decode(ids[end:])
+        for text, tokens in ((before, ids[:begin]), (after, ids[end:])):
+            if tokenizer(text, add_special_tokens=False)["input_ids"] != tokens:
+                return written
+        return dataclasses.replace(written, token_ids=ids[begin:end], before=before, after=after)
+
+
+def _special_tokens(tokenizer: Any) -> set[int]:
+    """Tokens that are never joined with the text around them."""
+    return {number for number, token in tokenizer.added_tokens_decoder.items() if token.special}
+
+
+def _placeholder(processor: Any, path: str) -> int:
+    """The token that stands for an image before a processor writes others in its place."""
+    text = processor.image_token
+    tokens = processor.tokenizer(text, add_special_tokens=False)["input_ids"]
+    if len(tokens) != 1:
+        raise CannotPrepare(
+            f"{type(processor).__name__} in {path} looks for {text!r}, which is no token of its tokenizer"
+        )
+    return int(tokens[0])
 
 
 def _piece(token_ids: list[int], token_id: int) -> tuple[int, int] | None:
@@ -150,6 +209,13 @@ def _piece(token_ids: list[int], token_id: int) -> tuple[int, int] | None:
     if not len(places):
         return None
     return int(places[0]), int(places[-1] - places[0]) + 1
+
+
+def _runs(token_ids: list[int], token_id: int) -> list[tuple[int, int]]:
+    """Where the token stands, neighbours together: the first place of each run, and how many there are."""
+    places = np.flatnonzero(np.array(token_ids) == token_id)
+    runs = np.split(places, np.flatnonzero(np.diff(places) != 1) + 1)
+    return [(int(run[0]), len(run)) for run in runs]
 
 
 def _whole_processor(path: str) -> Any:

@@ -109,6 +109,9 @@ def _image_of(made: Made) -> ProcessedImage:
         made.count,
         inputs,
         digest.digest(),
+        made.before,
+        made.after,
+        tuple(made.whole),
     )
 
 

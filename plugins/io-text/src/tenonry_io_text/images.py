@@ -11,7 +11,7 @@ from tenonry.errors import RequestError
 from tenonry.plugin.manager import resolve_point
 from tenonry_images.base import ImageContext, ImageLimits, ProcessedImage
 from tenonry_images.points import IMAGE_PROCESSORS
-from tenonry_images.prompt import with_images
+from tenonry_images.prompt import with_images, with_surroundings
 from tenonry_images.sources import ImageSources
 from tenonry_io_text.content import ChatImages
 
@@ -51,6 +51,12 @@ class PromptImages:
             self._processor.process(self._sources.read(url, where), where)
             for where, url in images.urls
         ]
+
+    def surrounded(self, codec: Codec, text: str, images: list[ProcessedImage]) -> str:
+        """A prompt's text with what stands around its images, which is tokenised with it."""
+        if not any(image.before or image.after for image in images):
+            return text
+        return with_surroundings(text, images, codec.token_text(self._processor.token_id))
 
     def put(
         self,

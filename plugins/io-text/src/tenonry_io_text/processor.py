@@ -145,7 +145,7 @@ class TextIOProcessor(IOProcessor):
             return self._pair(parsed.text or "", parsed.text_pair, parsed.truncate)
         if params.structured_output is not None:
             self._grammars.check(params, self._need_codec("structured_output"))
-        token_ids = self._token_ids(parsed, add_special_tokens)
+        token_ids = self._token_ids(self._with_images(parsed), add_special_tokens)
         features = None
         if parsed.images and self._images is not None:
             is_cut = parsed.truncate is not None
@@ -161,6 +161,13 @@ class TextIOProcessor(IOProcessor):
             bad_words=self._bad_words(params),
             features=features,
         )
+
+    def _with_images(self, parsed: ParsedPrompt) -> ParsedPrompt:
+        """Its text with what stands around its images."""
+        if not parsed.images or self._images is None or parsed.text is None:
+            return parsed
+        codec = self._need_codec("prompt")
+        return parsed._replace(text=self._images.surrounded(codec, parsed.text, parsed.images))
 
     def _token_ids(self, parsed: ParsedPrompt, add_special_tokens: bool) -> I32:
         if parsed.token_ids is not None:

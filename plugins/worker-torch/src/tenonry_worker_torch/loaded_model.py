@@ -23,6 +23,7 @@ from tenonry_worker_torch.attention.layer import (
 from tenonry_worker_torch.forward import Forward, ModuleForward
 from tenonry_worker_torch.fuse.generic import unpack_read
 from tenonry_worker_torch.images.encoder import ImageEncoder
+from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.packed_run import PackedRun
 from tenonry_worker_torch.loading.probe import ProbeResult, named_failure, probe
 from tenonry_worker_torch.loading.rotary import fix_frequencies
@@ -120,6 +121,8 @@ def build(  # noqa: PLR0913 - by name, from one caller
     watched = module if adapters is not None else None
     with named_failure(module, parallel.tensor.size), calls_of(watched) as calls:
         found = probe(module, vocab_size, parallel, max_model_len)
+    if image_check is not None:
+        mark_spans(module, found.specs)
     groups = layer_groups(found.specs, backend_class, by_window=window_groups)
     backend = _backend(backend_class, module, found, groups)
     model = LoadedModel(module, backend, buffers, found, max_model_len, parallel, groups)

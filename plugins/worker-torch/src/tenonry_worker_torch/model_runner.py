@@ -190,6 +190,8 @@ class ModelRunner:
             self.buffers,
             backend.num_groups,
         )
+        if self.images is not None:
+            batch.last_seen = self.images.last_seen(inputs)
         plans = ForwardPlans(backend.plan(batch))
         if forward.can_prune and keep is not None and not prompt_tokens:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)

@@ -32,6 +32,14 @@ SHAPES = {
     "chunks": {"num_heads": 4, "num_kv_heads": 2, "chunk": 13},
     "sinks": {"num_heads": 4, "num_kv_heads": 2, "sinks": True},
     "indexed": {"num_heads": 4, "num_kv_heads": 2, "indexed": True},
+    "spans": {"num_heads": 4, "num_kv_heads": 2, "spans": True},
+    "spans in a window": {
+        "num_heads": 2,
+        "num_kv_heads": 1,
+        "window": 9,
+        "softcap": 2.0,
+        "spans": True,
+    },
     "indexed with sinks": {
         "num_heads": 4,
         "num_kv_heads": 4,
@@ -92,6 +100,17 @@ class BackendDriver:
         chosen[:, 4] = self.random.integers(0, np.array(positions) + 1)
         return torch.from_numpy(chosen)
 
+    def _last_seen(self, num, start):
+        """What each token sees at most: its own position, or the end of a piece of its chunk, where there are such."""
+        found = []
+        for count, begin in zip(num.tolist(), start.tolist(), strict=True):
+            last = np.arange(begin, begin + count)
+            if self.specs[0].spans and self.random.random() < 0.7:
+                low, high = sorted(self.random.integers(0, count + 1, 2).tolist())
+                last[low:high] = begin + high - 1
+            found.append(last)
+        return np.concatenate(found)
+
     def enter(self, row, length=0):
         self.generation[row] += 1
         self.blocks[row] = []
@@ -118,6 +137,9 @@ class BackendDriver:
             at = np.arange(self.length(row), self.length(row) + count)
             slots.append(self.table[row, at // BLOCK].astype(np.int64) * BLOCK + at % BLOCK)
         batch = self._batch(rows, num, start, np.concatenate(slots))
+        self.last_seen = self._last_seen(num, start)
+        if self.specs[0].spans:
+            batch.last_seen = self.last_seen
         plan = self.backend.plan(batch)
         for number, layer in enumerate(self.layers):
             last = number == len(self.layers) - 1
@@ -176,16 +198,19 @@ class BackendDriver:
         for i in np.unique(places):
             mine = np.flatnonzero(places == i)
             keys, values = self.known[rows[i]][number]
-            seen = keys_seen(layer, mine, np.array(positions)[mine], len(keys))
+            tokens = first[i] + np.array([asked[place][1] for place in mine])
+            seen = keys_seen(
+                layer, mine, np.array(positions)[mine], len(keys), self.last_seen[tokens]
+            )
             wanted = by_hand(layer, query[mine].float(), keys, values, seen)
             torch.testing.assert_close(got[mine].float(), wanted, rtol=tolerance, atol=tolerance)
 
 
-def keys_seen(layer, queries, positions, length):
+def keys_seen(layer, queries, positions, length, last):
     """Which of a row's keys its queries at `positions` see, the `queries`-th of the step: [queries, keys]."""
     spec = layer.spec
     keys, positions = torch.arange(length), torch.from_numpy(positions)[:, None]
-    seen = keys <= positions
+    seen = keys <= torch.from_numpy(last)[:, None]
     if spec.window:
         seen &= keys > positions - spec.window
     if spec.chunk:
@@ -267,7 +292,9 @@ def test_steady_decoding_across_capacities(backend):
         driver.run({4: 1, 1: 1})
 
 
-@pytest.mark.parametrize("shape", ["sinks in a window", "chunks", "all at once", "indexed"])
+@pytest.mark.parametrize(
+    "shape", ["sinks in a window", "chunks", "all at once", "indexed", "spans in a window"]
+)
 def test_long_prompts_are_done_in_pieces(shape, monkeypatch):
     """Small enough pieces that each sees only a part of the keys."""
     monkeypatch.setattr(pieces, "MAX_MASK_ELEMENTS", 2000)
@@ -312,8 +339,9 @@ def test_what_a_backend_does_not_say_it_knows_is_refused(backend):
     assert "layers.3 needs attention sinks" in reason(backend, sinks=True)
     assert "layers.3 needs a choice of keys" in reason(backend, indexed=True)
     assert "layers.3 needs attention within chunks" in reason(backend, chunk=8)
+    assert "layers.3 needs queries that see later keys" in reason(backend, spans=True)
     for known in worker_tools.BACKENDS.values():
-        assert reason(known, sinks=True, chunk=8, indexed=True) is None
+        assert reason(known, sinks=True, chunk=8, indexed=True, spans=True) is None
 
 
 def test_slabs_that_do_not_fit_are_done_without():

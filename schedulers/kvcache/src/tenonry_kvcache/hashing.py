@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS, is_media
+from tenonry.media import DIGESTS, SPANS, WHOLE, is_media
 from tenonry.request import Request
 
 TOKEN_BYTES = np.dtype(np.int32).itemsize
@@ -74,9 +74,10 @@ class BlockHasher:
         if not features or SPANS not in features:
             return [seed]
         images: dict[int, bytes] = {}
+        mark = "!" if WHOLE in features else ":"
         for (begin, count), digest in zip(features[SPANS].tolist(), features[DIGESTS], strict=True):
             number = begin // self._block_size
-            place = f"{begin % self._block_size}+{count}:".encode()
+            place = f"{begin % self._block_size}+{count}{mark}".encode()
             images[number] = images.get(number, b"") + place + digest.tobytes()
         return ImageChain(seed, images)
 

@@ -33,6 +33,7 @@ from tenonry_scheduling.budget import StepBudget
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.results import ResultReader
 from tenonry_scheduling.step_builder import StepBuilder
+from tenonry_scheduling.whole import check_pieces
 
 
 class BaseScheduler(Scheduler):
@@ -172,6 +173,9 @@ class BaseScheduler(Scheduler):
                 f"max_num_batched_tokens={self.token_budget}; shorten the prompt",
                 "prompt",
             )
+        if self.lifecycle.encoder is not None:
+            others = self.context.config.max_num_seqs - 1  # each of which may decode
+            check_pieces(request, self.token_budget - others)
         computed = request.max_total_tokens - 1  # the last token is sampled, never computed
         kv_cache = self.context.kv_cache
         longest = longest_sequence(

@@ -1,5 +1,6 @@
 """Where chunks of prompts end besides at the end of a step's tokens: at snapshots of a row's state, where the share of
-prompts with log-probabilities is used up, and before images that this step does not encode. Engine process.
+prompts with log-probabilities is used up, before images that this step does not encode, and never in a piece that must
+stay whole. Engine process.
 """
 
 from __future__ import annotations
@@ -9,12 +10,13 @@ from tenonry.step import I32
 from tenonry_scheduling.budget import StepBudget
 from tenonry_scheduling.lifecycle import Lifecycle
 from tenonry_scheduling.rows import Index
+from tenonry_scheduling.whole import pieces_after, uncut
 
 
 class ChunkLimits:
     """Of one step; rows that merely decode are not touched. `apply`: whether any row may be limited."""
 
-    __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots")
+    __slots__ = ("_blocks", "_budget", "_encoder", "_rows", "_snapshots", "_whole")
 
     def __init__(
         self,
@@ -24,6 +26,7 @@ class ChunkLimits:
         self._rows = lifecycle.rows
         self._blocks = lifecycle.blocks
         self._encoder = lifecycle.encoder
+        self._whole = lifecycle.whole
         self._budget = budget
         self._snapshots = lifecycle.blocks.takes_snapshots and budget.chunked_prefill
 
@@ -36,6 +39,8 @@ class ChunkLimits:
         """Whether `advance` has something to count."""
         encoder = self._encoder
         if encoder is not None and encoder.to_encode:
+            return True
+        if self._whole.by_row:
             return True
         return bool(self._rows.prompt_logprob_rows)
 
@@ -52,7 +57,11 @@ class ChunkLimits:
         if self._encoder is not None:
             count = self._encoder.fit(row, int(self._rows.num_computed[row]), count)
         has_logprobs = row in self._rows.prompt_logprob_rows
-        return self._budget.fit(count, prompt_logprobs=has_logprobs)
+        count = self._budget.fit(count, prompt_logprobs=has_logprobs)
+        if count > 0 and row in self._whole.by_row:
+            start = int(self._rows.num_computed[row])
+            count = self._whole.fit(row, start, count, self._budget.tokens_left)
+        return count
 
     def fit_images(
         self,
@@ -63,7 +72,8 @@ class ChunkLimits:
         """How many of `wanted` tokens a request may compute that would start now, and whether an image has to wait."""
         if self._encoder is None or wanted <= 0:
             return wanted, False
-        count = self._encoder.fit_first(request, start, wanted)
+        whole = uncut(pieces_after(request, start), start, wanted, self._budget.tokens_left)
+        count = self._encoder.fit_first(request, start, whole)
         return count, count <= 0
 
     def cut(
@@ -80,7 +90,21 @@ class ChunkLimits:
         if self._encoder is not None and self._encoder.to_encode:
             start = self._rows.num_computed[rows]
             rows, count = self._encoder.cut(rows, start, count)
-        return rows, count
+        return self.uncut(rows, count, None)
+
+    def uncut(
+        self,
+        rows: Index,
+        count: I32,
+        spare: int | None,
+    ) -> tuple[Index, I32]:
+        """Rows whose chunk would end in a piece that no step may cut compute fewer tokens, or more; `spare` bounds how
+        many more, of all of them together.
+        """
+        if not self._whole.by_row:
+            return rows, count
+        start = self._rows.num_computed[rows]
+        return self._whole.fit_rows(rows, start, count, spare)
 
     def advance(
         self,
@@ -93,6 +117,7 @@ class ChunkLimits:
             end = int(columns.num_computed[row])
             if self._encoder is not None:
                 self._encoder.advance(row, end)
+                self._whole.advance(row, end)
             if row in columns.prompt_logprob_rows:
                 self._budget.prompt_logprob_tokens_left -= count
                 if end >= columns.request(row).num_prompt_tokens:

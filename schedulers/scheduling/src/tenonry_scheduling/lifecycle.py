@@ -19,6 +19,7 @@ from tenonry_scheduling.encoder import EncoderLimit
 from tenonry_scheduling.grammars import GrammarRequests
 from tenonry_scheduling.rows import Rows
 from tenonry_scheduling.waiting import WaitingQueue
+from tenonry_scheduling.whole import WholePieces
 
 
 class LifecycleHooks(Protocol):
@@ -39,7 +40,8 @@ class Lifecycle:
     do not know yet. `grammars`: requests outside the queue whose grammar is being compiled. `first_runs`: requests that
     ran for the first time since the result reader last sent them.
     `num_preemptions`: preemptions so far. `adapters`: which ones the rows have; None where the engine serves none.
-    `encoder`: the images that rows have yet to encode; None where there are none.
+    `encoder`: the images that rows have yet to encode; None where there are none. `whole`: pieces of their prompts that
+    no step may cut.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class Lifecycle:
                 config.max_num_seqs,
                 chunked_prefill=config.enable_chunked_prefill,
             )
+        self.whole = WholePieces()
         self._hooks = hooks
         blocks.attach(self.rows)
 
@@ -89,6 +92,7 @@ class Lifecycle:
             self.adapters.enter(request)
         if self.encoder is not None:
             self.encoder.enter(request, row, num_computed)
+            self.whole.enter(request, row, num_computed)
         request.status = RequestStatus.RUNNING
         self._hooks.started(request, row, num_computed, now)
         self.rows.activate(row)
@@ -219,6 +223,7 @@ class Lifecycle:
             self.adapters.leave(request)
         if self.encoder is not None:
             self.encoder.leave(row)
+            self.whole.leave(row)
         self.arrived.discard(row)
         if was_running:
             self._hooks.stopped(request)

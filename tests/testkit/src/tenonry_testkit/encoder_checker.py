@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from tenonry.config import EngineConfig
-from tenonry.media import SPANS
-from tenonry_testkit.rules import FEW_IMAGES, expect
+from tenonry.media import SPANS, WHOLE
+from tenonry_testkit.rules import FEW_IMAGES, STAYS_WHOLE, expect
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 class EncoderChecker:
-    """`begin_step`, then `ran` for each row of the step, then `end_step`."""
+    """`begin_step`, then `ran` for each row of the step, then `end_step`.
+
+    Raises RuleBroken also where a row ends in a piece of its prompt that must stay whole.
+    """
 
     def __init__(self, config: EngineConfig) -> None:
         self._most = config.max_encoder_tokens or config.step_token_budget
@@ -35,8 +38,11 @@ class EncoderChecker:
         is_first: bool,
     ) -> None:
         """A row computed its tokens from `start` up to `end`; `is_first`: for the first time since it entered."""
+        for begin, count in _spans(source, WHOLE):
+            detail = f"a row ends at {end}, and {begin} to {begin + count} must stay whole"
+            expect(not begin < end < begin + count, STAYS_WHOLE, detail)
         sizes = []
-        for begin, count in _spans(source):
+        for begin, count in _spans(source, SPANS):
             is_cut = is_first and begin < start < begin + count
             if start <= begin < end or is_cut:
                 sizes.append(count)
@@ -51,8 +57,8 @@ class EncoderChecker:
         expect(sum(sizes) <= self._most or is_one, FEW_IMAGES, detail)
 
 
-def _spans(source: EngineCoreRequest) -> Iterable[tuple[int, int]]:
+def _spans(source: EngineCoreRequest, name: str) -> Iterable[tuple[int, int]]:
     features = source.features
-    if not features or SPANS not in features:
+    if not features or name not in features:
         return []
-    return [(begin, count) for begin, count in features[SPANS].tolist()]
+    return [(begin, count) for begin, count in features[name].tolist()]

@@ -13,6 +13,7 @@ FEW_ADAPTERS = "the rows of one step have at most max_loras different adapters"
 FEW_IMAGES = (
     "a step encodes at most max_encoder_tokens tokens of images, or one image that is larger"
 )
+STAYS_WHOLE = "no step ends in a piece of a prompt that `WHOLE` of its features names"
 NO_OVERRUN = "length limits are never overrun"
 NO_CHUNKS = "without chunked prefill a row computes all its tokens at once"
 NO_PENDING = "without feedback no row with a pending token is scheduled"

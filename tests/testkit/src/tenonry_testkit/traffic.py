@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 import hypothesis.strategies as st
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS
+from tenonry.media import DIGESTS, SPANS, WHOLE
 from tenonry.sampling_params import SamplingParams, StructuredOutput
 from tenonry.step import Adapter
 from tenonry_testkit.harness import SchedulerHarness
@@ -25,7 +25,8 @@ ANYTHING = StructuredOutput(regex="(.|\\n)*")
 class Send:
     """A request. Prompts of one `family` share their beginning; `tail` tells them apart at the end.
 
-    `images`: the sizes of images, from its third token on with a token between, as far as the prompt holds them.
+    `images`: the sizes of images, from its third token on with a token between, as far as the prompt holds them;
+    `whole`: no step may cut one.
     `stop_after`: the id of the output token at this index ends the request, wherever it comes up first.
     """
 
@@ -44,6 +45,7 @@ class Send:
     prompt_logprobs: int | None = None
     has_grammar: bool = False
     images: tuple[int, ...] = ()
+    whole: bool = False
 
     def __repr__(self) -> str:
         fields = [
@@ -127,15 +129,20 @@ def send(harness: SchedulerHarness, ask: Send) -> Entry:
         logprobs=ask.logprobs,
         prompt_logprobs=ask.prompt_logprobs,
         structured_output=ANYTHING if ask.has_grammar else None,
-        features=features_of(ask.images, len(prompt)),
+        features=features_of(ask.images, len(prompt), whole=ask.whole),
     )
 
 
 def features_of(
     sizes: Sequence[int],
     num_tokens: int,
+    *,
+    whole: bool = False,
 ) -> dict[str, np.ndarray] | None:
-    """The features of images that a prompt of so many tokens has places for; None without any."""
+    """The features of images that a prompt of so many tokens has places for; None without any.
+
+    `whole`: no step may cut one.
+    """
     spans = []
     begin = 2
     for size in sizes:
@@ -147,7 +154,10 @@ def features_of(
         return None
     digests = np.zeros((len(spans), 32), np.uint8)
     digests[:, 0] = [size for _, size in spans]
-    return {SPANS: np.array(spans, np.int64), DIGESTS: digests}
+    features = {SPANS: np.array(spans, np.int64), DIGESTS: digests}
+    if whole:
+        features[WHOLE] = features[SPANS]
+    return features
 
 
 def _stop_ids(harness: SchedulerHarness, ask: Send, prompt: list[int]) -> tuple[int, ...]:
@@ -231,6 +241,7 @@ def sends(
     if images:
         some = st.lists(st.integers(1, 9), min_size=1, max_size=4).map(tuple)
         plain["images"] = st.just(()) | some
+        plain["whole"] = st.booleans()
     return st.builds(Send, **plain)
 
 

@@ -31,7 +31,8 @@ class LayerSpec:
     positions of a chunk, beyond whose start a query does not see (0: no chunks; Llama 4). With `sinks`, each head has a
     logit that takes part in the softmax and in nothing else (gpt-oss); they are `CachedLayer.sinks`. A layer that is
     `indexed` sees only the positions that its model chose, `CachedLayer.chosen` (DeepSeek V3.2); the keys by which a
-    model chooses are a layer of their own, with values of no size.
+    model chooses are a layer of their own, with values of no size. With `spans`, a query may see later keys, up to
+    `AttentionBatch.last_seen` (the tokens of an image in Gemma 3).
     """
 
     name: str
@@ -46,6 +47,7 @@ class LayerSpec:
     chunk: int = 0
     sinks: bool = False
     indexed: bool = False
+    spans: bool = False
 
     def first_seen(self, lengths: NDArray[np.int64]) -> NDArray[np.int64]:
         """The first position that the last token of rows of `lengths` tokens sees."""
@@ -128,6 +130,9 @@ class AttentionBatch:
     written: then every row has one query token, and `full_plan` is the plan of the other layers.
 
     `groups`: the tables of each group of layers, where there are several; `block_table` is that of the first.
+
+    `last_seen` i64[Q]: the last position that each query sees, its own or a later one of the same step; None where that
+    is its own for all. A window bounds what comes before a query, not what comes behind it.
     """
 
     row: NDArray[np.int32]
@@ -140,6 +145,7 @@ class AttentionBatch:
     put: Callable[[str, NDArray[Any]], torch.Tensor]
     full_plan: Any = None
     groups: tuple[GroupTable, ...] = ()
+    last_seen: NDArray[np.int64] | None = None
 
 
 # Fields of a LayerSpec that change the result and that backends of the first days do not know.
@@ -147,6 +153,7 @@ FEATURES = {
     "chunk": "attention within chunks",
     "sinks": "attention sinks",
     "indexed": "a choice of keys per query",
+    "spans": "queries that see later keys",
 }
 # A feature that is none of a layer: the backend keeps layers in the tensors of others (`adopt`), and reads no place of
 # a block table that lies wholly before what its layers see, since its block was given back.

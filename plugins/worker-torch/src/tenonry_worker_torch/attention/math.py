@@ -5,7 +5,9 @@ Shapes: B independent batches, H query heads, K KV heads (H = K × group), S que
 
 from __future__ import annotations
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch.nn import functional
 
 from tenonry_worker_torch.attention.base import LayerSpec
@@ -65,6 +67,22 @@ def causal_mask(
         hidden |= keys < queries // chunk * chunk
     mask = torch.zeros(hidden.shape, dtype=dtype, device=device)
     return mask.masked_fill_(hidden, float("-inf"))
+
+
+def show_later(
+    mask: torch.Tensor,
+    start: int,
+    first_key: int,
+    last_seen: NDArray[np.int64],
+) -> None:
+    """In a causal mask [S, L], let the query at position `start + i` see also the keys up to `last_seen[i]`.
+
+    Key column j stands for position `first_key + j`.
+    """
+    queries = torch.arange(start, start + mask.shape[0], device=mask.device)[:, None]
+    keys = torch.arange(first_key, first_key + mask.shape[1], device=mask.device)
+    last = torch.as_tensor(last_seen, device=mask.device)[:, None]
+    mask.masked_fill_((keys > queries) & (keys <= last), 0.0)
 
 
 def masked_attention(

@@ -11,7 +11,12 @@ import numpy as np
 import torch
 
 from tenonry_worker_torch.attention.choice import selection
-from tenonry_worker_torch.attention.math import causal_mask, masked_attention, per_head
+from tenonry_worker_torch.attention.math import (
+    causal_mask,
+    masked_attention,
+    per_head,
+    show_later,
+)
 
 if TYPE_CHECKING:
     from tenonry_worker_torch.attention.base import CachedLayer, LayerSpec
@@ -42,9 +47,14 @@ def attend_in_pieces(
     for begin in range(0, length, piece):
         count = min(piece, length - begin)
         position = segment.start + begin
+        last_seen = None
+        end = position + count
+        if segment.last_seen is not None:
+            last_seen = segment.last_seen[begin : begin + count]
+            end = int(last_seen.max()) + 1
         seen = slice(
             max(first_seen(spec, position) - first_key, 0),
-            position + count - first_key,
+            end - first_key,
         )
         queries = slice(begin, begin + count)
         mask = causal_mask(
@@ -57,6 +67,8 @@ def attend_in_pieces(
             first_key + seen.start,
             spec.chunk,
         )
+        if last_seen is not None:
+            show_later(mask, position, first_key + seen.start, last_seen)
         if spec.indexed:
             chosen = _chosen_of(layer, segment)[:, queries]
             shown = selection(chosen, mask.shape[-1], mask.dtype, first_key + seen.start)

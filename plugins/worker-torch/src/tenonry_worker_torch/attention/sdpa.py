@@ -40,7 +40,7 @@ class SdpaBackend(AttentionBackend):
     """See the module. Supports every head size, data type, window and soft cap, chunks and sinks."""
 
     name: ClassVar[str] = "sdpa"
-    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks", "indexed", GROUPS})
+    features: ClassVar[frozenset[str]] = frozenset({"chunk", "sinks", "indexed", "spans", GROUPS})
 
     def allocate(
         self,
@@ -328,7 +328,8 @@ class SdpaBackend(AttentionBackend):
         v = _head_major(value, segment)
         reach = spec.window or spec.chunk
         is_cut = reach and segment.length > reach
-        if spec.softcap or spec.sinks or spec.indexed or is_cut:
+        is_plain = not is_cut and segment.last_seen is None
+        if spec.softcap or spec.sinks or spec.indexed or not is_plain:
             out = attend_in_pieces(layer, q, k, v, segment, 0)
         else:
             out = functional.scaled_dot_product_attention(

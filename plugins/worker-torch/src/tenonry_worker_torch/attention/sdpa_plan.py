@@ -68,7 +68,9 @@ class SdpaPlan:
         self._context: dict[tuple[int, int, int, bool], torch.Tensor] = {}
         self._lines: dict[int, torch.Tensor] = {}
         if self.num_queries != len(batch.row):
-            self.prefill = prefill_segments(batch.row, batch.num_tokens, batch.start)
+            self.prefill = prefill_segments(
+                batch.row, batch.num_tokens, batch.start, batch.last_seen
+            )
             self.decode_order = np.flatnonzero(batch.num_tokens == 1)
         if self.sorts and len(self.decode_order) > 1:
             self.decode_order = longest_first(self.decode_order, batch.seq_lens)

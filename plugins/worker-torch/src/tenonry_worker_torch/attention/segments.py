@@ -20,10 +20,11 @@ class Segment:
     """`count` sequences of `length` queries each, from flattened token `token` on.
 
     `start` is the position of the first query and `row` the row, for one sequence with computed tokens before it;
-    a segment with `start` 0 sees nothing but its own keys.
+    a segment with `start` 0 sees nothing but its own keys. `last_seen` i64[length]: the last position that each query
+    of one sequence sees, where some see later ones than their own.
     """
 
-    __slots__ = ("count", "length", "row", "start", "token")
+    __slots__ = ("count", "last_seen", "length", "row", "start", "token")
 
     def __init__(
         self,
@@ -38,14 +39,19 @@ class Segment:
         self.length = length
         self.row = row
         self.start = start
+        self.last_seen: NDArray[np.int64] | None = None
 
 
 def prefill_segments(
     row: NDArray[np.int32],
     num_tokens: NDArray[np.int32],
     start: NDArray[np.int32],
+    last_seen: NDArray[np.int64] | None = None,
 ) -> list[Segment]:
-    """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding."""
+    """The segments of all rows with more than one query; the only loop over sequences, and never in pure decoding.
+
+    `last_seen`: as in `AttentionBatch`; a sequence with queries that see later keys has a segment of its own.
+    """
     first_token = np.cumsum(num_tokens) - num_tokens
     segments: list[Segment] = []
     for i in np.flatnonzero(num_tokens > 1):
@@ -53,8 +59,11 @@ def prefill_segments(
         length = int(num_tokens[i])
         begin = int(start[i])
         last = segments[-1] if segments else None
+        later = None if last_seen is None else _later(last_seen[token : token + length], begin)
         if (
             last is not None
+            and later is None
+            and last.last_seen is None
             and begin == 0 == last.start
             and length == last.length
             and token == last.token + last.count * last.length
@@ -70,7 +79,14 @@ def prefill_segments(
                     begin,
                 )
             )
+            segments[-1].last_seen = later
     return segments
+
+
+def _later(last_seen: NDArray[np.int64], start: int) -> NDArray[np.int64] | None:
+    """What the queries from position `start` on see, if any sees more than up to its own."""
+    own = np.arange(start, start + len(last_seen))
+    return None if np.array_equal(last_seen, own) else last_seen
 
 
 def length_groups(lengths: NDArray[np.int64], max_tokens: int) -> list[tuple[int, int]]:

@@ -1,7 +1,7 @@
 """Shows at start that a model sees rightly: a prompt with two images, computed in chunks, against the model's own pass
 over the whole of it. Worker process.
 
-It finds families that do more with an image than worker `torch` does, such as tokens of an image that see one another.
+It finds families that do more with an image than worker `torch` does.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ class ImageCheck:
         self._deepstack: Deepstack | None = None
         self._added: torch.Tensor | None = None  # [layers, T, H], to the hidden states
         self._positions: NDArray[np.int64] | None = None
+        self._whole: list[Span] = []  # images whose tokens see one another
 
     @torch.inference_mode()
     def prepare(
@@ -84,6 +85,7 @@ class ImageCheck:
         for span, seen in zip(spans, made, strict=True):
             encoder.place(given, np.arange(*span), seen)
         self._given = given
+        self._whole = spans if encoder.sees_spans else []
         self._deepstack = encoder.deepstack
         if self._deepstack is not None:
             self._added = self._deepstack.added
@@ -108,24 +110,42 @@ class ImageCheck:
         if self._given is None or self._logits is None:
             return
         assert self._positions is not None  # noqa: S101 - made with them
-        given = self._given[:max_model_len]
-        cut = len(given) // 2
-        counts = [cut, len(given) - cut]
+        length = self._end_of_text(min(len(self._given), max_model_len))
+        given = self._given[:length]
+        cut = self._end_of_text(length // 2)
+        counts = [cut, length - cut]
         positions = torch.from_numpy(self._positions).to(given.device)
         forward = _Placed(own_forward, positions, self._deepstack, self._added)
-        (got,) = run.steps(forward, [given], [[count] for count in counts])
+        (got,) = run.steps(
+            forward, [given], [[count] for count in counts], last_seen=self._last_seen(length)
+        )
         forward.end()
-        wanted = self._logits[[cut - 1, len(given) - 1]]
+        wanted = self._logits[[cut - 1, length - 1]]
         error = float(relative_errors(torch.stack(got), wanted).max())
         tolerance = TOLERANCE[self._logits.dtype]
         if error > tolerance:
             raise ModelError(
                 f"max_images: {family} fails the self check of worker 'torch' with images: a "
                 f"prompt in chunks gives other logits than the model's own pass (relative error {error:.3g}, allowed "
-                f"{tolerance:g}), so answers would be wrong. It may let the tokens of an image see one another; use "
-                "max_images=0 to serve it for text"
+                f"{tolerance:g}), so answers would be wrong; use max_images=0 to serve it for text"
             )
         self._given = self._logits = self._added = None
+
+    def _end_of_text(self, length: int) -> int:
+        """The same number of tokens, or fewer, up to the image in which they would end."""
+        for begin, stop in self._whole:
+            if begin < length < stop:
+                return begin
+        return length
+
+    def _last_seen(self, length: int) -> list[NDArray[np.int64]] | None:
+        """Of the prompt's tokens, the last one that each sees."""
+        if not self._whole:
+            return None
+        found = np.arange(length)
+        for begin, stop in self._whole:
+            found[begin:stop] = stop - 1
+        return [found]
 
 
 class _Placed:

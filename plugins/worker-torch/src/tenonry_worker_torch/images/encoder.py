@@ -13,6 +13,7 @@ import torch
 from tenonry.errors import ModelError
 from tenonry_worker_torch.images.deepstack import Deepstack
 from tenonry_worker_torch.loading.deep_layers import deep_layers
+from tenonry_worker_torch.loading.image_mask import sees_spans
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -27,7 +28,10 @@ TOKEN_NAMES = ("image_token_id", "image_token_index")
 
 
 class ImageEncoder:
-    """Calls the model's own `get_image_features`, and `get_rope_index` where it has one."""
+    """Calls the model's own `get_image_features`, and `get_rope_index` where it has one.
+
+    `sees_spans`: the tokens of an image see one another, the later ones, too.
+    """
 
     def __init__(
         self,
@@ -42,6 +46,7 @@ class ImageEncoder:
         self._model = model
         self.family = family
         self.token_id = image_token(model)
+        self.sees_spans = sees_spans(model)
         self._takes = frozenset(inspect.signature(type(model).forward).parameters)
         self._rope_index: Any = getattr(model.base_model, "get_rope_index", None)
         layers = deep_layers(model)
@@ -141,6 +146,7 @@ class Blind(ImageEncoder):
     def __init__(self) -> None:
         self.family = "a model that is shown none (max_images=0)"
         self.token_id = None
+        self.sees_spans = False
         self.deepstack = None
 
     @property

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tenonry.media import DIGESTS, SPANS, media_input
+from tenonry.media import DIGESTS, SPANS, WHOLE, media_input
 
 if TYPE_CHECKING:
     import torch
@@ -19,10 +19,11 @@ class RequestImages:
     """`spans`, `digests` and `inputs` of each image, in order; `embeddings` [n, H] of each, once it was encoded.
 
     `places` i64[n] of each, in order: the tokens of its span, counted from its first, that stand for an embedding; None
-    where all do. `positions` i64[3, P] of the prompt, where the model has positions of several dimensions.
+    where all do. `positions` i64[3, P] of the prompt, where the model has positions of several dimensions. `whole`:
+    the pieces in which no step ends.
     """
 
-    __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans")
+    __slots__ = ("digests", "embeddings", "inputs", "places", "positions", "spans", "whole")
 
     def __init__(
         self,
@@ -39,6 +40,8 @@ class RequestImages:
         self.embeddings: list[torch.Tensor | None] = [None] * len(spans)
         self.places: list[NDArray[np.int64] | None] = [None] * len(spans)
         self.positions: NDArray[np.int64] | None = None
+        pieces = features[WHOLE].tolist() if WHOLE in features else []
+        self.whole: list[Span] = [(begin, begin + count) for begin, count in pieces]
 
     def find_places(
         self,
@@ -52,6 +55,33 @@ class RequestImages:
             found = np.flatnonzero(prompt[begin:stop] == token_id)
             if len(found) < stop - begin:
                 self.places[number] = found
+
+    def require_whole(self) -> None:
+        """Raises ValueError where a step may end in a run of tokens that stand for one image."""
+        end = self.spans[-1][1]
+        for begin, stop in self.runs(0, end):
+            if not any(low <= begin and stop <= high for low, high in self.whole):
+                raise ValueError(
+                    f"{WHOLE!r} lacks the tokens {begin} to {stop}, which see one another"
+                )
+
+    def runs(
+        self,
+        begin: int,
+        end: int,
+    ) -> list[Span]:
+        """Neighbouring tokens that stand for one image, those that have a token from `begin` on, before `end`."""
+        found = []
+        for number in self.overlapping(begin, end):
+            first, stop = self.spans[number]
+            places = self.places[number]
+            if places is None:
+                found.append((first, stop))
+                continue
+            cuts = np.flatnonzero(np.diff(places) != 1) + 1
+            pieces = np.split(places + first, cuts)
+            found += [(int(piece[0]), int(piece[-1]) + 1) for piece in pieces if len(piece)]
+        return [(low, high) for low, high in found if low < end and high > begin]
 
     def count(
         self,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import torch
 
+from tenonry.media import WHOLE
 from tenonry_worker_torch.images.cache import CACHED_TOKENS, EncodedImages
 from tenonry_worker_torch.images.request import RequestImages
 
@@ -51,11 +52,13 @@ class ImageRows:
         try:
             images = RequestImages(new.features)
             images.find_places(prompt, self.encoder.token_id)
+            if self.encoder.sees_spans:
+                images.require_whole()
             if self.encoder.has_rope_index:
                 found = self.encoder.positions(prompt, images.spans, images.inputs)
                 images.positions, self._shift[new.row] = found
-        except Exception:  # noqa: BLE001 - any class: it is the model's code, over what a front end sent
-            self._fail(new.row)
+        except Exception as error:  # noqa: BLE001 - any class: it is the model's code, over what a front end sent
+            self._fail(new.row, error)
             return
         self._prompt[new.row] = len(prompt)
         self._requests[new.row] = images
@@ -68,6 +71,33 @@ class ImageRows:
         self._requests.pop(row, None)
         self.failed[row] = False
         self._prompt[row] = self._shift[row] = 0
+
+    def last_seen(
+        self,
+        step: StepInputs,
+    ) -> NDArray[np.int64] | None:
+        """What `AttentionBatch.last_seen` says of the step, where the tokens of an image see one another.
+
+        Raises RuntimeError for a step that ends in an image.
+        """
+        if not self.encoder.sees_spans or not self._requests:
+            return None
+        found: NDArray[np.int64] | None = None
+        for place in np.flatnonzero(step.start < self._prompt[step.row]).tolist():
+            row = int(step.row[place])
+            begin = int(step.start[place])
+            end = begin + int(step.num_tokens[place])
+            first = int(step.query_start_loc[place]) - begin
+            for low, stop in self._requests[row].runs(begin, end):
+                if stop > end:
+                    raise RuntimeError(
+                        f"row {row} computes tokens {begin} to {end}, and those from {low} to {stop} are of one image, "
+                        f"which the scheduler must not cut: its request has the feature {WHOLE!r}"
+                    )
+                if found is None:
+                    found = step.positions.astype(np.int64)
+                found[first + max(low, begin) : first + stop] = stop - 1
+        return found
 
     def inputs(
         self,
@@ -140,8 +170,8 @@ class ImageRows:
                 raise ValueError(f"{count} tokens stand for {len(made)} embeddings")
         except torch.OutOfMemoryError:
             raise
-        except Exception:  # noqa: BLE001 - as above
-            self._fail(row)
+        except Exception as error:  # noqa: BLE001 - as above
+            self._fail(row, error)
             return None
         self.encoded.put(digest, made)
         return made
@@ -149,8 +179,9 @@ class ImageRows:
     def _fail(
         self,
         row: int,
+        error: Exception,
     ) -> None:
-        logger.error("an image does not fit %s", self.encoder.family)
+        logger.error("an image does not fit %s: %r", self.encoder.family, error)
         self.failed[row] = True
 
 

@@ -19,6 +19,7 @@ from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.attention.base import refusal_of
 from tenonry_worker_torch.attention.groups import layer_groups
 from tenonry_worker_torch.kv_groups import kv_groups
+from tenonry_worker_torch.loading.image_mask import mark_spans
 from tenonry_worker_torch.loading.linear_layers import linear_layers
 from tenonry_worker_torch.loading.probe import probe
 from tenonry_worker_torch.loading.rank_model import RankModel
@@ -65,6 +66,7 @@ def examine(
         backend,
         max_model_len or MAX_POSITIONS,
         window_groups=window_groups,
+        is_shown_images=config.max_images > 0,
     )
     ranks = {
         "tensor_parallel": tensor_parallel_sizes(whole, found.checkpoint),
@@ -120,6 +122,7 @@ def _groups(
     max_model_len: int,
     *,
     window_groups: bool,
+    is_shown_images: bool,
 ) -> list[KVCacheGroup]:
     """The KV groups; none if the model's code needs values to run, so that only loading can say."""
     model = copy.deepcopy(whole).to(dtype).eval()
@@ -134,6 +137,8 @@ def _groups(
         logger.debug("the run without weights failed", exc_info=True)
         logger.info("%s needs its weights to show its layers: %s", type(whole).__name__, error)
         return []
+    if is_shown_images:
+        mark_spans(model, found.specs)
     if reason := refusal_of(backend, found.specs, dtype, device):
         raise ConfigError(
             f"attention backend '{backend.name}' cannot run {type(whole).__name__}: {reason}"

@@ -14,6 +14,10 @@ from tenonry_worker_torch.forward import ForwardPlans
 from tenonry_worker_torch.kv_binding import bind_kv_cache
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
     from tenonry.step import StepInputs
     from tenonry_torch_base.buffers import StepBuffers
     from tenonry_worker_torch.attention.base import AttentionBackend
@@ -56,11 +60,13 @@ class PackedRun:
         steps: list[list[int]],
         *,
         cache_size: int = 1,
+        last_seen: Sequence[NDArray[np.int64]] | None = None,
     ) -> list[list[torch.Tensor]]:
         """Compute `steps[s][p]` further tokens of prompt p in step s. Of each prompt, what the model makes of the last
         token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on.
 
-        `cache_size`: the cache is so many times as large as it must be.
+        `cache_size`: the cache is so many times as large as it must be. `last_seen`: of each prompt, the last position
+        that each of its tokens sees, where that may be a later one of the same step.
         """
         lengths = [len(prompt) for prompt in prompts]
         blocks = [-(-length // self.block_size) for length in lengths]
@@ -75,13 +81,17 @@ class PackedRun:
         for counts in steps:
             rows = [row for row, count in enumerate(counts) if count]
             pieces = []
+            seen = []
             for row in rows:
                 begin = done[row]
                 done[row] += counts[row]
                 pieces.append(prompts[row][begin : done[row]])
+                if last_seen is not None:
+                    seen.append(last_seen[row][begin : done[row]])
             new = [entering.pop(row) for row in rows if row in entering]
             inputs = state.apply(_step_of(rows, counts, new))
-            found = self._forward(forward, state, inputs, torch.cat(pieces))
+            of_step = np.concatenate(seen) if seen else None
+            found = self._forward(forward, state, inputs, torch.cat(pieces), of_step)
             for row, last in zip(rows, found, strict=True):
                 made[row].append(last)
         self.backend.release(np.arange(len(prompts), dtype=np.int32))
@@ -99,6 +109,7 @@ class PackedRun:
         state: BatchState,
         inputs: StepInputs,
         given: torch.Tensor,
+        last_seen: NDArray[np.int64] | None,
     ) -> torch.Tensor:
         """What is made of each row's last token."""
         self.buffers.begin_step()
@@ -112,6 +123,7 @@ class PackedRun:
             self.buffers,
             self.backend.num_groups,
         )
+        batch.last_seen = last_seen
         plans = ForwardPlans(self.backend.plan(batch))
         if forward.can_prune and not only_decodes:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)

@@ -6,13 +6,13 @@ mixes neighbouring tokens in any other way would mix requests.
 
 from __future__ import annotations
 
-import inspect
 import re
 from typing import TYPE_CHECKING, Any
 
 from tenonry.errors import ModelError
 from tenonry_torch_base.text_part import text_stack
 from tenonry_worker_torch.loading.deep_layers import deep_layers, has_deepstack
+from tenonry_worker_torch.loading.image_mask import asks_for_kinds, sees_spans
 from tenonry_worker_torch.state.mixers import has_only_state, mixers_of, state_layer_types
 
 if TYPE_CHECKING:
@@ -65,7 +65,8 @@ def refuse_encoder_decoder(config: Any, architecture: str) -> None:
 
 def refuse_blind(model: PreTrainedModel, architecture: str) -> None:
     """Raises CannotRun for a model with its towers that cannot encode an image apart from a prompt, or whose text part
-    does more with an image than read embeddings in the place of its tokens and add some after the first layers.
+    does more with an image than read embeddings in the place of its tokens, add some after the first layers, and let
+    its tokens see one another.
 
     What transformers' code takes says so: kinds of tokens that no positions are made of are for a mask.
     """
@@ -81,11 +82,14 @@ def _image_reasons(model: PreTrainedModel) -> Iterator[str]:
         yield "it has no `get_image_features`"
     if has_deepstack(model) and not deep_layers(model):
         yield "it feeds images to several of its layers, and not as Qwen3-VL does"
-    accepted = inspect.signature(type(model).forward).parameters
-    has_positions = hasattr(model.base_model, "get_rope_index")
-    if "token_type_ids" in accepted or ("mm_token_type_ids" in accepted and not has_positions):
+    if asks_for_kinds(model) and not sees_spans(model):
         name = type(model.base_model).__name__
-        yield f"{name} asks which tokens are of an image, as models do whose image tokens see one another"
+        yield (
+            f"{name} asks which tokens are of an image, and its masks are others than those in which image tokens see "
+            "one another and all else is causal"
+        )
+    if asks_for_kinds(model) and tuple(mixers_of(model)):
+        yield "its image tokens see one another, and it has layers with state, whose snapshots may end in an image"
 
 
 def _layer_type_reasons(config: Any, mixers: tuple[str, ...]) -> Iterator[str]:

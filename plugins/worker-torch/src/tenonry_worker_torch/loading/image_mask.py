@@ -1,0 +1,92 @@
+"""What the tokens of an image see, read off the masks that the model's own code makes. Worker process.
+
+In most families they see what came before them, as all tokens do. In others they also see the later ones of their
+image (Gemma 3, arXiv:2503.19786). Such a model asks which tokens are of an image.
+"""
+
+from __future__ import annotations
+
+import copy
+import inspect
+import logging
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from transformers import PreTrainedModel
+
+    from tenonry_worker_torch.attention.base import LayerSpec
+
+logger = logging.getLogger("tenonry.worker")
+
+KINDS = "token_type_ids"  # 1 for tokens of images
+# Two images, with text before, between and behind them.
+EXAMPLE = (0, 0, 1, 1, 1, 0, 1, 1, 0, 0)
+
+
+def asks_for_kinds(model: PreTrainedModel) -> bool:
+    """Whether the model is told which tokens are of images, and not in order to give them positions."""
+    accepted = inspect.signature(type(model).forward).parameters
+    has_positions = hasattr(model.base_model, "get_rope_index")
+    return KINDS in accepted or ("mm_token_type_ids" in accepted and not has_positions)
+
+
+def sees_spans(model: PreTrainedModel) -> bool:
+    """Whether its tokens see what comes before them, within the window of their layer, and those of an image also what
+    comes behind them in it: this, and nothing else. False where its code does not say.
+    """
+    masks = _own_masks(model)
+    return bool(masks) and all(
+        torch.equal(mask[0, 0] == 0, _wanted(window)) for mask, window in masks
+    )
+
+
+def _own_masks(model: PreTrainedModel) -> list[tuple[torch.Tensor, int]]:
+    """The additive masks [1, 1, T, T] of the example, each with the window of its layers; none where there are none."""
+    make: Any = getattr(type(model), "create_masks_for_generate", None)
+    if make is None or KINDS not in inspect.signature(make).parameters:
+        return []
+    config = copy.deepcopy(model.config)
+    config._attn_implementation = "eager"  # noqa: SLF001 - whose masks are tensors
+    text: Any = config.get_text_config()
+    length = len(EXAMPLE)
+    try:
+        made = make(
+            config=config,
+            inputs_embeds=torch.zeros(1, length, 1, device="cpu"),
+            attention_mask=None,
+            past_key_values=None,
+            position_ids=torch.arange(length, device="cpu")[None],
+            token_type_ids=torch.tensor([EXAMPLE], device="cpu"),
+            is_first_iteration=True,
+        )
+    except Exception:
+        logger.debug("the masks of %s cannot be read", type(model).__name__, exc_info=True)
+        return []
+    windows = {"full_attention": 0, "sliding_attention": int(getattr(text, "sliding_window", 0))}
+    kinds = set(getattr(text, "layer_types", None) or ())
+    if not isinstance(made, dict) or not kinds or kinds - made.keys() or kinds - windows.keys():
+        return []
+    return [(made[kind], windows[kind]) for kind in sorted(kinds)]
+
+
+def _wanted(window: int) -> torch.Tensor:
+    """bool[T, T]: which keys each query of the example sees."""
+    is_image = torch.tensor(EXAMPLE, device="cpu") == 1
+    places = torch.arange(len(EXAMPLE), device="cpu")
+    number = torch.cumsum(~is_image, 0)  # equal within an image
+    is_same = is_image & is_image[:, None] & (number == number[:, None])
+    sees = (places <= places[:, None]) | is_same
+    if window:
+        sees &= places > places[:, None] - window
+    return sees
+
+
+def mark_spans(model: PreTrainedModel, layers: Iterable[LayerSpec]) -> None:
+    """Note in the layers of a model that is shown images what their backend then has to know."""
+    has_spans = sees_spans(model)
+    for layer in layers:
+        layer.spans = has_spans

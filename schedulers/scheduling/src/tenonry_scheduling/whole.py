@@ -1,0 +1,151 @@
+"""Pieces of prompts that no step may cut: the tokens of an image that see one another, also the later ones. Engine
+process.
+
+A chunk ends before such a piece or behind it. `WHOLE` in the features of a request says where they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from tenonry.errors import RequestError
+from tenonry.media import WHOLE
+from tenonry.request import Request
+from tenonry.step import I32
+from tenonry_scheduling.rows import Index
+
+Piece = tuple[int, int]  # its first token in the prompt, and the one after its last
+
+
+class WholePieces:
+    """`by_row`: in order, the pieces of which the row has yet to compute a token."""
+
+    __slots__ = ("by_row",)
+
+    def __init__(self) -> None:
+        self.by_row: dict[int, list[Piece]] = {}
+
+    def enter(
+        self,
+        request: Request,
+        row: int,
+        num_computed: int,
+    ) -> None:
+        """The request starts in `row`; `num_computed` of its tokens have K/V."""
+        pieces = pieces_after(request, num_computed)
+        if pieces:
+            self.by_row[row] = pieces
+
+    def leave(
+        self,
+        row: int,
+    ) -> None:
+        """The row is free."""
+        self.by_row.pop(row, None)
+
+    def advance(
+        self,
+        row: int,
+        end: int,
+    ) -> None:
+        """The row computes its tokens up to `end` in this step."""
+        pieces = self.by_row.get(row)
+        if pieces is None or pieces[0][1] > end:
+            return
+        rest = [piece for piece in pieces if piece[1] > end]
+        if rest:
+            self.by_row[row] = rest
+        else:
+            del self.by_row[row]
+
+    def fit(
+        self,
+        row: int,
+        start: int,
+        count: int,
+        left: int,
+    ) -> int:
+        """How many tokens the row may compute from `start` on in place of `count`, at most `left`."""
+        return uncut(self.by_row.get(row, ()), start, count, left)
+
+    def fit_rows(
+        self,
+        rows: Index,
+        start: I32,
+        wanted: I32,
+        spare: int | None,
+    ) -> tuple[Index, I32]:
+        """Rows that may compute something, and how many tokens, earlier rows first. `spare`: how many more than they
+        want all of them may have; None for any number.
+        """
+        count = wanted.copy()
+        for place in np.isin(rows, list(self.by_row)).nonzero()[0].tolist():
+            begin = int(start[place])
+            had = int(count[place])
+            pieces = self.by_row[int(rows[place])]
+            if spare is None:
+                fits = uncut(pieces, begin, had, pieces[-1][1])
+            else:
+                fits = uncut(pieces, begin, had, had + spare)
+                spare += had - fits
+            count[place] = fits
+        keep = count.nonzero()[0]
+        return rows[keep], count[keep]
+
+
+def uncut(
+    pieces: Sequence[Piece],
+    start: int,
+    count: int,
+    left: int,
+) -> int:
+    """`count` tokens from `start` on, or fewer, up to the piece in which they would end; all of that piece where they
+    begin with it, or in it, if `left` tokens suffice, else none.
+    """
+    end = start + count
+    for begin, stop in pieces:
+        if begin < end < stop:
+            if begin > start:
+                return begin - start
+            return stop - start if stop - start <= left else 0
+    return count
+
+
+def pieces_after(request: Request, num_computed: int) -> list[Piece]:
+    """The pieces of a request that have a token at `num_computed` or later."""
+    features = request.source.features
+    if not features or WHOLE not in features:
+        return []
+    pieces = ((begin, begin + count) for begin, count in features[WHOLE].tolist())
+    return [piece for piece in pieces if piece[1] > num_computed]
+
+
+def check_pieces(request: Request, most: int) -> None:
+    """Raises RequestError for pieces that are none, and for one of more than `most` tokens."""
+    features = request.source.features
+    if not features or WHOLE not in features:
+        return
+    whole = features[WHOLE]
+    if whole.dtype.kind not in "iu" or whole.ndim != 2 or whole.shape[1] != 2:
+        raise RequestError(
+            f"feature '{WHOLE}' must be integers [pieces, 2], not {whole.dtype} {list(whole.shape)}",
+            "features",
+        )
+    end = 0
+    for begin, stop in pieces_after(request, -1):
+        if begin < end or stop <= begin or stop > request.num_prompt_tokens:
+            raise RequestError(
+                f"feature '{WHOLE}': the piece from {begin} to {stop} must begin at {end} or later, and end within the "
+                f"{request.num_prompt_tokens} tokens of the prompt",
+                "features",
+            )
+        end = stop
+        if stop - begin > most:
+            raise RequestError(
+                f"an image has {stop - begin} tokens, which see one another and are computed in one step, and a step "
+                f"has room for {most} beside requests that decode; the operator can raise --max-num-batched-tokens by "
+                f"{stop - begin - most}, or lower --max-num-seqs",
+                "messages",
+            )
