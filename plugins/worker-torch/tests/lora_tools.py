@@ -71,9 +71,19 @@ class Peft:
         return made[0, len(prompt) :].tolist()
 
 
-def runner(module, *, max_loras=8, max_rank=16, fuse=True, backend="cpu", kernels=None, **sizes):
+def runner(
+    module,
+    *,
+    max_loras=8,
+    max_rank=16,
+    max_kept=None,
+    fuse=True,
+    backend="cpu",
+    kernels=None,
+    **sizes,
+):
     """A model runner that may have adapters."""
-    adapters = Adapters(Places(copy.deepcopy(module), module), max_loras, max_rank)
+    adapters = Adapters(Places(copy.deepcopy(module), module), max_loras, max_rank, max_kept)
     model = build(
         module,
         worker_tools.BACKENDS[backend],

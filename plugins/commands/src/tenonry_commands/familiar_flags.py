@@ -40,7 +40,7 @@ _REMEDIES: dict[str, tuple[str, ...]] = {
         "calculate_kv_scales",
     ),
     "--max-loras and a number serves adapters; leave it out": ("enable_lora",),
-    "all adapters stay in main memory; leave it out": ("max_cpu_loras",),
+    "give --worker-option max_cpu_loras=N": ("max_cpu_loras",),
     "give --output-parser module:Class": ("tool_parser_plugin", "reasoning_parser_plugin"),
     "the model's chat template says whether it does; leave it out": ("enable_reasoning",),
     "tokens are not drafted": (

@@ -18,6 +18,13 @@ class TorchOptions(DeviceOptions, ProfileOptions):
         description="Kernels for parts of a step: by default the installed ones, where they are right and quicker; by "
         "name, wherever they are right; none for torch alone.",
     )
+    max_cpu_loras: int | None = Field(
+        None,
+        ge=1,
+        le=1 << 16,
+        description="Most different adapters that are kept in main memory, at least --max-loras; by default all that "
+        "are loaded.",
+    )
     sliding_window_groups: bool = Field(
         True,
         description="Give blocks back that the window of a layer has left; false keeps all layers in one KV group, as "

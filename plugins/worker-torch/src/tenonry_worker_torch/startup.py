@@ -89,12 +89,17 @@ def looked(context: WorkerContext) -> tuple[Look, WorkerFacts]:
     device = choose_device(config.device, context.local_rank, config.world_size)
     known = known_facts(found, config, device)
     if config.max_loras or config.lora_modules:
-        check_adapters(found, config)
+        check_adapters(found, config, getattr(context.options, "max_cpu_loras", None))
     return found, known
 
 
-def check_adapters(found: Look, config: EngineConfig) -> None:
+def check_adapters(found: Look, config: EngineConfig, max_cpu_loras: int | None) -> None:
     """Raises ConfigError where no adapter could be served."""
+    if max_cpu_loras is not None and max_cpu_loras < config.max_loras:
+        raise ConfigError(
+            f"--worker-option max_cpu_loras={max_cpu_loras} is less than max_loras={config.max_loras}: a step cannot "
+            "have more different adapters than are kept; raise the one or lower the other"
+        )
     if not config.max_loras:
         raise ConfigError(
             "lora_modules: no adapters are served; add --max-loras and how many different ones a step may have"
@@ -220,7 +225,9 @@ class Loader:
         if config.max_loras:
             places = Places(found.whole, module)
             if adapters is None:
-                adapters = Adapters(places, config.max_loras, config.max_lora_rank)
+                adapters = Adapters(
+                    places, config.max_loras, config.max_lora_rank, self._options.max_cpu_loras
+                )
             adapters.bind(places)
         with phases.of("check"):
             model = build(

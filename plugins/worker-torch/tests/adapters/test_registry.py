@@ -124,6 +124,25 @@ def test_one_that_is_refused_changes_nothing(runner, peft, tmp_path):
     ]
 
 
+def test_no_more_are_kept_than_the_bound(module, peft, tmp_path):
+    """One under two names counts once, one of a removed name until its rows end not at all."""
+    adapters = lora_tools.runner(copy.deepcopy(module), max_loras=2, max_kept=2).adapters
+    adapters.add("a1", peft.path("a1"))
+    adapters.add("a3", peft.path("a3"))
+    adapters.add("again", peft.path("a1"))
+    with pytest.raises(
+        ModelError, match=r"max_cpu_loras=2 adapters.*\['a3', 'again'\]; unload one"
+    ):
+        adapters.add("a4", peft.path("a4"))
+    assert len(adapters.names()) == 3
+    adapters.add("a3", peft.path("a4"))  # in place of the one of that name
+    adapters.remove("a1")
+    with pytest.raises(ModelError, match="max_cpu_loras=2"):
+        adapters.add("a1", peft.path("a3"))
+    adapters.remove("again")
+    adapters.add("a1", peft.path("a3"))
+
+
 def test_rows_keep_an_adapter_that_is_removed(runner, peft):
     runner.adapters.add("style", peft.path("a4"))
     adapter = lora_tools.loaded(runner.adapters, "style")

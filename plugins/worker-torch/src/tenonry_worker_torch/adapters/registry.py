@@ -51,7 +51,8 @@ class LoadedAdapter:
 class Adapters:
     """Of one rank. `step` is what the layers of its model read.
 
-    Adapters outlive the model: one with other weights, of the same shapes, is bound in its place.
+    Adapters outlive the model: one with other weights, of the same shapes, is bound in its place. `max_kept`: how many
+    different ones have a name at most, None for any number; one without a name is kept until its last row ends.
     """
 
     def __init__(
@@ -59,8 +60,10 @@ class Adapters:
         places: Places,
         max_loras: int,
         max_rank: int,
+        max_kept: int | None = None,
     ) -> None:
         self.places = places
+        self._max_kept = max_kept
         self.max_loras = max_loras
         self.max_rank = max_rank
         self.step = StepAdapters()
@@ -125,6 +128,7 @@ class Adapters:
         if known is not None and known.digest == folder.digest:
             return True
         made = self._running(folder.digest)
+        self._check_room(name, made)
         if made is None:
             made = LoadedAdapter(folder.digest, self._numbers + 1, folder.read())
             self._numbers = made.number
@@ -140,6 +144,18 @@ class Adapters:
             folder.rank,
         )
         return True
+
+    def _check_room(self, name: str, adapter: LoadedAdapter | None) -> None:
+        """Raises ModelError where one more would be kept than may be. `adapter`: what gets the name, if it is here."""
+        if self._max_kept is None:
+            return
+        named = {each.number: other for other, each in self._by_name.items() if other != name}
+        if len(named) < self._max_kept or (adapter is not None and adapter.number in named):
+            return
+        raise ModelError(
+            f"max_cpu_loras={self._max_kept} adapters are in main memory: {sorted(named.values())}; unload one, or "
+            "start with a larger --worker-option max_cpu_loras"
+        )
 
     def _running(self, digest: str) -> LoadedAdapter | None:
         """One of that content, under another name or removed with rows that still run: a step counts it once."""
