@@ -124,3 +124,35 @@ def test_a_request_that_leaves_twice_counts_once():
     limit.leave(rows[0])
     limit.leave(rows[0])
     assert not limit.admits(request(8, "z"))
+
+
+def test_open_requests_are_counted_by_the_name_of_their_adapter():
+    limit = AdapterLimit(MOST, max_passing=3)
+    first, second, plain = request(1, "x"), request(2, "x"), request(3)
+    for each in (first, second, plain):
+        limit.begin(each)
+    limit.enter(first)
+    limit.enter(plain)
+    one_of_each = {"lora_requests_running:name": 1, "lora_requests_waiting:name": 1}
+    assert limit.numbers() == one_of_each
+    limit.leave(first)  # preempted
+    assert limit.numbers() == {"lora_requests_running:name": 0, "lora_requests_waiting:name": 2}
+    limit.enter(second)
+    limit.end(first)
+    limit.leave(second)
+    limit.end(second)
+    limit.leave(plain)
+    limit.end(plain)
+    assert limit.numbers() == {}
+
+
+def test_a_scheduler_reports_them_until_they_end(make_driver):
+    driver = make_driver(max_loras=1)
+    for digest in "xy":
+        driver.ask(3, 2, adapter=Adapter(f"named {digest}", digest))
+    driver.turn()
+    found = driver.scheduler.make_stats().extra
+    assert found["lora_requests_running:named x"] == found["lora_requests_waiting:named y"] == 1
+    while driver.scheduler.has_requests():
+        driver.turn()
+    assert not any(name.startswith("lora") for name in driver.scheduler.make_stats().extra)

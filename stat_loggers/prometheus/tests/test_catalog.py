@@ -16,6 +16,7 @@ README = Path(__file__).parents[1] / "README.md"
 VLLM_NAMES = (
     "num_requests_running",
     "num_requests_waiting",
+    "lora_requests_info",
     "kv_cache_usage_perc",
     "prefix_cache_queries_total",
     "prefix_cache_hits_total",

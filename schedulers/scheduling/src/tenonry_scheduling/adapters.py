@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from tenonry.request import Request
 
 
@@ -12,7 +14,16 @@ class AdapterLimit:
     with another adapter never do: so it waits for rows to end, not for those that come after it.
     """
 
-    __slots__ = ("_handles", "_is_waiting", "_max_passing", "_most", "_num_passed", "_waiting")
+    __slots__ = (
+        "_handles",
+        "_is_waiting",
+        "_max_passing",
+        "_most",
+        "_num_passed",
+        "_open",
+        "_running",
+        "_waiting",
+    )
 
     def __init__(self, most: int, max_passing: int) -> None:
         self._most = most
@@ -21,6 +32,9 @@ class AdapterLimit:
         self._is_waiting = False  # in this step a request was refused
         self._waiting: int | None = None  # the request that was refused first, last time one was
         self._num_passed = 0  # requests that passed it, in any step
+        # By name, requests that have not ended, and those of them that have a row.
+        self._open: Counter[str] = Counter()
+        self._running: Counter[str] = Counter()
 
     def begin_step(self) -> None:
         """Requests are visited in their order from now on. A step may visit none, so it forgets none that passed."""
@@ -30,6 +44,30 @@ class AdapterLimit:
     def is_closed(self) -> bool:
         """Whether nothing more may pass the request that waits."""
         return self._is_waiting and self._num_passed >= self._max_passing
+
+    def begin(self, request: Request) -> None:
+        """The request has come."""
+        if request.source.adapter is not None:
+            self._open[request.source.adapter.name] += 1
+
+    def end(self, request: Request) -> None:
+        """The request has ended."""
+        if request.source.adapter is None:
+            return
+        name = request.source.adapter.name
+        self._open[name] -= 1
+        if not self._open[name]:
+            del self._open[name]
+            self._running.pop(name, None)
+
+    def numbers(self) -> dict[str, float]:
+        """For `SchedulerStats.extra`: requests of each adapter that run and that wait."""
+        found: dict[str, float] = {}
+        for name, count in self._open.items():
+            running = self._running[name]
+            found[f"lora_requests_running:{name}"] = running
+            found[f"lora_requests_waiting:{name}"] = count - running
+        return found
 
     def admits(self, request: Request) -> bool:
         """Whether the request may start now."""
@@ -55,12 +93,14 @@ class AdapterLimit:
         adapter = request.source.adapter
         if adapter is not None:
             self._handles.setdefault(adapter.digest, set()).add(request.handle)
+            self._running[adapter.name] += 1
 
     def leave(self, request: Request) -> None:
         """The request's row is free."""
         adapter = request.source.adapter
         if adapter is None:
             return
+        self._running[adapter.name] -= 1
         handles = self._handles.get(adapter.digest, set())
         handles.discard(request.handle)
         if not handles:

@@ -137,6 +137,8 @@ class BaseScheduler(Scheduler):
         usage = 1.0 - self.blocks.num_free / self.blocks.num_total
         extra = self.blocks.numbers()
         extra.update(self.stats_extra)
+        if self.lifecycle.adapters is not None:
+            extra.update(self.lifecycle.adapters.numbers())
         stats = SchedulerStats(
             num_running=running,
             num_waiting=waiting,

@@ -78,6 +78,8 @@ class Lifecycle:
         """Queue a new request. Raises what its order raises; then nothing changed."""
         self.waiting.add(request)
         self.requests[request.handle] = request
+        if self.adapters is not None:
+            self.adapters.begin(request)
 
     def start(
         self,
@@ -194,6 +196,8 @@ class Lifecycle:
         parameters = None
         if request.row >= 0:
             parameters = self._release(request, drop=drop)
+        if self.adapters is not None:
+            self.adapters.end(request)
         self.blocks.forget(request)
         self.grammars.forget(request.handle)
         if self.encoder is not None:

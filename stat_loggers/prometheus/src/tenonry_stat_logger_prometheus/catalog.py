@@ -19,6 +19,12 @@ REJECTION_REASONS = ("queue_full", "invalid", "draining", OTHER)
 SLEEP_STATES = ("awake", "weights_offloaded", "discard_all")  # by level: 0, 1, 2
 MAX_EXTRAS = 64  # names of a scheduler author's own numbers
 
+# Reported under these names, a colon and the name of an adapter.
+PER_ADAPTER = ("lora_requests_running", "lora_requests_waiting")
+MAX_ADAPTERS = (
+    64  # of one engine at a time; the requests of further ones are counted as those of `other`
+)
+
 ENGINE = ("model_name", "engine")
 
 # Upper bounds, inclusive; the exposition adds +Inf. Time in seconds.
@@ -163,6 +169,22 @@ METRICS: tuple[MetricDef, ...] = (
         "sleep_state",
     ),
     _gauge("scheduler_extra", "The scheduler's own numbers, by their names.", "name", vllm=()),
+    _gauge(
+        PER_ADAPTER[0],
+        "Requests of an adapter (LoRA) in the running batch, while it has any requests.",
+        "lora_name",
+        vllm=(),
+    ),
+    _gauge(
+        PER_ADAPTER[1], "Requests of an adapter that wait to be scheduled.", "lora_name", vllm=()
+    ),
+    _gauge(
+        "lora_requests_info",
+        "When it last changed which adapters (LoRA) have requests, in seconds since 1970; the names are in the labels.",
+        "max_lora",
+        "waiting_lora_adapters",
+        "running_lora_adapters",
+    ),
     # what engines did
     _counter("prompt_tokens", "Prompt tokens taken in, those from the prefix cache included."),
     _counter("prompt_tokens_cached", "Prompt tokens whose KV came from the prefix cache."),

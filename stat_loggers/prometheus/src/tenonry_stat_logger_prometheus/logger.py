@@ -122,7 +122,9 @@ class PrometheusStatLogger(StatLogger):
             return self._model_name, self._storage.read()
 
     def _add_engine(self, index: int) -> EngineSeries:
-        series = self._engines[index] = EngineSeries(self._storage, index, self._extra_names)
+        max_loras = self.context.config.max_loras
+        series = EngineSeries(self._storage, index, self._extra_names, max_loras)
+        self._engines[index] = series
         series.set_sleep_state(self._sleep_level)
         return series
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from tenonry.stats import FinishedRequestStats, IterationStats, SchedulerStats
+from tenonry_stat_logger_prometheus.adapters import AdapterSeries
 from tenonry_stat_logger_prometheus.catalog import (
     FINISH_REASONS,
     MAX_EXTRAS,
     OTHER,
+    PER_ADAPTER,
     SAMPLED,
     SLEEP_STATES,
 )
@@ -18,14 +20,19 @@ GAUGES = (
     "kv_cache_usage_perc",
     "engine_sleep_state",
     "scheduler_extra",
+    *PER_ADAPTER,
+    "lora_requests_info",
 )
 
 
 class EngineSeries:
     """Takes in what one engine reports. `extra_names` is shared by all engines and bounds the names of extras."""
 
-    def __init__(self, storage: Storage, engine_index: int, extra_names: set[str]) -> None:
+    def __init__(
+        self, storage: Storage, engine_index: int, extra_names: set[str], max_loras: int = 0
+    ) -> None:
         self._storage = storage
+        self._adapters = AdapterSeries(storage, str(engine_index), max_loras) if max_loras else None
         self._engine = str(engine_index)
         self._extra_names = extra_names
         cell = storage.cell
@@ -75,8 +82,11 @@ class EngineSeries:
         self.preemptions.value += stats.num_preemptions
         self.steps.value += stats.num_steps
         self.frames_dropped.value += stats.frames_dropped
-        if stats.extra:
-            self._add_extra(stats.extra)
+        extra = stats.extra
+        if self._adapters is not None:
+            extra = self._adapters.take(extra)
+        if extra:
+            self._add_extra(extra)
 
     def _add_extra(self, extra: dict[str, float]) -> None:
         for name, value in extra.items():
