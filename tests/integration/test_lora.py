@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
+import shutil
 import sys
 import urllib.error
 import urllib.request
@@ -27,6 +29,11 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 WORKER_TESTS = Path(__file__).parents[2] / "plugins" / "worker-torch" / "tests"
 KEY = "operator"
 RANKS = (1, 2, 3, 4, 5, 8, 11, 16)
+SHELF = {
+    "style one": "a2",
+    "style-2.1": "a4",
+    "élève": "a8",
+}  # those of the folder, and whose weights they have
 BODY = {"temperature": 0, "extra_body": {"ignore_eos": True, "return_token_ids": True}}
 
 
@@ -62,11 +69,24 @@ def prompt_of(number):
 
 
 @pytest.fixture(scope="module")
-def server(folder, peft):
+def shelf(peft, tmp_path_factory):
+    """A folder whose adapters requests may name, and what is none: a link out of it, and one that cannot be served."""
+    shelf = tmp_path_factory.mktemp("shelf")
+    for name, source in SHELF.items():
+        shutil.copytree(peft.path(source), shelf / name)
+    shutil.copytree(peft.path("a3"), shelf / "broken")
+    (shelf / "broken" / "adapter_model.safetensors").write_bytes(b"no weights")
+    (shelf / "link").symlink_to(peft.path("a5"))
+    return shelf
+
+
+@pytest.fixture(scope="module")
+def server(folder, peft, shelf):
     server = ForkedServer(
         folder, "--load-format", "auto", "--skip-tokenizer-init", "--dtype", "float32", "--api-key", KEY,
         "--enable-operator-routes",
         "--tensor-parallel-size", "2", "--max-loras", "3", "--max-model-len", "64", "--block-size", "4",
+        "--lora-folder", str(shelf), "--max-folder-loras", "2", "--worker-option", "max_cpu_loras=8",
         "--lora-modules", f"first={peft.path('a1')}", "--max-num-batched-tokens", "32", "--max-num-seqs", "8",
         OMP_NUM_THREADS="1",
     )  # fmt: skip
@@ -110,7 +130,7 @@ def test_one_of_the_start_is_served_and_listed(client, peft):
     assert tokens(client, "tiny", prompt_of(1)) == peft.generate(None, prompt_of(1))
 
 
-def test_eight_at_once_in_steps_of_three(server, client, peft):
+def test_eight_at_once_in_steps_of_three_and_no_ninth(server, client, peft, tmp_path):
     names = [f"a{rank}" for rank in RANKS]
     for name in names:
         status, answer = post(
@@ -127,6 +147,13 @@ def test_eight_at_once_in_steps_of_three(server, client, peft):
             lambda pair: tokens(client, pair[1], prompt_of(pair[0] % 5)), enumerate(models)
         )
         assert list(found) == wanted
+    ninth = tmp_path / "ninth"
+    shutil.copytree(peft.path("a4"), ninth)
+    config = json.loads((ninth / "adapter_config.json").read_text())
+    (ninth / "adapter_config.json").write_text(json.dumps(config | {"lora_alpha": 3}))
+    status, error = post(server, "load_lora_adapter", lora_name="ninth", lora_path=str(ninth))
+    assert (status, error["param"]) == (400, "lora_path")
+    assert "max_cpu_loras=8 adapters are in main memory" in error["message"]
     for name in names:
         assert post(server, "unload_lora_adapter", lora_name=name)[0] == 200
     assert {card.id for card in client.models.list()} == {"tiny", "first"}
@@ -174,6 +201,83 @@ def test_what_is_refused_says_why_and_changes_nothing(server, client, peft, tmp_
     assert error["param"] == "lora_name"
     assert post(server, "load_lora_adapter", key="x", lora_name="a", lora_path=path)[0] == 401
     assert {card.id for card in client.models.list()} == {"tiny", "first"}
+
+
+def test_adapters_of_the_folder_are_loaded_when_they_are_named(server, client, peft):
+    """Two at a time: the one used longest ago makes room, and comes back when it is named again."""
+    first, second, third = SHELF
+    for name in (first, second, third, second, first, first):
+        for _ in range(2):  # the second time from the prefix cache
+            wanted = peft.generate(SHELF[name], prompt_of(7))
+            assert tokens(client, name, prompt_of(7)) == wanted
+    listed = {card.id for card in client.models.list()}
+    assert listed == {"tiny", "first", first, second}
+    with ThreadPoolExecutor(6) as threads:
+        turns = [first, second] * 3
+        found = list(threads.map(lambda name: tokens(client, name, prompt_of(9)), turns))
+    assert found == [peft.generate(SHELF[name], prompt_of(9)) for name in turns]
+    for name in (first, second):
+        assert post(server, "unload_lora_adapter", lora_name=name)[0] == 200
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "link",
+        "../adapters0/a3",
+        "..",
+        ".",
+        "/etc",
+        "style one/",
+        "style\\\\one",
+        "missing",
+        "x" * 200,
+    ],
+)
+def test_nothing_else_in_or_beside_the_folder_has_a_name(client, name):
+    with pytest.raises(openai.NotFoundError, match="is not served here"):
+        tokens(client, name, prompt_of(1))
+
+
+def test_one_that_cannot_be_served_says_no_more_than_that(server, client, shelf):
+    with pytest.raises(
+        openai.BadRequestError, match="'broken' cannot be served; the server's log"
+    ) as raised:
+        tokens(client, "broken", prompt_of(1))
+    assert str(shelf) not in str(raised.value)
+    assert "adapter broken of the folder cannot be served: " in server.output
+
+
+def test_requests_that_run_are_counted_by_adapter(server, client, peft):
+    def ask(number):
+        return client.completions.create(
+            model="first", prompt=prompt_of(number), max_tokens=40, **BODY
+        )
+
+    seen = 0.0
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(20):
+            asked = [threads.submit(ask, number) for number in range(8)]
+            while not all(each.done() for each in asked):
+                seen = max(seen, running(metrics(server), "first"))
+            if seen:
+                break
+    assert 0 < seen <= 8
+    assert re.search(r'vllm:lora_requests_info\{[^}]*max_lora="3"', metrics(server))
+
+
+def metrics(server):
+    request = urllib.request.Request(
+        f"{server.url}/metrics", headers={"authorization": f"Bearer {KEY}"}
+    )
+    with urllib.request.urlopen(request, timeout=30) as response:
+        return response.read().decode()
+
+
+def running(text, name):
+    labels = rf'[^}}]*lora_name="{name}"[^}}]*'
+    found = re.search(rf"^tenonry:lora_requests_running\{{{labels}\}} (\S+)$", text, re.MULTILINE)
+    return float(found[1]) if found else 0.0
 
 
 SETTINGS = {

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, MutableMapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tenonry.config import EngineConfig
 from tenonry.errors import EngineGenerateError
 from tenonry.step import Adapter
+from tenonry_openai_server.adapter_folder import AdapterFolder
 from tenonry_openai_server.errors import APIError, bad_request, clean
 
 if TYPE_CHECKING:
     from tenonry.client.async_llm import AsyncLLM
 
+logger = logging.getLogger("tenonry.server")
+
+BUSY_RETRY_S = 1.0
 _KIND = re.compile(r"^\w+: ")  # the type of the engine's error, in front of its text
 
 
@@ -24,20 +30,106 @@ class ServedAdapters:
     An adapter is served where every rank of every engine has the same one under its name.
     """
 
-    def __init__(self, config: EngineConfig, *, is_shared: bool) -> None:
+    def __init__(
+        self, config: EngineConfig, *, is_shared: bool, folder: AdapterFolder | None = None
+    ) -> None:
+        self._folder = folder
         self._max_loras = config.max_loras
         self._is_shared = is_shared
         self._known: dict[str, Adapter] | None = None
         self._changes = asyncio.Lock()
         self._asking: asyncio.Task[None] | None = None
+        self._num_changes = 0
 
     async def all(self, engine: AsyncLLM) -> dict[str, Adapter]:
         """Name → adapter, of all that are loaded."""
         if not self._max_loras:
             return {}
-        if self._known is None or self._is_shared:
+        if self._is_shared:
             await self._renew(engine)
-        return self._known or {}
+        while self._known is None:
+            await self._renew(engine)
+        return self._known
+
+    async def of_request(
+        self,
+        engine: AsyncLLM,
+        name: str,
+        scope: MutableMapping[str, Any],
+    ) -> Adapter | None:
+        """The adapter that an HTTP request names; one of the folder is loaded at its first use, and stays for as long
+        as the request runs. None for a name that is none's. Raises APIError 400 and 503 for one that cannot be loaded.
+        """
+        adapters = await self.all(engine)
+        folder = self._folder
+        if folder is None:
+            return adapters.get(name)
+        if name in adapters and name not in folder.leaving:
+            folder.hold(name, scope)
+            return adapters[name]
+        path = await asyncio.to_thread(folder.path_of, name)
+        if path is None:
+            return None
+        # It goes on if this request ends meanwhile, so that the folder knows what is loaded.
+        loading = asyncio.create_task(self._from_folder(folder, engine, path, scope))
+        return await asyncio.shield(loading)
+
+    def release(self, scope: MutableMapping[str, Any]) -> None:
+        """The HTTP request has been answered."""
+        if self._folder is not None:
+            self._folder.release(scope)
+
+    async def _from_folder(
+        self,
+        folder: AdapterFolder,
+        engine: AsyncLLM,
+        path: Path,
+        scope: MutableMapping[str, Any],
+    ) -> Adapter:
+        name = path.name
+        async with self._changes:
+            adapter = (await self.all(engine)).get(name)
+            if adapter is None:
+                while folder.is_full:
+                    await self._make_room(folder, engine)
+                await self._load_of(engine, name, path)
+                adapter = (await self.all(engine))[name]
+                folder.add(name)
+            folder.hold(name, scope)
+            return adapter
+
+    async def _load_of(self, engine: AsyncLLM, name: str, path: Path) -> None:
+        """What is wrong with it is for the log: the client is not the one who put it there."""
+        try:
+            await engine.add_lora(name, str(path))
+        except EngineGenerateError as error:
+            await self._settle(engine, name)
+            logger.warning("adapter %s of the folder cannot be served: %s", name, error)
+            raise bad_request(
+                f"the adapter '{name}' cannot be served; the server's log says why", "model"
+            ) from error
+        finally:
+            self._forget()
+        logger.info("loaded adapter %s of the folder", name)
+
+    async def _make_room(self, folder: AdapterFolder, engine: AsyncLLM) -> None:
+        """Unload the adapter of the folder that was used longest ago. Raises APIError 503 while all are used."""
+        name = folder.begin_unloading()
+        if name is None:
+            raise APIError(
+                503,
+                f"requests use all max_folder_loras={folder.most} adapters of the folder that may be loaded; try again "
+                "later",
+                param="model",
+                code="adapters_busy",
+                retry_after_s=BUSY_RETRY_S,
+            )
+        try:
+            await engine.remove_lora(name)
+        finally:
+            self._forget()
+            folder.leaving.discard(name)
+        logger.info("unloaded adapter %s of the folder", name)
 
     async def load(
         self,
@@ -62,7 +154,7 @@ class ServedAdapters:
                 await self._settle(engine, name)
                 raise _refusal(error, "lora_path") from error
             finally:
-                self._known = None
+                self._forget()
             if pinned:
                 await engine.pin_lora(name)
             return (await self.all(engine))[name]
@@ -78,10 +170,12 @@ class ServedAdapters:
                     param="lora_name",
                     code="adapter_not_found",
                 )
+            if self._folder is not None:
+                self._folder.remove(name)
             try:
                 await engine.remove_lora(name)
             finally:
-                self._known = None
+                self._forget()
 
     def _check_served(self) -> None:
         if not self._max_loras:
@@ -102,9 +196,17 @@ class ServedAdapters:
             self._asking = asyncio.create_task(self._ask(engine))
         await asyncio.shield(self._asking)
 
+    def _forget(self) -> None:
+        """They have changed, and an answer that is on its way does not know it."""
+        self._known = None
+        self._num_changes += 1
+
     async def _ask(self, engine: AsyncLLM) -> None:
+        num_changes = self._num_changes
         ranks = [entries_of(names) for names in await engine.collective_rpc("list_loras")]
         first = ranks[0] if ranks else {}
+        if num_changes != self._num_changes:
+            return
         self._known = {
             name: Adapter(name, digest)
             for name, digest in first.items()

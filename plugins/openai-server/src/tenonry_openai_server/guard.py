@@ -73,4 +73,5 @@ class Guard:
             del scope[
                 RAW_SEND
             ]  # it refers to the scope: a cycle that only a full collection would find
+            self.state.adapters.release(scope)
             self.state.leave()

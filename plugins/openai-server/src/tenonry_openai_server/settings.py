@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 from pydantic import (
@@ -17,6 +18,7 @@ from pydantic import (
 )
 
 from tenonry.config import EngineConfig, PluginChoice, Settings, human_int
+from tenonry.errors import ConfigError
 from tenonry.plugin.discovery import installed
 from tenonry.plugin.kinds import KINDS
 from tenonry.settings.reading import ENV_PREFIX
@@ -70,6 +72,18 @@ class ServerConfig(Settings):
     enable_operator_routes: bool = Field(
         False,
         description="Routes that act on the engines: /sleep, /update_weights, adapters, …. Needs an API key.",
+    )
+    lora_folder: str | None = Field(
+        None,
+        min_length=1,
+        description="Folder whose adapters are loaded when a request names them as its model. Needs --max-loras.",
+    )
+    max_folder_loras: int = Field(
+        0,
+        ge=0,
+        le=1 << 16,
+        description="Most adapters of that folder that are loaded at a time; 0: as many as --max-loras. The one used "
+        "longest ago makes room.",
     )
     weight_source: tuple[str, ...] = Field(
         (),
@@ -204,6 +218,20 @@ class ServerConfig(Settings):
         return self
 
     @model_validator(mode="after")
+    def _check_lora_folder(self) -> ServerConfig:
+        if self.lora_folder is None:
+            if self.max_folder_loras:
+                raise ValueError("max_folder_loras needs a lora_folder")
+        elif self.api_server_count > 1:
+            raise ValueError(
+                f"lora_folder: none of api_server_count={self.api_server_count} API servers knows which adapters the "
+                "requests of the others use; give api_server_count=1"
+            )
+        elif not Path(self.lora_folder).is_dir():
+            raise ValueError(f"lora_folder={self.lora_folder!r} is no folder")
+        return self
+
+    @model_validator(mode="after")
     def _check_profile(self) -> ServerConfig:
         if self.front_end_profile_dir is None:
             if self.front_end_profile_gzip:
@@ -287,6 +315,10 @@ def configs_from_arguments(args: argparse.Namespace) -> tuple[EngineConfig, Serv
         server = server.model_validate({**dict(server), "route": _default_routes()})
     config = with_options(config, args)
     check_grouped(config, server.api_server_count, server.prefill_engines)
+    if server.lora_folder is not None and not config.max_loras:
+        raise ConfigError(
+            "lora_folder: no adapters are served; add --max-loras and how many different ones a step may have"
+        )
     if server.prefill_engines:
         config = paired(config, server.prefill_engines)
     if server.otlp_traces_endpoint is not None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import enum
 import time
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import MutableMapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from tenonry.config import EngineConfig
+from tenonry_openai_server.adapter_folder import AdapterFolder
 from tenonry_openai_server.adapters import ServedAdapters
 from tenonry_openai_server.errors import APIError
 from tenonry_openai_server.health import HealthCheck
@@ -49,7 +50,13 @@ class ServerState:
         self.created = int(time.time())
         self.health = HealthCheck()
         self.facts = ServedFacts()
-        self.adapters = ServedAdapters(config, is_shared=settings.api_server_count > 1)
+        folder = None
+        if settings.lora_folder is not None:
+            most = settings.max_folder_loras or config.max_loras
+            folder = AdapterFolder(settings.lora_folder, most)
+        self.adapters = ServedAdapters(
+            config, is_shared=settings.api_server_count > 1, folder=folder
+        )
         self.parsers: OutputParsers | None = None
         self._engine: AsyncLLM | None = None
 
@@ -114,14 +121,21 @@ class ServerState:
             return self.config.served_model_name
         return (self._engine.model.name,) if self._engine is not None else (self.config.model,)
 
-    async def choose_model(self, name: str | None) -> tuple[str, Adapter | None]:
-        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503."""
+    async def choose_model(
+        self, name: str | None, scope: MutableMapping[str, Any] | None = None
+    ) -> tuple[str, Adapter | None]:
+        """The served name that a request means, and the adapter, if it is one's. Raises APIError 404 and 503.
+
+        `scope`: of an HTTP request that is to use the adapter, which is then loaded if it is in the operator's folder.
+        """
         if name is None or name in self.model_names:
             return self.check_model(name), None
-        adapters = await self.adapters.all(self.engine)
-        adapter = adapters.get(name)
+        if scope is None:
+            adapter = (await self.adapters.all(self.engine)).get(name)
+        else:
+            adapter = await self.adapters.of_request(self.engine, name, scope)
         if adapter is None:
-            return self.check_model(name, tuple(adapters)), None
+            return self.check_model(name, tuple(await self.adapters.all(self.engine))), None
         return name, adapter
 
     def check_model(self, name: str | None, others: Sequence[str] = ()) -> str:

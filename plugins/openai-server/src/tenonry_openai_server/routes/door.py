@@ -123,7 +123,7 @@ class ChatDoor:
 
     async def model(self, request: Request, name: str | None) -> str:
         """The served name that a request means. Raises what the server answers with 404."""
-        served, _ = await server_state(request).choose_model(name)
+        served, _ = await server_state(request).choose_model(name, request.scope)
         return served
 
     def request_id(self, request: Request) -> str:
@@ -154,7 +154,7 @@ class ChatDoor:
         state = server_state(request)
         engine = state.engine
         chat = parse_body(ChatRequest, msgspec.json.encode(fields))
-        await state.choose_model(chat.model)
+        await state.choose_model(chat.model, request.scope)
         prompt = await render(engine, chat.messages, chat, special=chat.adds_special_tokens)
         io_processor = need_text(engine, "a chat", "messages")
         params = chat.sampling_params({}, detokenize=True)

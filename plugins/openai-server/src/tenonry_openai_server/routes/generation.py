@@ -98,7 +98,7 @@ class Endpoint(Generic[BodyType]):
         """Start a request whose body was read. Raises APIError and RequestError."""
         state = server_state(request)
         engine = state.admit()
-        model, adapter = await state.choose_model(body.model)
+        model, adapter = await state.choose_model(body.model, request.scope)
         _check_transfer(engine, body)
         identity = RequestIdentity.of(request, body, self.id_prefix)
         form = self.form(state, body)

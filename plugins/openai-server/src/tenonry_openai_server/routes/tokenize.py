@@ -27,7 +27,7 @@ async def tokenize(request: Request) -> Response:
     state = server_state(request)
     engine = state.engine
     body = await read_body(request, TokenizeRequest)
-    await state.choose_model(body.model)
+    await state.choose_model(body.model, request.scope)
     io_processor = need_text(engine, "/tokenize", "prompt")
     if body.messages is None:
         text, special = body.prompt or "", body.add_special_tokens is not False
@@ -59,7 +59,7 @@ async def detokenize(request: Request) -> Response:
     state = server_state(request)
     engine = state.engine
     body = await read_body(request, DetokenizeRequest)
-    await state.choose_model(body.model)
+    await state.choose_model(body.model, request.scope)
     io_processor = need_text(engine, "/detokenize", "tokens")
     _check_vocabulary(body.tokens, engine.model.vocab_size)
     text = await off_loop(len(body.tokens), lambda: io_processor.decode(body.tokens))
