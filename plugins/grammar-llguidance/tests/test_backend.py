@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import sys
 
@@ -20,6 +21,15 @@ from tenonry_testkit.grammar import GrammarContract, tokens_of
 
 class TestContract(GrammarContract):
     backend = "tenonry_grammar_llguidance.backend:LLGuidance"
+
+
+@pytest.mark.parametrize("num_processors", [2, 4])
+def test_many_rows_are_what_each_is_alone_with_threads_and_without(monkeypatch, num_processors):
+    monkeypatch.setattr(os, "cpu_count", lambda: num_processors)
+    contract = TestContract()
+    assert contract.open()._num_threads == num_processors // 2
+    contract.test_many_masks_are_those_of_each()
+    contract.test_one_token_for_each_of_many_is_that_token_alone()
 
 
 @pytest.fixture(scope="module")

@@ -81,6 +81,8 @@ class LLGuidance(GrammarBackend):
         # The tokenizer may have more ids than the model has logits, or fewer.
         self._num_words = num_words(self._tokenizer.vocab_size)
         self._ends: list[int] = self._tokenizer.eos_tokens
+        # The model needs the other processors.
+        self._num_threads = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
 
     def _load_tokenizer(self) -> Any:
         context = self.context
@@ -104,11 +106,11 @@ class LLGuidance(GrammarBackend):
         return LLGrammar(prototype, self.context)
 
     def accept_each(self, matchers: Sequence[Matcher], token_ids: Sequence[int]) -> list[bool]:
-        if len(matchers) < ROWS_FOR_THREADS:
-            return super().accept_each(matchers, token_ids)
         rows: list[Any] = list(matchers)
         inner = [row.inner for row in rows]
         pairs = list(zip(inner, token_ids, strict=True))
+        if self._is_alone(len(rows)):
+            return [one.consume_token(token_id) for one, token_id in pairs]
         accepted: list[bool] = self._threads.consume_token_par(pairs)
         return accepted
 
@@ -134,18 +136,21 @@ class LLGuidance(GrammarBackend):
     def _fill(self, rows: list[Any], masks: I32) -> None:
         num_bytes = self._num_words * masks.itemsize
         first = masks.ctypes.data
-        if len(rows) < ROWS_FOR_THREADS:
+        if self._is_alone(len(rows)):
             for line, row in enumerate(rows):
                 row.inner.unsafe_compute_mask_ptr(first + line * num_bytes, num_bytes)
             return
         numbered = [(row.inner, line) for line, row in enumerate(rows)]
         self._threads.unsafe_compute_mask_ptr(numbered, first, num_bytes, len(rows))
 
+    def _is_alone(self, num_rows: int) -> bool:
+        """Whether the calling thread is as quick: a single other one would have to be woken, and waited for."""
+        return num_rows < ROWS_FOR_THREADS or self._num_threads < 2
+
     @cached_property
     def _threads(self) -> Any:
-        """The library's own; the model needs the other processors."""
-        wanted = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
-        return self._library.LLExecutor(max(1, wanted))
+        """The library's own."""
+        return self._library.LLExecutor(self._num_threads)
 
 
 def _first_lines(text: str) -> str:

@@ -34,10 +34,13 @@ def model(tmp_path: Path) -> ModelInfo:
     )  # fmt: skip
 
 
-@pytest.fixture(params=["caller", "thread"])
+@pytest.fixture(params=["caller", "thread", "afterwards"])
 def driver(model, request, monkeypatch):
-    if request.param == "thread":
+    """Masks made by what waits for them; by a thread, as for many rows; or, of many rows, after the model."""
+    if request.param != "caller":
         monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
+    is_beside = request.param == "thread"
+    monkeypatch.setattr(grammar_module, "leaves_a_processor", lambda device: is_beside)
     store = GrammarStore(LLGuidance, model, VOCAB)
     made = SamplerDriver(VOCAB, extra=[partial(GrammarMasks, store=store)])
     yield made
@@ -119,6 +122,33 @@ def test_masks_of_the_next_step_are_made_with_its_tokens(driver, monkeypatch):
     assert (out, more) == ({0: [A, B]}, {0: [B, B], 1: [X, X]})
     assert taken[:3] == [[A], [B], [B, X]]
     assert not failed
+
+
+@pytest.mark.parametrize("num_free", [0, 1])
+def test_no_thread_is_set_beside_a_model_that_computes_on_every_processor(
+    model, monkeypatch, num_free
+):
+    """Threads of torch wait for each other many times a step, so a third one stops both."""
+    monkeypatch.setattr(grammar_module, "ROWS_FOR_A_THREAD", 1)
+    usable = set(range(torch.get_num_threads() + num_free))
+    monkeypatch.setattr(grammar_module.os, "sched_getaffinity", lambda _: usable, raising=False)
+    made_by = set()
+    original = LLGuidance.fill_masks
+    monkeypatch.setattr(
+        LLGuidance,
+        "fill_masks",
+        lambda self, rows, out: (
+            made_by.add(threading.current_thread().name.rpartition("_")[0])
+            or original(self, rows, out)
+        ),
+    )
+    store = GrammarStore(LLGuidance, model, VOCAB)
+    driver = SamplerDriver(VOCAB, extra=[partial(GrammarMasks, store=store)])
+    driver.enter(0, params(regex="ab*x"), stop=(END,))
+    out, failed = run(driver, [0], logits(1, B, A, END), 3)
+    driver.sampler.shutdown()
+    assert (out, failed) == ({0: [A, B, B]}, {})
+    assert made_by == ({"grammar-masks"} if num_free else {""})
 
 
 def test_a_token_that_was_sampled_and_not_kept_is_taken_back(driver):

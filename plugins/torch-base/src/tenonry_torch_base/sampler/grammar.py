@@ -1,20 +1,24 @@
 """`structured_output`: rows whose next token a grammar bounds. Worker process, on the rank that samples.
 
-Grammars are compiled by a thread beside the steps, before their rows enter. Where the host knows the sampled tokens at
-once, another thread hands them to the matchers and fills the next masks, while the results go out and the model runs;
-what was not done then follows when the next step starts. The sampler waits for both. A row that comes back replays
-its output. Log-probabilities are taken before, from the logits as the model gave them.
+Grammars are compiled by a thread beside the steps, before their rows enter. Where the model leaves a processor free,
+another thread hands the sampled tokens to the matchers, if the host knows them at once, and fills the next masks, while
+the results go out and the model runs; what was not done then follows when the next step starts. The sampler waits for
+both. Where torch computes on every processor, such a thread would stop one of those that all the others wait for, many
+times a step: the sampler makes the masks itself, after the model. A row that comes back replays its output.
+Log-probabilities are taken before, from the logits as the model gave them.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections import OrderedDict
 from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor, wait
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
+import torch
 
 from tenonry_grammars.base import GrammarError
 from tenonry_grammars.bits import EVERYTHING, NOTHING, WORD_BITS, forbid, num_words
@@ -26,7 +30,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from concurrent.futures import Future
 
-    import torch
     from numpy.typing import NDArray
 
     from tenonry.sampling_params import StructuredOutput
@@ -64,6 +67,7 @@ class GrammarMasks(LogitsProcessor):
         self._failed: list[GrammarRow] = []  # since the last step
         self._thread: ThreadPoolExecutor | None = None
         self._is_host = context.device.type == "cpu"
+        self._is_beside = leaves_a_processor(context.device)
 
     def compile(
         self,
@@ -108,7 +112,7 @@ class GrammarMasks(LogitsProcessor):
         row: NDArray[np.int32],
         token_ids: torch.Tensor,
     ) -> None:
-        """Begin with the masks of the next step, if the tokens are known and there are many."""
+        """Begin with the masks of the next step, or note what they need, if the tokens are known and there are many."""
         if not self._is_host or len(row) < ROWS_FOR_A_THREAD:
             return
         rows = []
@@ -139,8 +143,8 @@ class GrammarMasks(LogitsProcessor):
         work: Callable[[], None],
         num_rows: int,
     ) -> None:
-        """In the thread, one after another; but a few rows are quicker by whatever waits for them."""
-        if num_rows < ROWS_FOR_A_THREAD:
+        """In the thread, one after another; or by what waits for them, which is quicker for a few rows."""
+        if num_rows < ROWS_FOR_A_THREAD or not self._is_beside:
             self._unfinished.append(work)
             return
         if self._thread is None:
@@ -254,3 +258,13 @@ class GrammarMasks(LogitsProcessor):
         if self._thread is not None:
             self._thread.shutdown(wait=False)
         self._store.shutdown()
+
+
+def leaves_a_processor(device: torch.device) -> bool:
+    """Whether a thread can work while the model runs without taking a processor from it."""
+    if device.type != "cpu":
+        return True
+    usable = (
+        len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    )
+    return torch.get_num_threads() < usable
