@@ -6,13 +6,13 @@ import re
 
 from tenonry.sampling_params import StructuredOutput
 from tenonry_grammars.base import GrammarError
+from tenonry_grammars.notation import is_lark
 
 # Translated in Python, which holds up the other threads of the process: about 15 ms for this many bytes.
 MAX_GBNF_BYTES = 8192
 # A space, or a line break and its indentation: a model that likes white space could write nothing else for ever.
 WHITESPACE = r"( |\r?\n[ \t]{0,20})"
 JSON_OPTIONS = {"whitespace_pattern": WHITESPACE, "lenient": False}
-IS_LARK = re.compile(r"^[ \t]*(?:%llguidance\b|[?!]?start(?:\.-?\d+)?[ \t]*:(?!:=))", re.MULTILINE)
 ESCAPE = re.compile(r"\\(?:x([0-9a-fA-F]{2})|u([0-9a-fA-F]{4})|U([0-9a-fA-F]{8})|(.))", re.DOTALL)
 
 
@@ -30,9 +30,9 @@ def grammar_text(spec: StructuredOutput) -> str:
         text = LLMatcher.grammar_from_regex("|".join(map(_literal, spec.choice)))
     else:
         grammar = spec.grammar or ""
-        text = LLMatcher.grammar_from_lark(
-            grammar if IS_LARK.search(grammar) else _from_gbnf(grammar)
-        )
+        if not is_lark(grammar):
+            grammar = _from_gbnf(grammar)
+        text = LLMatcher.grammar_from_lark(grammar)
     return text
 
 

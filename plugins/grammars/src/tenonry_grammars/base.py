@@ -16,7 +16,14 @@ from tenonry_grammars.bits import I32, num_words
 
 
 class GrammarError(ValueError):
-    """A specification that cannot be compiled; the text says what is wrong with it, for the user who wrote it."""
+    """A specification that cannot be compiled; the text says what is wrong with it, for the user who wrote it.
+
+    `path`: the JSON pointer of the part of a schema that is at fault, where the backend knows it; "" for the whole.
+    """
+
+    def __init__(self, text: str, path: str | None = None) -> None:
+        super().__init__(text)
+        self.path = path
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,9 @@ def check_spec(backend: GrammarBackend, spec: StructuredOutput) -> None:
     try:
         walk(backend, backend.compile(spec))
     except GrammarError as error:
-        where = failing_part(schema, lambda text: _compiles(backend, text))
+        where = error.path
+        if where is None:
+            where = failing_part(schema, lambda text: _compiles(backend, text))
         raise GrammarError(f"{where or 'the schema'}: {error}") from None
 
 

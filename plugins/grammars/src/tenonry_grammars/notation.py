@@ -1,0 +1,12 @@
+"""In which notation the grammar of a request is written. Pure."""
+
+from __future__ import annotations
+
+import re
+
+_LARK = re.compile(r"^[ \t]*(?:%llguidance\b|[?!]?start(?:\.-?\d+)?[ \t]*:(?!:=))", re.MULTILINE)
+
+
+def is_lark(grammar: str) -> bool:
+    """Whether it is in Lark's notation, with a rule `start:`; else it is to be read as GBNF."""
+    return bool(_LARK.search(grammar))
