@@ -38,6 +38,7 @@ STAMP = VENV / "tenonry-installed"
 PIP_LOG = VENV / "pip.log"
 # In the environment first, so that no sibling needs a build of its own.
 BACKEND = ("hatchling", "editables")
+NO_DEPS = "requirements-no-deps.txt"  # beside requirements.txt: what is installed without what it requires
 LINKS = VENV / "links"  # the wheels that were installed: links to the folders of the siblings
 # Half of what is installed; the few of these modules that a process imports are compiled then.
 SELDOM_IMPORTED = (
@@ -149,9 +150,25 @@ def closure(wanted: dict[str, set[str]]) -> dict[str, set[str]]:
         found.setdefault(name, set()).update(extras)
         asked = [line for key in extras for line in optional.get(key, [])]
         for line in [*project["dependencies"], *asked]:
-            requirement, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
-            pending.append((requirement.lower(), set(re.findall(r"[\w.-]+", more))))
+            requirement, more = required(line)
+            pending.append((requirement, more))
     return found
+
+
+def required(line: str) -> tuple[str, set[str]]:
+    """Return the name and the extras in a requirement."""
+    name, _, more = re.split(r"[;<>=!~@ ]", line)[0].partition("[")
+    return name.lower(), set(re.findall(r"[\w.-]+", more))
+
+
+def without_dependencies() -> set[str]:
+    """Return the names in requirements-no-deps.txt."""
+    text = (ROOT / NO_DEPS).read_text(encoding="utf-8")
+    folders = re.findall(r"^-e \./(\S+)$", text, re.MULTILINE)
+    others = re.findall(r"^\w.*$", text, re.MULTILINE)
+    return {metadata(ROOT / folder)["name"] for folder in folders} | {
+        required(line)[0] for line in others
+    }
 
 
 # ------------------------------------------------------------------------------------------ the environment
@@ -162,7 +179,7 @@ def fingerprint() -> str:
     digest = hashlib.sha256(str(ROOT).encode())
     pyprojects = [folder / "pyproject.toml" for folder in distributions().values()]
     compiled = sorted([*ROOT.glob("*/*/hatch_build.py"), *ROOT.glob("*/*/native/*")])
-    names = ("requirements.txt", "constraints.txt", "pyproject.toml")
+    names = ("requirements.txt", NO_DEPS, "constraints.txt", "pyproject.toml")
     for file in [*(ROOT / name for name in names), *pyprojects, *compiled]:
         digest.update(f"\0{file.relative_to(ROOT)}\0".encode() + file.read_bytes())
     return digest.hexdigest()
@@ -222,25 +239,28 @@ def install_pinned() -> None:
 
 
 def install() -> None:
-    """Install what requirements.txt lists, and the siblings among them anew whose links have changed."""
+    """Install what the two lists of requirements have, and the siblings among them anew whose links have changed."""
     new = VENV / "links.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
-    text, folders = with_links((ROOT / "requirements.txt").read_text(encoding="utf-8"), new)
-    requirements = VENV / "requirements.txt"
-    requirements.write_text(text, encoding="utf-8")
+    folders = []
+    for name in (NO_DEPS, "requirements.txt"):
+        text, more = with_links((ROOT / name).read_text(encoding="utf-8"), new)
+        (VENV / name).write_text(text, encoding="utf-8")
+        folders += more
     link(new, folders)
     changed = [file for file in sorted(new.iterdir()) if is_changed(file, LINKS / file.name)]
     if LINKS.exists() and changed:
         # pip takes a wheel of the same version for the one that is installed.
         pip(PYTHON, "--no-deps", "--force-reinstall", *map(str, changed), log=PIP_LOG)
-    pip(PYTHON, "-r", str(requirements), log=PIP_LOG)
+    pip(PYTHON, "--no-deps", "-r", str(VENV / NO_DEPS), log=PIP_LOG)
+    pip(PYTHON, "-r", str(VENV / "requirements.txt"), log=PIP_LOG)
     shutil.rmtree(LINKS, ignore_errors=True)
     new.rename(LINKS)
 
 
 def with_links(requirements: str, wheels: Path) -> tuple[str, list[Path]]:
-    """Return requirements.txt with the wheels that `link` makes in place of the siblings, and the siblings' folders."""
+    """Return requirements with the wheels that `link` makes in place of the siblings, and the siblings' folders."""
     folders = []
 
     def wheel(line: re.Match[str]) -> str:
@@ -405,19 +425,40 @@ def isolated_status(name: str) -> int:
     return status
 
 
+def isolated_requirements(name: str) -> tuple[list[str], list[str]]:
+    """Return what the environment of one distribution gets, and what it gets without what that requires."""
+    known = distributions()
+    apart = without_dependencies()
+    paths = []
+    bare = []
+    wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
+    for dist, asked in wanted.items():
+        path = f"./{known[dist].relative_to(ROOT)}"
+        if dist not in apart:
+            paths.append(path + (f"[{','.join(sorted(asked))}]" if asked else ""))
+            continue
+        bare.append(path)
+        project = metadata(known[dist])
+        lines = list(project["dependencies"])
+        for extra in asked:
+            lines += project["optional-dependencies"][extra]
+        for line in lines:
+            requirement, _ = required(line)
+            if requirement in apart:
+                bare.append(line)
+            elif requirement not in known:
+                paths.append(line)
+    return paths, bare
+
+
 def isolate(name: str, log: Path) -> int:
     """Build the environment of one distribution, run its tests there, remove it; return pytest's status.
 
     `log` ends with what pytest printed.
     """
-    known = distributions()
     folder = ROOT / ".isolated" / name
     python = folder / "bin" / "python"
-    wanted = closure({"tenonry": set(), "tenonry-testkit": set(), name: {"test"}})
-    paths = []
-    for dist, asked in wanted.items():
-        extras = f"[{','.join(sorted(asked))}]" if asked else ""
-        paths.append(f"./{known[dist].relative_to(ROOT)}{extras}")
+    paths, bare = isolated_requirements(name)
     env = {key: value for key, value in test_env().items() if key != "PYTHONPATH"}
     shutil.rmtree(folder, ignore_errors=True)
     log.unlink(missing_ok=True)
@@ -425,7 +466,9 @@ def isolate(name: str, log: Path) -> int:
         make_venv(folder)
         pip(python, *BACKEND, log=log)
         pip(python, *paths, "pytest-timeout", "--no-build-isolation", log=log)
-        tests = str(known[name] / "tests")
+        if bare:
+            pip(python, "--no-deps", *bare, "--no-build-isolation", log=log)
+        tests = str(distributions()[name] / "tests")
         # Twice the usual limit: the first test of a kind compiles what it imports.
         limit = ["-o", "timeout=120"]
         command = [str(python), "-m", "pytest", "-q", "-c", "pyproject.toml", *limit, tests]

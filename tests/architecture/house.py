@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
-# What `tenonry[standard]` leaves out: what is for tests, and what needs Ray, which weighs more than all the rest.
-NOT_STANDARD = {"tenonry-testkit", "tenonry-executor-ray"}
+# What `tenonry[standard]` leaves out: what is for tests, and what needs Ray or triton, which are larger than the rest.
+NOT_STANDARD = {"tenonry-testkit", "tenonry-executor-ray", "tenonry-grammar-xgrammar"}
 
 
 @dataclass(frozen=True)

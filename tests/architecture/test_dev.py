@@ -31,7 +31,7 @@ def copy(dev: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Pa
         target = tmp_path / dist.folder.relative_to(ROOT)
         target.mkdir(parents=True)
         shutil.copy(dist.folder / "pyproject.toml", target)
-    for name in ("pyproject.toml", "requirements.txt", "constraints.txt"):
+    for name in ("pyproject.toml", "requirements.txt", dev.NO_DEPS, "constraints.txt"):
         shutil.copy(ROOT / name, tmp_path)
     venv = tmp_path / ".venv"
     monkeypatch.setattr(dev, "ROOT", tmp_path)
@@ -75,8 +75,9 @@ def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleTy
     dev.ensure_environment()
     dev.ensure_environment()
     assert pips[0] == ("hatchling", "editables")
+    assert pips[-2] == ("--no-deps", "-r", str(dev.VENV / dev.NO_DEPS))
     assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
-    assert len(pips) == 4
+    assert len(pips) == 5
 
 
 def test_what_is_pinned_is_installed_first_torch_beside_the_rest(dev: ModuleType, pips: list):
@@ -95,7 +96,7 @@ def test_a_pin_that_cannot_be_installed_is_left_to_the_installation_of_everythin
 
     def failing(*arguments: str, **options: object) -> None:
         pip(*arguments, **options)
-        if "--no-deps" in arguments:
+        if "--no-deps" in arguments and "-r" not in arguments:
             dev.stop("pip ended with status 1")
 
     monkeypatch.setattr(dev, "pip", failing)
@@ -106,7 +107,11 @@ def test_a_pin_that_cannot_be_installed_is_left_to_the_installation_of_everythin
 
 def test_siblings_are_installed_as_wheels_that_link_to_them(dev: ModuleType, pips: list):
     dev.ensure_environment()
-    asked = (dev.VENV / "requirements.txt").read_text().splitlines()
+    asked = [
+        line
+        for name in ("requirements.txt", dev.NO_DEPS)
+        for line in (dev.VENV / name).read_text().splitlines()
+    ]
     wheels = {
         line.split(" @ ")[0]: line.rpartition("/")[2].split("-")[0]
         for line in asked
@@ -125,8 +130,8 @@ def test_only_siblings_that_changed_are_installed_anew(dev: ModuleType, copy: Pa
         file.write("# changed\n")
     dev.ensure_environment()
     changed = str(dev.VENV / "links.new" / "static.whl")
-    assert pips[-2] == ("--no-deps", "--force-reinstall", changed)
-    assert pips[-1] == pips[3]
+    assert pips[-3] == ("--no-deps", "--force-reinstall", changed)
+    assert pips[-2:] == pips[3:5]
 
 
 def test_a_link_holds_the_folder_and_what_the_distribution_declares(
@@ -162,7 +167,14 @@ def test_a_distribution_that_cannot_be_built_is_shown(
 
 
 @pytest.mark.parametrize(
-    "name", ["requirements.txt", "constraints.txt", "pyproject.toml", "core/pyproject.toml"]
+    "name",
+    [
+        "requirements.txt",
+        "requirements-no-deps.txt",
+        "constraints.txt",
+        "pyproject.toml",
+        "core/pyproject.toml",
+    ],
 )
 def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Path, pips: list):
     dev.ensure_environment()
@@ -171,7 +183,7 @@ def test_installs_again_when_a_file_changed(name: str, dev: ModuleType, copy: Pa
         file.write("# changed\n")
     dev.ensure_environment()
     # One more for what changed.
-    assert len(pips) - first == (3 if name == "core/pyproject.toml" else 2)
+    assert len(pips) - first == (4 if name == "core/pyproject.toml" else 3)
 
 
 def test_installs_again_when_the_last_installation_failed(
@@ -254,8 +266,8 @@ class TestFirstRun:
 
     def test_keeps_what_pip_printed_in_a_file(self, dev, talking_python):
         dev.ensure_environment()
-        # The build backend, torch, what else is pinned, and everything.
-        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 4
+        # The build backend, torch, what else is pinned, what comes without dependencies, and everything.
+        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 5
 
     def test_names_that_file_and_shows_the_lines_that_matter_when_pip_fails(
         self, dev, talking_python, capfd

@@ -97,7 +97,8 @@ def test_installed_metadata_is_that_of_the_tree(dist: Distribution):
 
 @each
 def test_tools_know_it(dist: Distribution):
-    requirements = (ROOT / "requirements.txt").read_text(encoding="utf-8")
+    files = (ROOT / "requirements.txt", ROOT / "requirements-no-deps.txt")
+    requirements = "".join(file.read_text(encoding="utf-8") for file in files)
     folder = re.escape(str(dist.folder.relative_to(ROOT)))
     assert re.search(rf"^-e \./{folder}(\[[\w,]+\])?$", requirements, re.MULTILINE)
     assert dist.import_name in WORKSPACE["tool"]["importlinter"]["root_packages"]

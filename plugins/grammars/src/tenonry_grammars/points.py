@@ -11,7 +11,10 @@ from tenonry.plugin.manager import resolve_point
 GRAMMARS = Point(
     "tenonry.grammars",
     "tenonry_grammars.base:GrammarBackend",
-    {"llguidance": "tenonry-grammar-llguidance"},
+    {
+        "llguidance": "tenonry-grammar-llguidance",
+        "xgrammar": "tenonry-grammar-xgrammar",
+    },
 )
 DEFAULT_BACKEND = "llguidance"
 
