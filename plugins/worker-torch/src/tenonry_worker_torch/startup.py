@@ -46,11 +46,13 @@ if TYPE_CHECKING:
     from tenonry_worker_torch.loading.load import Look
     from tenonry_worker_torch.options import TorchOptions
     from tenonry_worker_torch.parallel.groups import Rendezvous
+    from tenonry_worker_torch.state.states import States
 
 logger = logging.getLogger("tenonry.worker")
 
 DEFAULT_BACKEND = {"cpu": "cpu", "cuda": "sdpa"}
 WARM_UP_TOKENS = 8
+MIB = 1 << 20
 
 
 def backend_class(
@@ -262,6 +264,8 @@ def make_runner(
     resolved: dict[str, str],
 ) -> ModelRunner:
     """The runner over a cache of the decided size."""
+    if model.states is not None and context.rank == 0:
+        logger.info("%s", state_memory(model.states, context.config.max_num_seqs))
     processors: list[Any] = [
         resolve_class(LOGITS_PROCESSORS, name, resolved) for name in options.logits_processors
     ]
@@ -278,6 +282,16 @@ def make_runner(
         groups=GroupLayout(len(kv_cache.groups), kv_cache.num_state_slots),
         seed=context.config.seed,
         processors=processors,
+    )
+
+
+def state_memory(states: States, max_num_seqs: int) -> str:
+    """What the states of running sequences take, and what changes that."""
+    each = states.row_bytes
+    how = "taken as sequences run" if states.device.type == "cpu" else "set aside"
+    return (
+        f"State of sequences: {each / MIB:.3g} MiB each, at most {max_num_seqs * each / MIB:.4g} MiB, {how}; "
+        f"--max-num-seqs, now {max_num_seqs}, lowers it"
     )
 
 

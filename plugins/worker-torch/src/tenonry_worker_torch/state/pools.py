@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import mmap
 from typing import TYPE_CHECKING
 
 import torch
@@ -21,17 +23,29 @@ def room_for(
     shape: StateShape,
     device: torch.device,
 ) -> torch.Tensor:
-    """Zeros [num_rows, …]. In a window [channels, width] channels are neighbours in memory: all of them do the same."""
+    """Zeros [num_rows, …]. In a window [channels, width] channels are neighbours in memory: all of them do the same.
+
+    In main memory, a row takes pages from its first state on: most of `max_num_seqs` rows may never run.
+    """
     sizes = shape.shape
     is_window = key.kind == CONVOLUTION and len(sizes) == 2
     if is_window:
         sizes = sizes[::-1]
-    pool = torch.zeros(
-        (num_rows, *sizes),
-        dtype=shape.dtype,
-        device=device,
-    )
+    pool = _zeros((num_rows, *sizes), shape.dtype, device)
     return pool.transpose(1, 2) if is_window else pool
+
+
+def _zeros(
+    sizes: tuple[int, ...],
+    dtype: torch.dtype,
+    device: torch.device,
+) -> torch.Tensor:
+    """`torch.zeros` writes into every page; a fresh mapping is zero by itself."""
+    num_bytes = math.prod(sizes) * dtype.itemsize
+    if device.type != "cpu" or not num_bytes:
+        return torch.zeros(sizes, dtype=dtype, device=device)
+    pages = mmap.mmap(-1, num_bytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return torch.frombuffer(pages, dtype=dtype).view(sizes)
 
 
 def held(pools: Pools, rows: Places) -> Pools:
