@@ -82,7 +82,10 @@ class LLGuidance(GrammarBackend):
         self._num_words = num_words(self._tokenizer.vocab_size)
         self._ends: list[int] = self._tokenizer.eos_tokens
         # The model needs the other processors.
-        self._num_threads = min(MAX_THREADS, (os.cpu_count() or 1) // 2)
+        self._num_threads = min(
+            MAX_THREADS,
+            (os.cpu_count() or 1) // 2,
+        )
 
     def _load_tokenizer(self) -> Any:
         context = self.context
