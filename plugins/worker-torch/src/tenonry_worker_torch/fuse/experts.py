@@ -6,7 +6,6 @@ small experts, two matrix products over all experts and a weight of zero for tho
 
 from __future__ import annotations
 
-import copy
 import inspect
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +14,7 @@ from torch import nn
 from torch.nn import functional
 
 from tenonry_torch_base.seeded import seeded
-from tenonry_worker_torch.fuse.trial import is_same, randomise
+from tenonry_worker_torch.fuse.trial import is_same, random_copy
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -97,8 +96,7 @@ def _may_be_dense(module: Any) -> bool:
 def _agrees(module: Any) -> bool:
     """In float32, with random weights, inputs and choices of two experts."""
     with seeded(0), torch.no_grad():
-        copied = copy.deepcopy(module).float()
-        randomise(copied)
+        copied = random_copy(module)
         dense = DenseExperts(copied)
         hidden = torch.randn(TRIAL_TOKENS, dense.hidden)
         scores = torch.rand(TRIAL_TOKENS, dense.num_experts)

@@ -4,12 +4,10 @@ process.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import copy
 
 import torch
-
-if TYPE_CHECKING:
-    from torch import nn
+from torch import nn
 
 TOLERANCE = 1e-4  # relative error (L2) taken for rounding in float32
 MAX_PARAMETERS = 1 << 28  # of one layer that is worth copying in float32: 1 GiB
@@ -27,6 +25,20 @@ def is_same(got: torch.Tensor, wanted: torch.Tensor, tolerance: float = TOLERANC
     return bool(difference <= tolerance * wanted.norm())
 
 
+def random_copy(module: nn.Module) -> nn.Module:
+    """The module in float32, on its device, with random weights in the place of its own, which are not read."""
+    weights: dict[int, object] = {
+        id(weight): nn.Parameter(
+            torch.empty(weight.shape, dtype=torch.float32, device=weight.device),
+            requires_grad=False,
+        )
+        for weight in module.parameters()
+    }
+    copied = copy.deepcopy(module, weights).to(torch.float32)  # its buffers
+    randomise(copied)
+    return copied
+
+
 def randomise(module: nn.Module) -> None:
     """Weights that hide nothing. Those of large matrices repeat a store of random numbers, which is as long as a prime
     number, so that no two rows are alike.
@@ -42,8 +54,20 @@ def randomise(module: nn.Module) -> None:
         else:
             if store is None:
                 store = torch.randn(STORE, device=weight.device)
-            offset = taken % STORE
-            repeated = store.repeat(-(-(count + offset) // STORE))
-            weight.copy_(repeated[offset : offset + count].view_as(weight))
-            weight.mul_(weight.shape[-1] ** -0.5)
+            _fill(weight.detach().view(-1), store, taken % STORE, weight.shape[-1] ** -0.5)
             taken += count + 1
+
+
+def _fill(
+    weight: torch.Tensor,
+    store: torch.Tensor,
+    place: int,
+    scale: float,
+) -> None:
+    """`weight` [N] becomes what follows in `store` from `place` on, again and again, times `scale`."""
+    done = 0
+    while done < len(weight):
+        count = min(len(store) - place, len(weight) - done)
+        torch.mul(store[place : place + count], scale, out=weight[done : done + count])
+        done += count
+        place = 0

@@ -19,7 +19,7 @@ from tenonry_worker_torch.fuse.layer import LeanLayer, lean_layer, lean_mixer_la
 from tenonry_worker_torch.fuse.mixers.part import mixer_part
 from tenonry_worker_torch.fuse.rope import rope_table
 from tenonry_worker_torch.fuse.stack import blocks_of
-from tenonry_worker_torch.fuse.trial import is_same, is_small, randomise
+from tenonry_worker_torch.fuse.trial import is_same, is_small, random_copy
 from tenonry_worker_torch.loading.rotary import call_rotary
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def layer_agrees(
     # On the block's own device: ranks can sum only what is on the device of their process group.
     device = next(block.parameters()).device
     with seeded(0, device), torch.no_grad():
-        copied = copy.deepcopy(block).to(device, torch.float32)
-        randomise(copied)
+        copied = random_copy(block)
         lean = _lean_of(copied, spec, layer_type)
         if lean is None:
             return False

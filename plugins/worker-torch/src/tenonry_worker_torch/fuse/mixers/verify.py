@@ -6,14 +6,13 @@ outputs and states are compared, after each token.
 
 from __future__ import annotations
 
-import copy
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tenonry_torch_base.seeded import seeded
 from tenonry_worker_torch.fuse.mixers.build import path_of, prompt_path_of
-from tenonry_worker_torch.fuse.trial import is_same, is_small, randomise
+from tenonry_worker_torch.fuse.trial import is_same, is_small, random_copy
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,9 +36,8 @@ def path_agrees(mixer: PackedMixer) -> bool | None:
         return None if path_of(module) is None else True
     device = next(module.parameters()).device
     with seeded(0, device), torch.no_grad():
-        copied = copy.deepcopy(module).to(torch.float32)
+        copied = random_copy(module)
         del copied.forward  # the copy runs its class's code
-        randomise(copied)
         path = path_of(copied)
         return None if path is None else _same(mixer, copied, path)
 
