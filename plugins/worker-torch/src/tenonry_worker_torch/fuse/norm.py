@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from torch import nn
 
 FEW_ROWS = 16
+_tried: dict[
+    tuple[object, ...], bool | None
+] = {}  # kind of module → whether its weight is an offset from 1
 
 
 class RMSNorm:
@@ -104,7 +107,7 @@ def rms_norm_of(
 ) -> RMSNorm | None:
     """The RMSNorm that does what the module does, found by trying; None if it is something else.
 
-    Compared in float32 on random input and a random weight, on a copy of the module.
+    Modules that differ in nothing but their weights are tried once in a process.
     """
     eps = getattr(module, "variance_epsilon", None) or getattr(module, "eps", None)
     weight = getattr(module, "weight", None)
@@ -115,6 +118,43 @@ def rms_norm_of(
         or _bias_of(module) is not None
     ):
         return None
+    kind = _kind_of(module)
+    if kind is None or kind not in _tried:
+        is_offset = _tried_offset(module, float(eps))
+        if kind is not None:
+            _tried[kind] = is_offset
+    else:
+        is_offset = _tried[kind]
+    if is_offset is None:
+        return None
+    own = weight.detach() if with_weight else None
+    return RMSNorm(own, weight.shape[0], float(eps), is_offset=is_offset)
+
+
+def _kind_of(module: nn.Module) -> tuple[object, ...] | None:
+    """Equal for modules that differ in nothing but one weight; None where a module has more than its class says."""
+    has_more = any(
+        (
+            "forward" in vars(module),
+            module._forward_hooks,  # noqa: SLF001 - nothing public says that there are some
+            module._forward_pre_hooks,  # noqa: SLF001
+            module._buffers,  # noqa: SLF001
+            module._modules,  # noqa: SLF001
+            len(module._parameters) > 1,  # noqa: SLF001
+        )
+    )
+    settings = [(name, value) for name, value in vars(module).items() if not name.startswith("_")]
+    if has_more or not all(isinstance(value, int | float | str) for _, value in settings):
+        return None
+    return (type(module), type(module).forward, module.weight.shape, *settings)
+
+
+def _tried_offset(module: nn.Module, eps: float) -> bool | None:
+    """Whether the module's weight is an offset from 1; None if it is no RMSNorm.
+
+    Compared in float32 on random input and a random weight, in the place of the module's own.
+    """
+    weight: torch.Tensor = module.weight  # type: ignore[assignment] - looked at before
     size = weight.shape[0]
     with seeded(0), torch.no_grad():
         sample = torch.randn(3, size) * 3
@@ -126,12 +166,11 @@ def rms_norm_of(
         finally:
             weight.data = kept
     for is_offset in (False, True):
-        got = RMSNorm(other, size, float(eps), is_offset=is_offset)(sample)
+        got = RMSNorm(other, size, eps, is_offset=is_offset)(sample)
         if got.shape != wanted.shape:
             continue
         if torch.allclose(got, wanted, rtol=1e-4, atol=1e-5):
-            own = weight.detach() if with_weight else None
-            return RMSNorm(own, size, float(eps), is_offset=is_offset)
+            return is_offset
     return None
 
 
