@@ -6,11 +6,12 @@ import dataclasses
 from typing import TYPE_CHECKING, NamedTuple
 
 from tenonry_torch_base.text_part import text_stack
+from tenonry_worker_torch.attention.layer import LAYER_ATTRIBUTE
 from tenonry_worker_torch.fuse.mixers.part import FusedMixer, mixer_part
 from tenonry_worker_torch.parallel.stage import stage_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from torch import nn
     from transformers import PreTrainedModel
@@ -43,24 +44,33 @@ def blocks_of(
     model: PreTrainedModel,
     layers: Iterable[AttentionLayer],
 ) -> list[Block] | None:
-    """The decoder layers of the stage, in order; None where not each has one layer of attention, or one mixer."""
+    """The decoder layers of the stage, in order; None where not each has one of `layers`, or one mixer."""
     stage = stage_of(model)
     modules = stage.own(text_stack(model)[1].layers)
     types = stage.own(layer_types_of(model))
-    ordered = sorted(layers, key=lambda layer: layer.spec.index)
-    mixers = [mixer_part(module) for module in modules]
-    if len(ordered) != mixers.count(None):
-        return None
-    rest = iter(ordered)
-    return [
+    known = {id(layer): layer for layer in layers}
+    blocks = [
         Block(
             module,
             layer_type,
-            next(rest) if mixer is None else None,
-            mixer,
+            _attention_of(module, known),
+            mixer_part(module),
         )
-        for module, layer_type, mixer in zip(modules, types, mixers, strict=True)
+        for module, layer_type in zip(modules, types, strict=True)
     ]
+    found = [block for block in blocks if block.attention is not None]
+    is_one_of_each = all((block.attention is None) != (block.mixer is None) for block in blocks)
+    return blocks if is_one_of_each and len(found) == len(known) else None
+
+
+def _attention_of(
+    module: nn.Module,
+    known: Mapping[int, AttentionLayer],
+) -> AttentionLayer | None:
+    """The layer of attention inside a decoder layer, by what the attention module holds; None if there is not one."""
+    held = [vars(part).get(LAYER_ATTRIBUTE) for part in module.modules()]
+    found = [known[id(layer)] for layer in held if id(layer) in known]
+    return found[0] if len(found) == 1 else None
 
 
 def kind_of(block: Block) -> tuple[object, ...]:
