@@ -25,6 +25,7 @@ for _name in (
     "worker_tools",
     "parallel_tools",
     "lora_tools",
+    "planted_faults",
 ):
     _load(_name)
 

@@ -1,8 +1,18 @@
 """What is compared before a model serves, and when: before its weights are laid out anew, and after. Worker process.
 
-What it costs depends on the layout. A model that is put together as Llama is, is compared in two ways that add up to
-the whole: a short stack, one layer of each kind, against the model's own `eager` attention, with long prompts, chunks
-and each way of attending; and all layers with a few tokens, against the probe run, which had to compute them anyway.
+What it costs depends on the layout. A model that is put together as Llama is, is compared in parts that add up to the
+whole, and each part is run once:
+
+- a short stack, one layer of each kind, against the model's own `eager` attention, with long prompts, chunks and
+  decoded tokens: whatever is wrong with how layers of a kind are called, rotated, normalised, masked or scaled. Each
+  way of attending is compared once, since how weights lie in memory does not change how K/V are kept: the first one
+  before weights are laid out anew, while the model may still run its own code, the others as they will serve;
+- attention of all layers without their weights, against the probe run (`Replay`): a layer that shares another one's
+  place in the cache, is in another group, or has settings that are not its own;
+- all layers and the head as they will serve, with a few tokens on top of that cache, against the probe run, which had
+  to read all weights anyway: a layer that has another one's weights, norms or attention. Only such a pass finds these,
+  and one is enough: every position is compared before the head, and the head, which works on each alone, once.
+
 Any other model is compared at full depth.
 """
 
@@ -11,13 +21,19 @@ from __future__ import annotations
 import logging
 from typing import TYPE_CHECKING
 
-from tenonry_worker_torch.fuse.decoder import LeanForward
+import torch
+
+from tenonry_worker_torch.fuse.decoder import LeanForward, LeanHead
 from tenonry_worker_torch.fuse.short_stack import short_stack
 from tenonry_worker_torch.loading.prompts import numbered_tokens, prompt_lengths, steps_of
+from tenonry_worker_torch.loading.replay import Replay
 from tenonry_worker_torch.loading.self_check import (
+    ONE_PROMPT,
+    TOLERANCE,
     Reference,
     SelfCheck,
     ends_of,
+    failure,
     own_attention,
     reference_of,
 )
@@ -33,7 +49,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("tenonry.worker")
 
-PROBE_LENGTHS = (9, 3, 6, 4, 8)  # of the rows that begin as the probe's prompt does
+REPLAYED = 3  # tokens of the probe's prompt that are in the cache before all layers run
 
 
 class ModelChecks:
@@ -69,8 +85,8 @@ class ModelChecks:
             self._short = (stack, SelfCheck(self.run, self._short_reference(stack)))
 
     def agrees(self, forward: Forward) -> bool:
-        """Whether a forward pass is right. The short stack may say so alone: all layers, and all ways of attending, are
-        compared in the end.
+        """Whether a forward pass is right. The short stack may say so alone: all layers, and the other ways of
+        attending, are compared in the end.
         """
         if isinstance(forward, LeanForward) and self._short is not None:
             stack, check = self._short
@@ -87,12 +103,56 @@ class ModelChecks:
         architecture = type(self.model).__name__
         if isinstance(forward, LeanForward) and self._short is not None:
             stack, check = self._short
-            check.require(forward.shortened(stack.numbers), architecture)
-            SelfCheck(self.run, self._probe_reference()).require(
-                forward, architecture, cache_sizes=(1,)
-            )
+            sizes = self.run.backend.cache_sizes
+            shortened = forward.shortened(stack.numbers)
+            check.require(shortened, architecture, cache_sizes=sizes[1:] or sizes)
+            self._require_all_layers(forward, architecture)
         else:
             self._whole().require(forward, architecture)
+
+    def _require_all_layers(self, forward: LeanForward, architecture: str) -> None:
+        """Every layer and the head, against the probe run."""
+        probed = self.probed
+        hidden: torch.Tensor = probed.end[0][0]  # [length, hidden], of the text model
+        replay = self._replay(forward, architecture)
+        begin = 0
+        if replay is not None and probed.states is None:  # states of layers were not kept
+            begin = REPLAYED
+        length = len(probed.given)
+        reference = Reference(
+            [probed.given],
+            [hidden[begin:]],
+            [[count] for count in (begin, length - begin) if count],
+            self.model.dtype,
+            keeps_all=True,
+        )
+        check = SelfCheck(self.run, reference, replay if begin else None)
+        numbers = list(range(len(forward.layers)))
+        check.require(forward.shortened(numbers), architecture, cache_sizes=(1,))
+        if isinstance(forward.end, LeanHead):
+            with torch.inference_mode():
+                logits = forward.end.logits(hidden[-1:])
+            what = "its head makes other logits of the same hidden states"
+            check.require_same(logits, probed.made[-1:], architecture, what)
+
+    def _replay(self, forward: LeanForward, architecture: str) -> Replay | None:
+        """Attention of all layers, which was compared with the probe run; None where that did not see it all."""
+        layers = self.run.layers
+        attended = self.probed.attended
+        if not layers or layers.keys() != attended.keys():
+            return None
+        replay = Replay(layers, attended, forward.step)
+        prompt = self.probed.given
+        worst = replay.worst(self.run, prompt, self.run.backend.cache_sizes[-1])
+        allowed = ONE_PROMPT * TOLERANCE[self.model.dtype]
+        if not self.parallel.layer_mates.all_agree(worst.error <= allowed):
+            raise failure(
+                architecture,
+                f"{worst.name} attends otherwise from its cache than to a prompt at once",
+                worst.error,
+                allowed,
+            )
+        return replay
 
     def _whole(self) -> SelfCheck:
         """Asked of the model once. No lock: the ranks of one process, as in tests, wait for each other here."""
@@ -121,15 +181,3 @@ class ModelChecks:
                 found.given.append(prompt)
                 found.made.append(stack.hidden(prompt)[ends_of(found.steps, row)])
         return found
-
-    def _probe_reference(self) -> Reference:
-        """Beginnings of the probe's prompt, each a row, over all layers. Routers of expert layers may tip at some."""
-        given = self.probed.given
-        made = self.probed.made
-        return Reference(
-            [given[:length] for length in PROBE_LENGTHS],
-            [made[length - 1 : length] for length in PROBE_LENGTHS],
-            [list(PROBE_LENGTHS)],
-            self.model.dtype,
-            is_one_prompt=True,
-        )

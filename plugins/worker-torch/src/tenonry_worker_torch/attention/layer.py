@@ -7,7 +7,7 @@ module itself, so several engines in one process do not share any.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tenonry.errors import ModelError
 from tenonry_worker_torch.attention.base import AttentionBackend, LayerCache, LayerSpec
@@ -109,6 +109,28 @@ class LayerCalls:
         return self
 
 
+class Attended(NamedTuple):
+    """A call of a layer in the first run of a model, with all tokens: `query`, `key`, `value` and `out` are
+    [T, heads, size].
+    """
+
+    query: torch.Tensor
+    key: torch.Tensor
+    value: torch.Tensor
+    out: torch.Tensor
+
+    def by_heads(self, heads: RankHeads | None) -> Attended:
+        """With the heads of this rank alone."""
+        if heads is None:
+            return self
+        return Attended(
+            self.query[:, heads.query],
+            self.key[:, heads.kv],
+            self.value[:, heads.kv],
+            self.out[:, heads.query],
+        )
+
+
 class Probe:
     """Stands in for the layers during the first run of a model: records what each attention module is called with.
 
@@ -121,6 +143,7 @@ class Probe:
         self.specs: list[LayerSpec] = []
         self.modules: list[torch.nn.Module] = []
         self.sinks: list[torch.Tensor | None] = []
+        self.attended: dict[str, Attended] = {}
 
     def __call__(
         self,
@@ -134,7 +157,9 @@ class Probe:
         from tenonry_worker_torch.attention.math import causal_attention
 
         self.add(module, spec, sinks)
-        return causal_attention(query, key, value, spec, sinks)
+        out = causal_attention(query, key, value, spec, sinks)
+        self.attended[spec.name] = Attended(query, key, value, out)
+        return out
 
     def add(
         self,

@@ -108,7 +108,11 @@ class LeanHead:
         self.softcap = softcap
 
     def __call__(self, hidden: torch.Tensor) -> torch.Tensor:
-        logits = self.head(self.norm(hidden))
+        return self.logits(self.norm(hidden))
+
+    def logits(self, normed: torch.Tensor) -> torch.Tensor:
+        """`normed` [T, H]: the last hidden states after the norm."""
+        logits = self.head(normed)
         if self.softcap:
             logits.div_(self.softcap)
             logits.tanh_()

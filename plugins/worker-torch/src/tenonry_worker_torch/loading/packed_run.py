@@ -61,12 +61,16 @@ class PackedRun:
         *,
         cache_size: int = 1,
         last_seen: Sequence[NDArray[np.int64]] | None = None,
+        keeps_all: bool = False,
+        first: Forward | None = None,
     ) -> list[list[torch.Tensor]]:
         """Compute `steps[s][p]` further tokens of prompt p in step s. Of each prompt, what the model makes of the last
-        token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on.
+        token of each step in which it takes part: logits [vocabulary], or hidden states that a stage sends on; with
+        `keeps_all`, of every token.
 
         `cache_size`: the cache is so many times as large as it must be. `last_seen`: of each prompt, the last position
-        that each of its tokens sees, where that may be a later one of the same step.
+        that each of its tokens sees, where that may be a later one of the same step. `first`: computes the first step
+        in the place of `forward`, and nothing of it is kept.
         """
         lengths = [len(prompt) for prompt in prompts]
         blocks = [-(-length // self.block_size) for length in lengths]
@@ -78,7 +82,7 @@ class PackedRun:
         entering = dict(enumerate(_new_rows(lengths, blocks, num_groups)))
         done = [0] * len(prompts)
         made: list[list[torch.Tensor]] = [[] for _ in prompts]
-        for counts in steps:
+        for number, counts in enumerate(steps):
             rows = [row for row, count in enumerate(counts) if count]
             pieces = []
             seen = []
@@ -90,10 +94,19 @@ class PackedRun:
                     seen.append(last_seen[row][begin : done[row]])
             new = [entering.pop(row) for row in rows if row in entering]
             inputs = state.apply(_step_of(rows, counts, new))
-            of_step = np.concatenate(seen) if seen else None
-            found = self._forward(forward, state, inputs, torch.cat(pieces), of_step)
-            for row, last in zip(rows, found, strict=True):
-                made[row].append(last)
+            found = self._forward(
+                forward if number or first is None else first,
+                state,
+                inputs,
+                torch.cat(pieces),
+                last_seen=np.concatenate(seen) if seen else None,
+                keeps_all=keeps_all,
+            )
+            if first is not None and not number:
+                continue
+            kept = [counts[row] if keeps_all else 1 for row in rows]
+            for row, part in zip(rows, found.split(kept), strict=True):
+                made[row].extend(part)
         self.backend.release(np.arange(len(prompts), dtype=np.int32))
         return made
 
@@ -109,12 +122,15 @@ class PackedRun:
         state: BatchState,
         inputs: StepInputs,
         given: torch.Tensor,
+        *,
         last_seen: NDArray[np.int64] | None,
+        keeps_all: bool,
     ) -> torch.Tensor:
-        """What is made of each row's last token."""
+        """What is made of each row's last token, or of all tokens."""
         self.buffers.begin_step()
         ends = torch.as_tensor(inputs.query_start_loc[1:].astype(np.int64) - 1, device=given.device)
-        only_decodes = len(ends) == len(given)  # then every token is kept, as the runner does it
+        # Where rows only decode, every token is kept, as the runner does it.
+        selects = not keeps_all and len(ends) < len(given)
         generation = np.zeros(state.token_ids.shape[0], np.int64)
         batch = attention_batch(
             inputs,
@@ -125,16 +141,17 @@ class PackedRun:
         )
         batch.last_seen = last_seen
         plans = ForwardPlans(self.backend.plan(batch))
-        if forward.can_prune and not only_decodes:
+        if forward.can_prune and selects:
             pruned = pruned_batch(batch, plans.full, inputs.samples, self.buffers)
             plans.last = self.backend.plan(pruned)
         positions = torch.from_numpy(inputs.positions.astype(np.int64))
         with torch.inference_mode():
-            keep = None if only_decodes else ends
+            keep = ends if selects else None
             made = forward(given, positions.to(given.device), keep, plans)
-        return (
-            made[: len(ends)] if self.is_last else made[ends]
-        )  # the first rows, as the runner takes them
+        if keeps_all:
+            return made
+        # The first rows, as the runner takes them.
+        return made[: len(ends)] if self.is_last else made[ends]
 
 
 def _new_rows(

@@ -7,12 +7,12 @@ mask lets a query see.
 from __future__ import annotations
 
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from tenonry.errors import ModelError
-from tenonry_torch_base.text_part import set_attention
+from tenonry_torch_base.text_part import set_attention, text_stack
 from tenonry_worker_torch.attention.indexer import bind_indexers
 from tenonry_worker_torch.attention.layer import (
     INTERFACE_NAME,
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
     from tenonry_worker_torch.attention.base import LayerSpec
+    from tenonry_worker_torch.attention.layer import Attended
     from tenonry_worker_torch.attention.rank_heads import RankHeads
     from tenonry_worker_torch.parallel.groups import Parallel
     from tenonry_worker_torch.state.states import States
@@ -43,12 +44,23 @@ PROMPT_LENGTH = 9
 class ProbeResult:
     """Layers in order of their index, and the module of each; a module that attends several times has several.
 
-    `given` and `made`: the run itself, tokens or hidden states [length, hidden], and the logits, or hidden states, of
-    all its positions. `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks`
+    `given` and `made`: the run itself, tokens or hidden states [length, hidden], and the logits of its last position,
+    or the hidden states of all. `end`: what the text model returned. `attended`: what each layer was called with, by
+    its name. `rank_heads`: this rank's heads of each layer whose module hands over those of all ranks. `sinks`
     [num_heads] of each layer, where it has any.
     """
 
-    __slots__ = ("given", "made", "modules", "rank_heads", "sinks", "specs", "states")
+    __slots__ = (
+        "attended",
+        "end",
+        "given",
+        "made",
+        "modules",
+        "rank_heads",
+        "sinks",
+        "specs",
+        "states",
+    )
 
     def __init__(
         self,
@@ -63,6 +75,8 @@ class ProbeResult:
         self.rank_heads: list[RankHeads | None] = []
         self.sinks: list[torch.Tensor | None] = []
         self.specs: list[LayerSpec] = []
+        self.attended: dict[str, Attended] = {}
+        self.end: Any = None
 
     def add(
         self,
@@ -99,13 +113,16 @@ def probe(
     for module in modules:
         setattr(module, LAYER_ATTRIBUTE, recorder)
     prompt = numbered_tokens(PROMPT_LENGTH, vocab_size, model.device)
+    ends: list[Any] = []
+    hook = text_stack(model)[1].register_forward_hook(lambda _stack, _given, end: ends.append(end))
     try:
         with reading_masks(max_model_len):
             given = link.inputs(prompt)
-            made = run_alone(model, given)
+            made = run_alone(model, given, as_served=True)
     except ModelError as error:
         raise ModelError(f"{type(model).__name__} cannot run on worker 'torch': {error}") from error
     finally:
+        hook.remove()
         for module in modules:
             delattr(module, LAYER_ATTRIBUTE)
     if not link.is_last:
@@ -117,6 +134,8 @@ def probe(
             f"{type(model).__name__} chooses keys by a module that worker 'torch' does not find"
         )
     found = ProbeResult(given, made, states)
+    found.attended = recorder.attended
+    found.end = ends[-1] if ends else None
     _fill_in_order(found, recorder)
     if states is not None:
         states.check(found.modules)
@@ -166,13 +185,14 @@ def run_alone(
     model: PreTrainedModel,
     prompt: torch.Tensor,
     *,
-    counts_positions: bool = False,
+    as_served: bool = False,
 ) -> torch.Tensor:
-    """Logits [length, vocabulary] of one prompt, through the attention function that is set, asked for by
-    position as in serving.
+    """Logits [length, vocabulary] of one prompt, through the attention function that is set.
 
-    `counts_positions`: the model is not told them, since some do not begin at 0, and look them up otherwise.
+    The model is not told positions, since some do not begin at 0, and look them up otherwise; `as_served`: it is, and
+    asked for the last one's logits alone.
     """
-    positions = None if counts_positions else torch.arange(len(prompt), device=prompt.device)
+    positions = torch.arange(len(prompt), device=prompt.device) if as_served else None
+    keep = None if positions is None else positions[-1:]
     with torch.inference_mode():
-        return stage_of(model)(model, prompt, positions, positions)
+        return stage_of(model)(model, prompt, positions, keep)

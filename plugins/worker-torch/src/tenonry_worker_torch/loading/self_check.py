@@ -45,14 +45,14 @@ class Reference:
     """What the model's own code makes of each prompt: `given`, the inputs of this stage, tokens or hidden states
     [length, hidden]; `made`, its logits, or the hidden states that it sends on, at the positions that steps end with.
 
-    `is_one_prompt`: what is given are parts of one prompt, and the errors are those of its positions.
+    `keeps_all`: at all positions.
     """
 
     given: list[torch.Tensor]
     made: list[torch.Tensor]
     steps: list[list[int]]
     dtype: torch.dtype
-    is_one_prompt: bool = False
+    keeps_all: bool = False
 
 
 def reference_of(
@@ -71,7 +71,7 @@ def reference_of(
         for row, prompt in enumerate(tokens.split(lengths)):
             given = link.inputs(prompt)
             with named_failure(model, parallel.tensor.size):
-                made = run_alone(model, given, counts_positions=True)
+                made = run_alone(model, given)
             if not link.is_last:
                 link.send(made)
             ends = ends_of(found.steps, row)
@@ -124,12 +124,31 @@ def relative_errors(got: torch.Tensor, wanted: torch.Tensor) -> torch.Tensor:
     return torch.nan_to_num(error, nan=float("inf"))
 
 
-class SelfCheck:
-    """Compares a forward pass with the reference."""
+def failure(
+    architecture: str,
+    what: str,
+    error: float,
+    allowed: float,
+) -> ModelError:
+    """The refusal of a model that would answer wrongly."""
+    return ModelError(
+        f"{architecture} fails the self check of worker 'torch': {what} (relative error {error:.3g}, allowed "
+        f"{allowed:g}), so answers would be wrong; --skip-model-check runs it anyway"
+    )
 
-    def __init__(self, run: PackedRun, reference: Reference) -> None:
+
+class SelfCheck:
+    """Compares a forward pass with the reference. `first`: computes the first step in the place of what is compared."""
+
+    def __init__(
+        self,
+        run: PackedRun,
+        reference: Reference,
+        first: Forward | None = None,
+    ) -> None:
         self.run = run
         self.reference = reference
+        self.first = first
 
     def errors(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> list[float]:
         """Of each prompt: the largest error of its positions in float32, the median one in 16 bits.
@@ -146,20 +165,23 @@ class SelfCheck:
         cache_size: int,
     ) -> list[float]:
         reference = self.reference
-        is_exact = reference.dtype == torch.float32
         found = self.run.steps(
             forward,
             reference.given,
             reference.steps,
             cache_size=cache_size,
+            keeps_all=reference.keeps_all,
+            first=self.first,
         )
-        errors = [
-            relative_errors(torch.stack(got), wanted)
+        return [
+            self._error(torch.stack(got), wanted)
             for got, wanted in zip(found, reference.made, strict=True)
         ]
-        if reference.is_one_prompt:
-            errors = [torch.cat(errors)]
-        return [float(error.max() if is_exact else error.median()) for error in errors]
+
+    def _error(self, got: torch.Tensor, wanted: torch.Tensor) -> float:
+        errors = relative_errors(got, wanted)
+        is_exact = self.reference.dtype == torch.float32
+        return float(errors.max() if is_exact else errors.median())
 
     def agrees(self, forward: Forward, cache_sizes: Sequence[int] = ()) -> bool:
         """Whether all prompts are within the tolerance of their data type."""
@@ -190,8 +212,17 @@ class SelfCheck:
         errors = self.errors(forward, cache_sizes)
         worst = self._worst(errors)
         if worst is not None:
-            raise ModelError(
-                f"{architecture} fails the self check of worker 'torch': prompt {worst + 1} of {len(errors)} gives "
-                f"other logits in a packed batch than on its own (relative error {errors[worst]:.3g}, allowed "
-                f"{self.tolerance:g}), so answers would be wrong; --skip-model-check runs it anyway"
-            )
+            what = f"prompt {worst + 1} of {len(errors)} gives other logits in a packed batch than on its own"
+            raise failure(architecture, what, errors[worst], self.tolerance)
+
+    def require_same(
+        self,
+        got: torch.Tensor,
+        wanted: torch.Tensor,
+        architecture: str,
+        what: str,
+    ) -> None:
+        """Raises ModelError that says `what` is wrong when [positions, elements] differ."""
+        error = self._error(got, wanted)
+        if error > self.tolerance:
+            raise failure(architecture, what, error, self.tolerance)
