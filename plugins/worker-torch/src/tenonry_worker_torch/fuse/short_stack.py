@@ -1,8 +1,9 @@
-"""A model with few of its decoder layers: the first two, the last and one of each kind, for comparisons that would
-repeat themselves from layer to layer. Worker process.
+"""A model with few of its decoder layers: the first, the last and one of each kind, for comparisons that would repeat
+themselves from layer to layer. Worker process.
 
 Layers of one kind have the same classes, shapes, settings and attention, so what is wrong with how one is called is
-wrong with all of them; that each has its own weights is compared at full depth.
+wrong with all of them; the last one is there because it may go on with few tokens. That each has its own weights, and
+its own cache however many layers go by one plan, is compared at full depth.
 """
 
 from __future__ import annotations
@@ -105,5 +106,4 @@ def short_stack(model: PreTrainedModel, layers: Iterable[AttentionLayer]) -> Sho
     first_of_kind: dict[object, int] = {}
     for number, block in enumerate(blocks):
         first_of_kind.setdefault(kind_of(block), number)
-    ends = {0, min(1, len(blocks) - 1), len(blocks) - 1}
-    return ShortStack(model, sorted(ends.union(first_of_kind.values())))
+    return ShortStack(model, sorted({len(blocks) - 1, *first_of_kind.values()}))
