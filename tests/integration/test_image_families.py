@@ -6,6 +6,7 @@ back after a preemption to a worker that forgot their images.
 from __future__ import annotations
 
 import io
+import re
 from importlib.util import find_spec
 
 import numpy as np
@@ -20,6 +21,7 @@ from transformers import (
 from transformers.models.auto.image_processing_auto import AutoImageProcessor
 
 from tenonry import LLM, SamplingParams
+from tenonry.errors import RequestError
 from tenonry.messages import EngineCoreRequest
 from tenonry_images.base import ImageContext, ImageLimits
 from tenonry_images.prompt import with_images, with_surroundings
@@ -138,6 +140,27 @@ def test_the_pictures_have_different_numbers_of_tiles(family):
 def test_tokens_equal_generate_however_prompts_are_cut(family, budget):
     with family.engine(max_num_batched_tokens=max(budget, family.least_budget)) as llm:
         family.serve(llm, CHATS)
+
+
+def test_an_image_that_no_step_has_room_for_is_refused_with_the_setting(family):
+    """Where steps may not cut it; up to three other rows may decode beside it."""
+    if family.least_budget == 1:
+        return
+    reason = (
+        r"16 tokens, which see one another.* room for 15 .* raise --max-num-batched-tokens by 1"
+    )
+    reader = {
+        "skip_tokenizer_init": False,
+        "io_processor": {
+            "name": "text",
+            "options": {"image_processor": "prepared_images:Prepared"},
+        },
+    }
+    with family.engine(max_num_batched_tokens=18, **reader) as llm:
+        with pytest.raises(RequestError, match=reason):  # at the door
+            llm.chat(vision_models.chat(SQUARE, "describe"), PARAMS)
+        (output,) = llm.generate([family.request("one")], PARAMS, use_tqdm=False)  # past it
+    assert re.search(reason, output.error)
 
 
 def test_a_beginning_is_shared_as_far_as_its_images_are_the_same(family):

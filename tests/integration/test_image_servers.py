@@ -42,9 +42,9 @@ class Served:
         settings = {
             "max-images": 2, "max-num-batched-tokens": BUDGETS[family], "max-num-seqs": 4, "block-size": 8,
             "dtype": "float32", "device": "cpu", "load-format": "auto", "max-model-len": 256,
+            # Decoding in a process of its own, which imports everything anew, is tested with one family.
+            "io-processor-option": "image_processor=prepared_images:Prepared",
         }  # fmt: skip
-        if family != "gemma3":  # decoding in a process of its own is tested with that one
-            settings["io-processor-option"] = "image_processor=prepared_images:Prepared"
         arguments = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
         self.server = ForkedServer(folder, *arguments).ready()
         self.client = self.server.client()

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import transformers
 from PIL import Image
-from tokenizers import AddedToken, Tokenizer, models, pre_tokenizers
+from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 from transformers.utils import is_torchvision_available
 
@@ -185,30 +185,13 @@ def test_transparency_palettes_and_turned_photos_become_rgb():
     assert decode(file_of(picture(), "JPEG", exif=turned), 10_000).size == (24, 40)
 
 
-GEMMA = {
-    "image_processor_type": "Gemma3ImageProcessor", "size": {"height": 16, "width": 16},
-}  # fmt: skip
-GEMMA_PROCESSOR = {"processor_class": "Gemma3Processor", "image_seq_length": 4}
-
-
-def test_texts_around_an_image_stay_apart_and_its_tokens_together(tmp_path):
+def test_texts_around_an_image_stay_apart_and_its_tokens_together(gemma_folder):
     """The processor of Gemma 3 writes line breaks, which are other tokens beside other line breaks."""
-    names = ["<soft>", "<boi>", "<eoi>"]
-    words = Tokenizer(models.WordLevel({"<unk>": 0, "a": 1}, unk_token="<unk>"))
-    words.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=words, unk_token="<unk>", additional_special_tokens=names,
-        extra_special_tokens=dict(zip(("image_token", "boi_token", "eoi_token"), names, strict=True)),
-    )  # fmt: skip
-    wrapped.add_tokens([AddedToken("\n" * count, normalized=False) for count in (1, 2, 3)])
-    wrapped.save_pretrained(tmp_path)
-    (tmp_path / "processor_config.json").write_text(json.dumps(GEMMA_PROCESSOR))
-    path = folder_of(tmp_path, GEMMA, model_type="gemma3", image_token_id=2)
     if wants_torchvision("Gemma3ImageProcessorPil"):
         with pytest.raises(CannotPrepare, match="pip install torchvision"):
-            Preparation(path)
+            Preparation(gemma_folder)
         return
-    preparation = Preparation(path)
+    preparation = Preparation(gemma_folder)
     made = preparation.make(file_of(picture(), "PNG"), 10_000)
     assert preparation.token_id == 3
     assert made.token_ids == [3, 2, 2, 2, 2, 4]

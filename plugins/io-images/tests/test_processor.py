@@ -9,6 +9,7 @@ import sys
 
 import numpy as np
 import pytest
+import transformers
 from PIL import Image
 
 from tenonry.errors import DrainingError, RequestError
@@ -61,3 +62,17 @@ def test_a_process_answers_is_ended_and_comes_again(tmp_path, monkeypatch):
     images.shutdown()
     with pytest.raises(DrainingError):
         images.process(file_of(seed=3), "here")
+
+
+def test_what_stands_around_an_image_and_what_sees_itself_come_over(gemma_folder, monkeypatch):
+    if getattr(getattr(transformers, "Gemma3ImageProcessorPil", None), "is_dummy", False):
+        pytest.skip("the installed transformers wants torchvision for Gemma3ImageProcessorPil")
+    monkeypatch.setattr(subprocess, "Popen", ForkedProcess)
+    images = TransformersImages(ImageContext(gemma_folder, ImageLimits()))
+    try:
+        image = images.process(file_of(), "here")
+    finally:
+        images.shutdown()
+    assert images.token_id == 3
+    assert image.token_ids.tolist() == [3, 2, 2, 2, 2, 4]
+    assert (image.before, image.after, image.whole) == ("\n\n", "\n\n", ((1, 4),))

@@ -24,7 +24,9 @@ if TYPE_CHECKING:
 
 
 class PromptImages:
-    """The images of prompts, `most` of them in one. `hosts`: those that https addresses may name."""
+    """The images of prompts, `most` of them in one. `hosts`: those that https addresses may name. `max_piece`: tokens
+    that a step has room for, where those of an image see one another.
+    """
 
     def __init__(
         self,
@@ -34,12 +36,14 @@ class PromptImages:
         limits: ImageLimits,
         hosts: tuple[str, ...],
         most: int,
+        max_piece: int,
     ) -> None:
         """Raises PluginError without the processor, and ModelError for a model that it cannot serve."""
         found, _ = resolve_point(IMAGE_PROCESSORS, processor)
         self._processor: ImageProcessor = found(ImageContext(path, limits))
         self._sources = ImageSources(hosts, limits.max_bytes)
         self._most = most
+        self._max_piece = max_piece
 
     def of_chat(self, codec: Codec) -> ChatImages:
         """Takes up the images of one chat."""
@@ -71,7 +75,19 @@ class PromptImages:
                 "truncate_prompt_tokens: a prompt with images cannot be cut; leave it out, or shorten the chat",
                 "truncate_prompt_tokens",
             )
+        for image in images:
+            self._check_pieces(image)
         return with_images(token_ids, images, self._processor)
+
+    def _check_pieces(self, image: ProcessedImage) -> None:
+        largest = max((count for _, count in image.whole), default=0)
+        if largest > self._max_piece:
+            raise RequestError(
+                f"an image has {largest} tokens, which see one another and are computed in one step, and a step has "
+                f"room for {self._max_piece} beside requests that decode; the operator can raise "
+                f"--max-num-batched-tokens by {largest - self._max_piece}, or lower --max-num-seqs",
+                "messages",
+            )
 
     def reset(self) -> None:
         """Forget images that were made ready."""

@@ -109,6 +109,8 @@ class TextIOProcessor(IOProcessor):
         from tenonry_io_text.images import PromptImages
 
         self._need_codec("max_images")
+        config = self.context.config
+        others = config.max_num_seqs - 1  # requests that may decode in the same step
         self._images = PromptImages(
             self.context.model.path,
             processor=options.image_processor,
@@ -116,7 +118,8 @@ class TextIOProcessor(IOProcessor):
                 options.max_image_bytes, options.max_image_pixels, options.image_seconds
             ),
             hosts=options.image_hosts,
-            most=self.context.config.max_images,
+            most=config.max_images,
+            max_piece=config.step_token_budget - others,
         )
 
     def _open_tokenizer(self) -> None:

@@ -20,6 +20,7 @@ class Folder:
 
     def __init__(self, path, family):
         self.path = path
+        self.family = family
         worker_images.write_folder(path, family)
         self.model = worker_images.build(family)
         self.model.save_pretrained(path)
@@ -37,13 +38,18 @@ class Folder:
     def requests(self):
         return [
             Request(
-                number, ids, max_tokens=LENGTH, features=worker_images.features_of(spans, inputs)
+                number,
+                ids,
+                max_tokens=LENGTH,
+                features=worker_images.features_of(
+                    spans, inputs, spans if self.family == "gemma3" else None
+                ),
             )
             for number, (ids, spans, inputs) in enumerate(self.prompts, 1)
         ]
 
 
-@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava"])
+@pytest.mark.parametrize("family", ["qwen2_5_vl", "llava", "gemma3"])
 def test_tokens_of_two_ranks_equal_generate(family, tmp_path):
     folder = Folder(tmp_path, family)
     ranks = Ranks(tmp_path, tp=2, sees=True)
