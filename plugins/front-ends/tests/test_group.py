@@ -85,7 +85,7 @@ class Group:
 
 @pytest.fixture
 def group(fake_model_site: Any, tmp_path: Path, monkeypatch: Any) -> Iterator[Group]:
-    monkeypatch.setattr(reports, "SILENCE_S", 2.0)
+    monkeypatch.setattr(reports, "SILENCE_S", 3.0)
     made = Group(tmp_path)
     yield made
     made.close()
@@ -132,6 +132,21 @@ def test_each_server_serves_its_own_engine_and_all_step_together(group):
         seen = [record for record in recorded(engine).records if record.scheduler]
         assert {record.engine_index for record in seen} == {index}
         assert any(record.scheduler.num_running for record in seen)
+
+
+def test_no_server_is_ready_before_the_engines_of_all_are(group):
+    group.values["data_parallel_size"] = 3
+    starts = [group.begin(rank) for rank in (1, 0)]
+    with pytest.raises(TimeoutError):
+        starts[0].result(2)
+    assert not starts[1].done()
+    engines = [group.begin(2).result(), *(start.result() for start in starts)]
+
+    async def main() -> None:
+        for engine in engines:
+            assert await collect(engine, [3], params(), "r") == tokens([3], params())
+
+    group.run(main())
 
 
 def test_calls_for_all_go_through_the_leader(group):
@@ -208,7 +223,7 @@ class TestWhoJoins:
         with pytest.raises(LaunchError, match=r"remote engine 1 sent HELLO .* is it started twice"):
             starts[0].result()
         for start in starts[1:]:
-            with pytest.raises(LaunchError, match=r"rank 0 at tcp://127.0.0.1:.* for 2 s|engine 1"):
+            with pytest.raises(LaunchError, match=r"rank 0 at tcp://127.0.0.1:.* for 3 s|engine 1"):
                 start.result()
 
     def test_without_a_leader_the_wait_ends(self, group):
@@ -238,7 +253,7 @@ class TestWhoJoins:
             LaunchError, match=r"has worker .*SleepyWorker.*give both nodes the same"
         ):
             starts[0].result()
-        with pytest.raises(LaunchError, match=r"has said nothing for 2 s|engine 1"):
+        with pytest.raises(LaunchError, match=r"has said nothing for 3 s|engine 1"):
             starts[1].result()
 
 

@@ -77,3 +77,16 @@ def test_an_engine_that_says_nothing_is_waited_for_within_the_timeout(tmp_path):
     facts = of(save(tmp_path / "a"))
     with pytest.raises(dist.DistStoreError):
         check_alike(dist.HashStore(), 0, 2, facts, 0.2)
+
+
+def test_the_engine_with_the_store_stays_until_the_others_have_read(tmp_path):
+    facts = of(save(tmp_path / "a"))
+    store = dist.HashStore()
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(check_alike, store, 0, 2, facts, 10)
+        store.set("serves/1", json.dumps({**facts, "dtype": "float16"}))
+        with pytest.raises(TimeoutError):
+            first.result(0.2)
+        store.set("read/1", b"1")
+        with pytest.raises(ConfigError, match="engine 1 has dtype float16"):
+            first.result(10)
