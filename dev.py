@@ -52,7 +52,36 @@ for folder in sys.argv[2:]:
     os.chdir(folder)
     build_editable(sys.argv[1])
 """
+# Whether two lists are installed, the second one with all that it needs; pip would take longer to say so.
+IS_INSTALLED = """
+import sys
+from importlib.metadata import PackageNotFoundError, distribution
+from packaging.requirements import Requirement
+alone, asked = (
+    [Requirement(line) for line in text.splitlines() if line and not line.startswith("#")]
+    for text in sys.argv[1:]
+)
+pending = [*((one, False) for one in alone), *((one, True) for one in asked)]
+known = set()
+while pending:
+    one, is_whole = pending.pop()
+    try:
+        found = distribution(one.name)
+    except PackageNotFoundError:
+        sys.exit(f"{one} is not installed")
+    if not one.specifier.contains(found.version, prereleases=True):
+        sys.exit(f"{one} is not {found.version}, which is installed")
+    for text in (found.requires or ()) if is_whole else ():
+        needed = Requirement(text)
+        extras = one.extras or {""}
+        if needed.marker and not any(needed.marker.evaluate({"extra": extra}) for extra in extras):
+            continue
+        if str(needed) not in known:
+            known.add(str(needed))
+            pending.append((needed, True))
+"""
 AT_A_TIME = 2  # environments of distributions: one per core
+PARTS = 2  # of what is pinned beside torch; each pip waits for downloads, too
 TESTERS = AT_A_TIME + 1  # tests wait for processes, too, and leave a part of the cores idle
 # In a clone that is new, one tester compiles the test files, and the others, which begin later, find them compiled.
 HEAD_START_S = 7
@@ -212,34 +241,24 @@ def ensure_environment() -> None:
                 make_venv(VENV)
         with phase("installing the build backend"):
             pip(PYTHON, *BACKEND, log=PIP_LOG)
-        pinned = (ROOT / "constraints.txt").read_text(encoding="utf-8").count("==")
-        what = f"installing torch and {pinned - 1} packages, which may take minutes"
+        what = f"installing torch and {len(pinned()) - 1} packages, which may take minutes"
         with phase(what if first else "bringing .venv up to date"):
-            if first:
-                install_pinned()
-            install()
+            install(is_first=first)
             compile_installed()
         STAMP.write_text(wanted, encoding="utf-8")
 
 
-def install_pinned() -> None:
-    """Install what constraints.txt pins, by two pips: one is busy with torch as long as the other with the rest.
-
-    What cannot be installed here, `install` installs or reports.
-    """
+def pinned() -> list[str]:
+    """Return the lines of constraints.txt that pin a version; torch is the first."""
     lines = (ROOT / "constraints.txt").read_text(encoding="utf-8").splitlines()
-    torch, *others = [line for line in lines if "==" in line]
-
-    def attempt(pins: list[str]) -> None:
-        with contextlib.suppress(SystemExit):
-            pip(PYTHON, "--no-deps", *pins, log=PIP_LOG)
-
-    with ThreadPoolExecutor(AT_A_TIME) as pool:
-        list(pool.map(attempt, ([torch], others)))
+    return [line for line in lines if "==" in line]
 
 
-def install() -> None:
-    """Install what the two lists of requirements have, and the siblings among them anew whose links have changed."""
+def install(*, is_first: bool) -> None:
+    """Install what the two lists of requirements have: what is pinned the first time, and siblings whose links changed.
+
+    Several pips are busy with it; what they cannot install, or leave out, the last ones install or report.
+    """
     new = VENV / "links.new"
     shutil.rmtree(new, ignore_errors=True)
     new.mkdir()
@@ -250,13 +269,34 @@ def install() -> None:
         folders += more
     link(new, folders)
     changed = [file for file in sorted(new.iterdir()) if is_changed(file, LINKS / file.name)]
-    if LINKS.exists() and changed:
-        # pip takes a wheel of the same version for the one that is installed.
-        pip(PYTHON, "--no-deps", "--force-reinstall", *map(str, changed), log=PIP_LOG)
-    pip(PYTHON, "--no-deps", "-r", str(VENV / NO_DEPS), log=PIP_LOG)
-    pip(PYTHON, "-r", str(VENV / "requirements.txt"), log=PIP_LOG)
+    torch, *others = pinned()
+    parts = [[torch], *(others[part::PARTS] for part in range(PARTS))] if is_first else []
+    if changed:
+        # The sooner the better: pip reads all that is there for each. It takes a wheel of the same version for the one
+        # that is installed.
+        parts.insert(0, ["--force-reinstall", *map(str, changed)])
+
+    def attempt(words: list[str]) -> None:
+        with contextlib.suppress(SystemExit):
+            pip(PYTHON, "--no-deps", *words, log=PIP_LOG)
+        if words == [torch]:
+            compile_installed("torch", jobs=1)  # a third of all
+
+    with ThreadPoolExecutor(2 + PARTS) as pool:
+        list(pool.map(attempt, parts))
+    if not is_complete():
+        pip(PYTHON, "--no-deps", "-r", str(VENV / NO_DEPS), log=PIP_LOG)
+        pip(PYTHON, "-r", str(VENV / "requirements.txt"), log=PIP_LOG)
     shutil.rmtree(LINKS, ignore_errors=True)
     new.rename(LINKS)
+
+
+def is_complete() -> bool:
+    """Whether the pinned versions and what the two lists have are installed, with all that the second one needs."""
+    listed = [(VENV / name).read_text(encoding="utf-8") for name in (NO_DEPS, "requirements.txt")]
+    alone = "\n".join([*pinned(), listed[0]])
+    command = [str(PYTHON), "-c", IS_INSTALLED, alone, listed[1]]
+    return subprocess.run(command, capture_output=True, check=False).returncode == 0
 
 
 def with_links(requirements: str, wheels: Path) -> tuple[str, list[Path]]:
@@ -296,13 +336,19 @@ def make_venv(folder: Path) -> None:
         )
 
 
-def compile_installed() -> None:
+def compile_installed(package: str = "", *, jobs: int = 0) -> None:
     """Compile what pip installed, on all cores; pip would use one. Files that no Python can read are left out."""
-    options = ["-qq", "-j", "0", "-x", SELDOM_IMPORTED]
-    command = [str(PYTHON), "-m", "compileall", *options, str(VENV / "lib")]
-    subprocess.run(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, check=False, env=test_env()
-    )
+    options = ["-qq", "-j", str(jobs), "-x", SELDOM_IMPORTED]
+    pattern = f"lib/*/site-packages/{package}" if package else "lib"
+    for folder in VENV.glob(pattern):
+        command = [str(PYTHON), "-m", "compileall", *options, str(folder)]
+        subprocess.run(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+            env=test_env(),
+        )
 
 
 def pip(python: Path, *words: str, log: Path) -> None:

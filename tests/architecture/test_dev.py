@@ -54,7 +54,8 @@ def pips(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[t
 
     monkeypatch.setattr(dev, "make_venv", make_venv)
     monkeypatch.setattr(dev, "pip", lambda _python, *arguments, **_options: calls.append(arguments))
-    monkeypatch.setattr(dev, "compile_installed", lambda: None)
+    monkeypatch.setattr(dev, "compile_installed", lambda *_package, **_options: None)
+    monkeypatch.setattr(dev, "is_complete", lambda: False)
     # The contents follow from the project file, as those of real links do.
     monkeypatch.setattr(
         dev,
@@ -75,18 +76,100 @@ def test_installs_once_the_build_backend_first_and_then_everything(dev: ModuleTy
     dev.ensure_environment()
     dev.ensure_environment()
     assert pips[0] == ("hatchling", "editables")
+    (siblings,) = [words for words in pips if "--force-reinstall" in words]
+    assert siblings[0] == "--no-deps"
+    assert len(siblings) == 2 + len(distributions())
     assert pips[-2] == ("--no-deps", "-r", str(dev.VENV / dev.NO_DEPS))
     assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
-    assert len(pips) == 5
+    assert len(pips) == 5 + dev.PARTS
+
+
+def test_what_is_complete_with_pins_and_siblings_is_not_looked_at_by_pip_again(
+    dev: ModuleType, pips: list, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "is_complete", lambda: True)
+    dev.ensure_environment()
+    assert {words[0] for words in pips[1:]} == {"--no-deps"}
+    assert dev.installed() == dev.fingerprint()
+
+
+@pytest.fixture
+def lists(dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The two lists of requirements as `install` leaves them, both empty; nothing is pinned."""
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    monkeypatch.setattr(dev, "pinned", list)
+    found = [copy / ".venv" / name for name in (dev.NO_DEPS, "requirements.txt")]
+    for file in found:
+        file.parent.mkdir(exist_ok=True)
+        file.touch()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("line", "is_complete"),
+    [
+        ("", True),
+        ("pytest>=8\ntenonry[standard] @ file:///of/any.whl\n# tests\n", True),
+        ("pytest>=1000", False),
+        ("no-such-distribution", False),
+        ("tenonry[of-this-test]", True),  # pip takes an extra that is not there for an empty one
+    ],
+)
+def test_what_is_installed_is_complete_if_all_is_there(
+    line: str, is_complete: bool, dev: ModuleType, lists: list, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "pinned", lambda: [f"pytest=={pytest.__version__}"])
+    lists[1].write_text(line)
+    assert dev.is_complete() == is_complete
+
+
+def test_another_version_than_the_pinned_one_is_not_complete(
+    dev: ModuleType, lists: list, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(dev, "pinned", lambda: ["pytest==1.0"])
+    assert not dev.is_complete()
+
+
+def test_what_a_requirement_or_its_extra_needs_is_looked_for(
+    dev: ModuleType, lists: list, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    """Of two distributions that are only metadata: one needs the other, and with an extra one that is not there."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    needs = 'Requires-Dist: second\nRequires-Dist: third; extra == "more"\n'
+    for name, text in (("first", needs), ("second", "")):
+        folder = tmp_path / f"{name}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{text}"
+        )
+    alone, whole = lists
+    found = {}
+    for line in ("first", "first[more]"):
+        whole.write_text(line)
+        found[line] = dev.is_complete()
+    assert found == {"first": True, "first[more]": False}
+    shutil.rmtree(tmp_path / "second-1.0.dist-info")
+    whole.write_text("first")
+    assert not dev.is_complete()
+    whole.write_text("")
+    alone.write_text("first>=1")
+    assert dev.is_complete()
+    alone.write_text("first>=2")
+    assert not dev.is_complete()
 
 
 def test_what_is_pinned_is_installed_first_torch_beside_the_rest(dev: ModuleType, pips: list):
     dev.ensure_environment()
-    torch, others = sorted(pips[1:3], key=len)
+    pins = [words for words in pips[1:-2] if "--force-reinstall" not in words]
+    torch, *parts = sorted(pins, key=len)
+    assert len(parts) == dev.PARTS
     lines = (ROOT / "constraints.txt").read_text().splitlines()
     pinned = [line for line in lines if line and not line.startswith("#")]
-    assert [torch, others] == [("--no-deps", pinned[0]), ("--no-deps", *pinned[1:])]
+    assert torch == ("--no-deps", pinned[0])
     assert pinned[0].startswith("torch==")
+    assert {part[0] for part in parts} == {"--no-deps"}
+    assert sorted(pin for part in parts for pin in part[1:]) == sorted(pinned[1:])
+    assert max(map(len, parts)) - min(map(len, parts)) <= 1
 
 
 def test_a_pin_that_cannot_be_installed_is_left_to_the_installation_of_everything(
@@ -131,7 +214,7 @@ def test_only_siblings_that_changed_are_installed_anew(dev: ModuleType, copy: Pa
     dev.ensure_environment()
     changed = str(dev.VENV / "links.new" / "static.whl")
     assert pips[-3] == ("--no-deps", "--force-reinstall", changed)
-    assert pips[-2:] == pips[3:5]
+    assert pips[-1] == ("-r", str(dev.VENV / "requirements.txt"))
 
 
 def test_a_link_holds_the_folder_and_what_the_distribution_declares(
@@ -221,6 +304,20 @@ def test_what_was_installed_is_compiled_but_for_what_cannot_be(
     assert "".join(capfd.readouterr()) == ""
 
 
+def test_one_package_is_compiled_alone(
+    dev: ModuleType, copy: Path, monkeypatch: pytest.MonkeyPatch
+):
+    packages = copy / ".venv" / "lib" / "python3" / "site-packages"
+    for name in ("one", "two"):
+        (packages / name).mkdir(parents=True)
+        (packages / name / "module.py").write_text("value = 1")
+    monkeypatch.setattr(dev, "PYTHON", Path(sys.executable))
+    dev.compile_installed("two", jobs=1)
+    assert [file.parent.parent.name for file in packages.rglob("*.pyc")] == ["two"]
+    dev.compile_installed("three", jobs=1)  # which could not be installed
+    assert len(list(packages.rglob("*.pyc"))) == 1
+
+
 NOISE = [
     "Looking in indexes: https://example.invalid",
     *[f"Collecting package-{n}" for n in range(200)],
@@ -232,7 +329,7 @@ ERROR = "ERROR: No matching distribution found for package-1"
 
 @pytest.fixture
 def talking_python(copy: Path, dev: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A pip that prints much; it fails when it is asked for `requirements.txt` and `fail` is there."""
+    """A pip that prints much; it fails when it is asked for requirements and `fail` is there."""
     output = copy / "output"
     output.write_text("\n".join(NOISE))
 
@@ -241,7 +338,7 @@ def talking_python(copy: Path, dev: ModuleType, monkeypatch: pytest.MonkeyPatch)
         python.parent.mkdir(parents=True, exist_ok=True)
         python.write_text(
             f'#!/bin/sh\ncat "{output}"\n[ -e "{copy}/fail" ] || exit 0\n'
-            f'case "$*" in *requirements.txt*) echo "{ERROR}"; exit 1;; esac\n'
+            f'case "$*" in *requirements*) echo "{ERROR}"; exit 1;; esac\n'
         )
         python.chmod(0o755)
 
@@ -266,8 +363,9 @@ class TestFirstRun:
 
     def test_keeps_what_pip_printed_in_a_file(self, dev, talking_python):
         dev.ensure_environment()
-        # The build backend, torch, what else is pinned, what comes without dependencies, and everything.
-        assert (talking_python / ".venv" / "pip.log").read_text().count("package-199") == 5
+        # The build backend, torch, and what else is pinned; this Python says of everything that it is there.
+        log = (talking_python / ".venv" / "pip.log").read_text()
+        assert log.count("package-199") == 2 + dev.PARTS
 
     def test_names_that_file_and_shows_the_lines_that_matter_when_pip_fails(
         self, dev, talking_python, capfd
